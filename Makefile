@@ -1,0 +1,44 @@
+# The two commands a stranger needs are `make demo` and `make test`; `make help` lists the rest.
+
+PYTHON ?= python3.11
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format bench clean
+
+help:  ## list what there is to make
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+setup: $(READY)  ## make .venv with everything in it (done once, reused after)
+
+# Made anew only when what it is made from changes.
+$(READY): pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 is needed: no $(PYTHON) on the PATH (or say make PYTHON=...)"; exit 2; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Setting up $(VENV) (two or three minutes, once)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ner,hf,dev]'
+	@touch $@
+
+demo: $(READY)  ## generated dialogs -> detection -> owners -> a report to open
+	@$(BIN)/python tools/demo.py demo
+
+test: $(READY)  ## run the tests (more of them if TACIT_DATA names a folder of corpora)
+	@$(BIN)/python -m pytest -n 2
+
+check: $(READY)  ## format, lint, types, direction of imports
+	@$(BIN)/ruff format --check src tests tools
+	@$(BIN)/ruff check src tests tools
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+format: $(READY)  ## put the code into its format
+	@$(BIN)/ruff format src tests tools
+	@$(BIN)/ruff check --fix src tests tools
+
+bench: $(READY)  ## measure; figures go to docs/benchmarks.md
+	@$(BIN)/python tools/bench.py
+
+clean:  ## remove everything that make made
+	rm -rf $(VENV) demo build

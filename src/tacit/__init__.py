@@ -1,0 +1,1 @@
+"""Language models that learn from people's text and keep its secrets."""
