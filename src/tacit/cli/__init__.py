@@ -1,0 +1,88 @@
+"""The command line: one short function per verb, one module per noun.
+
+Results go to standard output, everything else to standard error, so that `--json` can be piped.
+"""
+
+import os
+import sys
+
+import click
+import typer
+
+from tacit.cli import corpus
+from tacit.errors import TacitError
+
+app = typer.Typer(
+    name="tacit",
+    help="Language models that learn from people's text and keep its secrets.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    # A traceback with local variables would print people's text.
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(corpus.app, name="corpus")
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    version: bool = typer.Option(False, "--version", help="Print the version and stop."),
+) -> None:
+    if version:
+        from importlib.metadata import version as installed
+
+        typer.echo(installed("tacit"))
+        raise typer.Exit
+
+
+def main() -> None:
+    """Run the command line; every foreseen failure is one sentence and an exit code."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command and give its exit code."""
+    try:
+        result = app(args=arguments, prog_name="tacit", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except TacitError as error:
+        _say(f"Error: {error}")
+        return error.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        _say("Stopped; nothing was half-written.")
+        return 130
+    except BrokenPipeError:
+        # Whoever read our output (head, less) has seen enough.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        _say(f"Error: {error.filename or 'a file'}: {error.strerror or 'cannot be used'}.")
+        return 3
+    except Exception as error:
+        # Its message may quote text, so only where it happened is shown.
+        if os.environ.get("TACIT_DEBUG"):
+            raise
+        _say(
+            f"Internal error ({type(error).__name__} at {_place(error)}). Set TACIT_DEBUG=1 for "
+            "the whole traceback; it may quote your text, so read it before you share it."
+        )
+        return 1
+
+
+def _say(sentence: str) -> None:
+    print(sentence, file=sys.stderr)
+
+
+def _place(error: BaseException) -> str:
+    trace = error.__traceback__
+    place = "an unknown place"
+    while trace is not None:
+        module = trace.tb_frame.f_globals.get("__name__", "?")
+        if module.startswith("tacit"):
+            place = f"{module}, line {trace.tb_lineno}"
+        trace = trace.tb_next
+    return place

@@ -1,0 +1,179 @@
+"""What several commands share: naming a corpus, progress, JSON, tables."""
+
+import functools
+import inspect
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+from tacit.corpus import Corpus
+from tacit.errors import UsageError
+from tacit.reading import Layout, read
+
+out = Console(soft_wrap=False, highlight=False)
+err = Console(stderr=True, highlight=False)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace files that are there.")]
+Seed = Annotated[int, typer.Option("--seed", help="Seed of whatever is drawn.")]
+
+_CORPUS_OPTIONS: dict[str, Any] = {
+    "source": Annotated[
+        str,
+        typer.Argument(
+            metavar="CORPUS",
+            help="A file (JSONL, CSV, TSV, Parquet, CoNLL, text; plain or gzip), a Hugging Face "
+            "data set folder, or the name of a known corpus (see `tacit corpus list`).",
+        ),
+    ],
+    "data": Annotated[
+        Path | None,
+        typer.Option("--data", help="Folder that holds the known corpora.", envvar="TACIT_DATA"),
+    ],
+    "split": Annotated[
+        str | None,
+        typer.Option(help="Only this split; `all` for all (a known corpus gives `train`)."),
+    ],
+    "format": Annotated[
+        str | None,
+        typer.Option(help="jsonl, csv, tsv, parquet, conll or text, where the ending misleads."),
+    ],
+    "id": Annotated[str | None, typer.Option("--id", help="Source column of the record id.")],
+    "user": Annotated[str | None, typer.Option("--user", help="Source column of the user.")],
+    "text": Annotated[str | None, typer.Option("--text", help="Source column of the text.")],
+    "label": Annotated[str | None, typer.Option("--label", help="Source column of the label.")],
+    "column": Annotated[
+        list[str] | None,
+        typer.Option("--column", help="Any other column, as OURS=THEIRS (tags=ner_tags)."),
+    ],
+    "header": Annotated[
+        str | None,
+        typer.Option("--header", help="Column names, comma-separated, of a CSV without header."),
+    ],
+    "encoding": Annotated[str, typer.Option(help="Encoding of text files.")],
+    "quotes": Annotated[
+        bool,
+        typer.Option("--quotes/--no-quotes", help="Quotation marks enclose CSV fields."),
+    ],
+}
+_DEFAULTS = {"encoding": "utf-8", "quotes": True}
+
+
+def reads_corpus(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command that takes `corpus: Corpus` all the options that say which corpus."""
+    signature = inspect.signature(command)
+    ours = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if name == "source" else _DEFAULTS.get(name),
+            annotation=annotation,
+        )
+        for name, annotation in _CORPUS_OPTIONS.items()
+    ]
+    theirs = [
+        p.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for p in signature.parameters.values()
+        if p.name != "corpus"
+    ]
+
+    @functools.wraps(command)
+    def wrapper(**given: Any) -> Any:
+        chosen = {name: given.pop(name) for name in _CORPUS_OPTIONS}
+        return command(corpus=open_corpus(**chosen), **given)
+
+    wrapper.__signature__ = inspect.Signature([*ours, *theirs])  # type: ignore[attr-defined]
+    return wrapper
+
+
+def open_corpus(
+    source: str,
+    data: Path | None = None,
+    split: str | None = None,
+    format: str | None = None,
+    column: list[str] | None = None,
+    header: str | None = None,
+    encoding: str = "utf-8",
+    quotes: bool = True,
+    **columns: str | None,
+) -> Corpus:
+    """The corpus that a command's options name."""
+    from tacit import corpora
+
+    if source in corpora.known() and not Path(source).exists():
+        if data is None:
+            raise UsageError(
+                f"{source} is a known corpus; say which folder holds it with --data DIR "
+                "(or set TACIT_DATA)."
+            )
+        corpus = corpora.load(source, data)
+        split = split or "train"
+    else:
+        named = {ours: theirs for ours, theirs in columns.items() if theirs}
+        for pair in column or []:
+            ours, _, theirs = pair.partition("=")
+            if not theirs:
+                raise UsageError(f"--column {pair}: write it as OURS=THEIRS.")
+            named[ours] = theirs
+        layout = Layout(
+            columns=named,
+            format=format,
+            encoding=encoding,
+            header=tuple(header.split(",")) if header else None,
+            quoted=quotes,
+        )
+        with progress("Reading", None) as advance:
+            corpus = read(Path(source), layout, progress=advance)
+    return corpus if split in (None, "all") else corpus.only(split)
+
+
+@contextmanager
+def progress(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """A bar on standard error that goes when the work is done."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=err, transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda count: bar.advance(task, count)
+
+
+def print_json(value: Any) -> None:
+    """Machine-readable output: one JSON document and nothing else."""
+    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def simple_table(*headings: str) -> Table:
+    """A table without frame whose later columns are numbers."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for place, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if place == 0 else "right")
+    return table
+
+
+def bar(share: float, width: int = 40) -> str:
+    """A bar of block characters, for histograms in the terminal.
+
+    >>> bar(0.5, 4)
+    '██'
+    """
+    eighths = round(share * width * 8)
+    whole, rest = divmod(eighths, 8)
+    return "█" * whole + (" ▏▎▍▌▋▊▉"[rest] if rest else "") if eighths else ("▏" if share else "")

@@ -1,0 +1,129 @@
+"""`tacit corpus`: read, describe, convert and generate corpora."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tacit.cli.common import (
+    AsJson,
+    Overwrite,
+    bar,
+    err,
+    out,
+    print_json,
+    progress,
+    reads_corpus,
+    simple_table,
+)
+from tacit.corpus import Corpus
+from tacit.files import refuse_overwrite
+
+app = typer.Typer(help="Read, describe, convert and generate corpora.", no_args_is_help=True)
+
+
+@app.command("list")
+def list_() -> None:
+    """List the known corpora and what counts as a user in each."""
+    from tacit import corpora
+
+    table = simple_table("name", "what it is")
+    table.columns[1].justify = "left"
+    for name, summary in corpora.known().items():
+        table.add_row(name, summary)
+    out.print(table)
+
+
+@app.command()
+@reads_corpus
+def describe(
+    corpus: Corpus,
+    as_json: AsJson = False,
+    near_duplicates: Annotated[
+        bool, typer.Option(help="Look for near-copies across users.")
+    ] = True,
+) -> None:
+    """Count users, records per user, tokens, labels and near-duplicates across users.
+
+    Example: `tacit corpus describe conll2003 --data DIR --json`
+    """
+    from tacit import describing
+
+    with progress("Comparing", len(corpus) if near_duplicates else 0) as advance:
+        summary = describing.describe(corpus, near_duplicates=near_duplicates, progress=advance)
+    if as_json:
+        print_json(summary)
+    else:
+        _print_summary(summary)
+
+
+def _print_summary(summary: dict[str, Any]) -> None:
+    out.print(f"[bold]{summary['name']}[/bold]")
+    table = simple_table("", "")
+    users = summary["users"]
+    table.add_row("users", "none given" if users is None else f"{users:,}")
+    table.add_row("records", f"{summary['records']:,}")
+    if users is not None and summary["records_without_user"]:
+        table.add_row("records without user", f"{summary['records_without_user']:,}")
+    table.add_row("tokens", f"{summary['tokens']:,}")
+    table.add_row("tokens per record", _spread(summary["tokens_per_record"]))
+    if users:
+        table.add_row("records per user", _spread(summary["records_per_user"]))
+    copies = summary.get("near_duplicates")
+    if copies:
+        table.add_row(
+            "near-copies across users",
+            f"{copies['records']:,} records ({copies['share']:.1%}) of {copies['users']:,} users",
+        )
+    out.print(table)
+    if users:
+        out.print("\n[bold]records per user[/bold] (users)")
+        _print_bars({_range(b): b["count"] for b in summary["records_per_user"]["histogram"]})
+    for title in ("labels", "splits", "tagged_spans", "given_spans"):
+        if title in summary:
+            out.print(f"\n[bold]{title.replace('_', ' ')}[/bold]")
+            _print_bars(dict(list(summary[title].items())[:20]))
+            if len(summary[title]) > 20:
+                out.print(f"and {len(summary[title]) - 20} more")
+    err.print("\nThese are exact counts over private text: keep them inside.", style="dim")
+
+
+def _spread(values: dict[str, float]) -> str:
+    return f"{values['min']} to {values['max']}, median {values['median']:g}"
+
+
+def _range(bucket: dict[str, int]) -> str:
+    low, high = bucket["from"], bucket["to"]
+    return f"{low:,}" if low == high else f"{low:,}-{high:,}"
+
+
+def _print_bars(counts: dict[str, int]) -> None:
+    table = simple_table("", "", "")
+    table.columns[2].justify = "left"
+    most = max(counts.values(), default=0) or 1
+    for name, count in counts.items():
+        table.add_row(name, f"{count:,}", bar(count / most))
+    out.print(table)
+
+
+@app.command()
+@reads_corpus
+def convert(
+    corpus: Corpus,
+    to: Annotated[
+        Path,
+        typer.Option("-o", "--out", help="File to write: .jsonl, .csv, .tsv, .parquet."),
+    ],
+    drop: Annotated[str, typer.Option(help="Columns to leave out, comma-separated.")] = "",
+    overwrite: Overwrite = False,
+) -> None:
+    """Write a corpus in another format, with our column names.
+
+    Example: `tacit corpus convert mail.csv --user sender --text body -o mail.parquet`
+    """
+    from tacit.writing import write
+
+    refuse_overwrite(to, overwrite=overwrite)
+    with progress("Writing", len(corpus)) as advance:
+        write(corpus, to, drop=tuple(filter(None, drop.split(","))), progress=advance)
+    err.print(f"{len(corpus):,} records written to {to}")
