@@ -1,0 +1,345 @@
+"""What was released: append-only, written ahead, hash-chained.
+
+A ledger is a file of JSON lines. The first names what the ledger is about; each later one is a
+release, written and flushed to disk *before* the release leaves the function that makes it. Every
+line carries the hash of the line before it, so nothing can be removed, reordered or edited without
+a trace. Epsilon is not in it: it is computed from it.
+
+    {"ledger": 1, "about": {...}, "hash": "..."}
+    {"entry": 1, "phase": "train", "event": {"event": "user-clip", ...}, "before": "...",
+     "hash": "..."}                                        (one line in the file)
+"""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+from filelock import FileLock, Timeout
+
+from tacit.errors import DataError, PrivacyRefused, UsageError
+from tacit.privacy.events import AnyEvent, need_event, read_event, write_event
+
+VERSION = 1
+_MAX_LINE = 1 << 20
+
+Releases = dict[AnyEvent, int]
+"""How often each event was carried out; the order does not matter to the price."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One release: its number, the phase it belongs to, and the event as it was executed."""
+
+    number: int
+    phase: str
+    event: AnyEvent
+    hash: str
+
+
+@dataclass(frozen=True)
+class Books:
+    """A ledger as read: what it is about, its entries, and the hash that stands for all of it."""
+
+    about: dict[str, Any]
+    entries: tuple[Entry, ...]
+    digest: str
+    torn: bool
+    size: int
+
+    def releases(self, phase: str | None = None) -> Releases:
+        """How often each event was carried out, in one phase or in all."""
+        counts: Releases = {}
+        for entry in self.entries:
+            if phase is None or entry.phase == phase:
+                counts[entry.event] = counts.get(entry.event, 0) + 1
+        return counts
+
+    def phases(self) -> list[str]:
+        """The phases, in order of first appearance."""
+        return list(dict.fromkeys(entry.phase for entry in self.entries))
+
+
+Allows = Callable[[Releases, AnyEvent], None]
+"""Raises `PrivacyRefused` if the event, on top of the releases, would exceed a budget."""
+
+
+def read_ledger(path: Path) -> Books:
+    """Read a ledger and check its chain; anything off is refused, never skipped.
+
+    Only the end may be torn: a last line without its line break was being written when the
+    process died. Its release was waiting for that write, so it never left.
+    """
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise DataError(f"{path} is not there; a run writes its ledger as ledger.jsonl.") from None
+    whole, _, rest = content.rpartition(b"\n")
+    torn = bool(rest)
+    lines = whole.split(b"\n") if whole else []
+    if not lines:
+        raise DataError(f"{path} holds no ledger; its first line was never finished.")
+    about, last = _opening(lines[0], path)
+    entries = []
+    for number, line in enumerate(lines[1:], 1):
+        entry, last = _entry(line, number, last, path)
+        entries.append(entry)
+    return Books(about, tuple(entries), last, torn, len(content) - len(rest))
+
+
+def _opening(line: bytes, path: Path) -> tuple[dict[str, Any], str]:
+    fields = _fields(line, 1, path)
+    if fields.get("ledger") != VERSION or not isinstance(fields.get("about"), dict):
+        raise DataError(f"{path} is not a ledger of version {VERSION}.")
+    _need_keys(fields, {"ledger", "about", "hash"}, 1, path)
+    return fields["about"], _checked_hash(fields, 1, path)
+
+
+def _entry(line: bytes, number: int, before: str, path: Path) -> tuple[Entry, str]:
+    at = number + 1
+    fields = _fields(line, at, path)
+    _need_keys(fields, {"entry", "phase", "event", "before", "hash"}, at, path)
+    if fields["before"] != before or repr(fields["entry"]) != str(number):
+        raise DataError(
+            f"{path}, line {at}, does not follow the line before it; an entry was removed, "
+            "repeated or moved."
+        )
+    found = _checked_hash(fields, at, path)
+    if not isinstance(fields["phase"], str):
+        raise DataError(f"{path}, line {at}: the phase is not a name.")
+    try:
+        event = read_event(fields["event"])
+    except UsageError as error:
+        raise DataError(f"{path}, line {at}: {error}") from None
+    return Entry(number, fields["phase"], event, found), found
+
+
+def _fields(line: bytes, at: int, path: Path) -> dict[str, Any]:
+    try:
+        if len(line) > _MAX_LINE:
+            raise ValueError
+        fields = json.loads(line, object_pairs_hook=_no_repeats, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        raise DataError(f"{path}, line {at}, is not a line of a ledger.") from None
+    if not isinstance(fields, dict):
+        raise DataError(f"{path}, line {at}, is not a line of a ledger.")
+    return fields
+
+
+def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    # Two values under one name would let a line say one thing to us and another to a reader.
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        raise ValueError
+    return fields
+
+
+def _no_constant(_: str) -> None:
+    raise ValueError
+
+
+def _need_keys(fields: Mapping[str, Any], wanted: set[str], at: int, path: Path) -> None:
+    if set(fields) != wanted:
+        raise DataError(
+            f"{path}, line {at}, has other fields than a ledger ({', '.join(sorted(wanted))})."
+        )
+
+
+def _checked_hash(fields: dict[str, Any], at: int, path: Path) -> str:
+    wanted = _hash({k: v for k, v in fields.items() if k != "hash"})
+    if fields["hash"] != wanted:
+        raise DataError(f"{path}, line {at}, was changed: its hash does not fit its content.")
+    return wanted
+
+
+def _hash(fields: Mapping[str, Any]) -> str:
+    text = json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return sha256(text.encode()).hexdigest()
+
+
+def _line(fields: dict[str, Any]) -> bytes:
+    return (json.dumps(fields | {"hash": _hash(fields)}) + "\n").encode()
+
+
+class _Chain:
+    """The file behind a ledger: read once, appended to, known by its size."""
+
+    def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
+        self.path = path
+        self.about = json.loads(json.dumps(dict(about)))
+        self.size = -1
+
+    def load(self) -> None:
+        """Begin the file, or read it and cut off a torn last line."""
+        if not self.path.exists() or b"\n" not in _head(self.path):
+            # Nothing, or a first line that was never finished: no release came after it.
+            with self.path.open("wb") as file:
+                _write(file, _line({"ledger": VERSION, "about": self.about}))
+            _sync_folder(self.path.parent)
+        books = read_ledger(self.path)
+        if books.about != self.about:
+            raise PrivacyRefused(
+                f"{self.path} was begun for another plan, corpus or run; continue with those, or "
+                "give a new folder."
+            )
+        if books.torn:
+            # The torn line announced a release that never left.
+            os.truncate(self.path, books.size)
+        self.count, self.last, self.size = len(books.entries), books.digest, books.size
+        self.releases = books.releases()
+
+    def current(self) -> bool:
+        """Whether the file is still as we left it."""
+        return self.size >= 0 and self.path.exists() and self.path.stat().st_size == self.size
+
+    def append(self, event: AnyEvent, phase: str) -> Entry:
+        """Put one entry on disk; on failure nothing may follow until the file is read again."""
+        fields = {
+            "entry": self.count + 1,
+            "phase": phase,
+            "event": write_event(event),
+            "before": self.last,
+        }
+        line = _line(fields)
+        size, self.size = self.size, -1
+        try:
+            with self.path.open("ab") as file:
+                _write(file, line)
+        except OSError as problem:
+            raise PrivacyRefused(
+                f"{self.path} could not be written ({problem.strerror}); nothing was released. "
+                "Make room and resume."
+            ) from None
+        self.size = size + len(line)
+        self.count += 1
+        self.last = _hash(fields)
+        self.releases[event] = self.releases.get(event, 0) + 1
+        return Entry(self.count, phase, event, self.last)
+
+
+class Project:
+    """The ledger over all runs on one corpus, hyper-parameter search included.
+
+    Each run's releases are charged here before they are charged to the run. Several runs may be
+    under way: the file is locked for the time of one entry, and read again if others wrote.
+    """
+
+    def __init__(
+        self, path: Path, about: Mapping[str, Any], *, allows: Allows | None = None
+    ) -> None:
+        self._chain = _Chain(Path(path), about)
+        self._allows = allows
+
+    def charge(self, event: AnyEvent, *, run: str, phase: str) -> Entry:
+        """Charge one release of one run; raises `PrivacyRefused` over the project's budget."""
+        event = need_event(event)
+        self._chain.path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(_lock_path(self._chain.path)):
+            if not self._chain.current():
+                self._chain.load()
+            if self._allows:
+                self._allows(self._chain.releases, event)
+            return self._chain.append(event, f"{run}/{phase}")
+
+
+class Ledger:
+    """An open ledger, held by one writer; use it as a context manager.
+
+    `allows` is asked before every entry and raises if a budget would be exceeded; `project` is
+    charged as well, first, so that the sum over runs is never behind a run.
+
+    *Guarantee*: when `charge` returns, the entry is on disk; when it raises, nothing may be
+    released.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        about: Mapping[str, Any],
+        *,
+        allows: Allows | None = None,
+        project: Project | None = None,
+    ) -> None:
+        self.path = Path(path)
+        self._chain = _Chain(self.path, about)
+        self._allows = allows
+        self._project = project
+        self._lock = FileLock(_lock_path(self.path))
+
+    def __enter__(self) -> Self:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self._lock.acquire(blocking=False)
+        except Timeout:
+            raise PrivacyRefused(
+                f"{self.path} is being written by another process; a ledger has one writer. "
+                "Wait for it, or stop it."
+            ) from None
+        try:
+            self._chain.load()
+        except BaseException:
+            self._lock.release()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._lock.release()
+
+    def charge(self, event: AnyEvent, *, phase: str = "train") -> Entry:
+        """Write one release ahead of its happening; raises `PrivacyRefused` over budget."""
+        event = need_event(event)
+        if not self._lock.is_locked or not self._chain.current():
+            raise PrivacyRefused(
+                f"{self.path} is not open, or somebody else changed it; nothing may be released."
+            )
+        if self._allows:
+            self._allows(self._chain.releases, event)
+        if self._project:
+            self._project.charge(event, run=self.path.parent.name, phase=phase)
+        return self._chain.append(event, phase)
+
+    @property
+    def digest(self) -> str:
+        """The hash that stands for everything written so far."""
+        return self._chain.last
+
+    @property
+    def releases(self) -> Releases:
+        """How often each event was carried out so far."""
+        return dict(self._chain.releases)
+
+    def __len__(self) -> int:
+        return self._chain.count
+
+
+def _write(file: IO[bytes], line: bytes) -> None:
+    file.write(line)
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _head(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(_MAX_LINE)
+
+
+def _sync_folder(folder: Path) -> None:
+    # A new file survives a power cut only once its folder is on disk, too.
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _lock_path(path: Path) -> str:
+    return str(path) + ".lock"
