@@ -1,0 +1,1 @@
+"""Show what was found and promised: plots now, reports later."""
