@@ -1,6 +1,7 @@
 """Overlaps, folding, grouping, and reading mentions back."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,7 @@ def test_no_overlap_is_left_and_no_marked_letter_is_lost(
         for i, (s, n, score) in enumerate(spans)
     ]
     resolved = resolve(findings, TEXT)
-    for before, after in zip(resolved, resolved[1:], strict=False):
+    for before, after in pairwise(resolved):
         assert before.end <= after.start
     marked = {i for f in findings for i in range(f.start, f.end) if TEXT[i].isalnum()}
     kept = {i for f in resolved for i in range(f.start, f.end) if TEXT[i].isalnum()}

@@ -12,7 +12,8 @@ from tacit.detecting.kinds import kind_of, matches
 from tacit.detecting.mentions import Aliases, Entity, Grouping, Mention, resolve
 from tacit.errors import DataError
 
-_BATCH = 256
+# The tagger looks at the other records of a user within a batch, so batches are not small.
+_BATCH = 1024
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,11 @@ def detect(
     [(9, 24, 'PII/EMAIL')]
     """
     detectors = _opened(using)
+    if any(d.name == "given" for d in detectors) and not {"spans", "tags"} & set(corpus.columns):
+        raise DataError(
+            f"{corpus.name} has no given marks; the detector `given` needs a column of spans or "
+            "of tokens and tags."
+        )
     wanted = [kind_of(k) for k in kinds] if kinds is not None else None
     grouping = Grouping(aliases)
     mentions: list[Mention] = []

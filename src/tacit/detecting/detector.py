@@ -74,13 +74,9 @@ def open_detectors(wanted: str | Sequence[str]) -> list[Detector]:
     detectors = []
     for part in filter(None, (p.strip() for p in parts)):
         name, _, option = part.partition("=")
-        if name not in _REGISTRY:
-            raise UsageError(
-                f"detector {name!r} is unknown; accepted: {', '.join(sorted(_REGISTRY))}."
-            )
-        detectors.append(_REGISTRY[name].make(option or None))
+        if name not in known:
+            raise UsageError(f"detector {name!r} is unknown; accepted: {', '.join(sorted(known))}.")
+        detectors.append(known[name].make(option or None))
     if not detectors:
-        raise UsageError(
-            f"no detector named; accepted: {', '.join(sorted(_REGISTRY))}."
-        )
+        raise UsageError(f"no detector named; accepted: {', '.join(sorted(known))}.")
     return detectors
