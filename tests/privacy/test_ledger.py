@@ -1,6 +1,5 @@
 """The ledger is never behind what was released: kills, tears, edits, two writers, budgets."""
 
-import functools
 import json
 import os
 import random
@@ -259,7 +258,9 @@ TAMPERINGS: dict[str, Callable[[list[bytes]], list[bytes]]] = {
     "first line edited": lambda lines: [lines[0].replace(b'"p"', b'"q"'), *lines[1:]],
     "first line gone": lambda lines: lines[1:],
     "blank line": lambda lines: [lines[0], b"\n", *lines[1:]],
-    "doubled name": lambda lines: [lines[0], lines[1].replace(b'{"entry"', b'{"entry": 9, "entry"'), *lines[2:]],
+    "doubled name": lambda lines: [
+        lines[0], lines[1].replace(b'{"entry"', b'{"entry": 9, "entry"'), *lines[2:]
+    ],
     "not a number": lambda lines: [lines[0], lines[1].replace(b"8.0", b"NaN"), *lines[2:]],
     "an array": lambda lines: [lines[0], b"[]\n", *lines[1:]],
     "not text": lambda lines: [lines[0], b"\xff\xfe\n", *lines[1:]],
@@ -306,9 +307,9 @@ def test_a_well_hashed_line_that_says_nonsense_is_refused(
         read_ledger(path)
 
 
-@functools.cache
-def three_entries(factory: pytest.TempPathFactory) -> bytes:
-    path = factory.mktemp("whole") / "ledger.jsonl"
+@pytest.fixture(scope="module")
+def three_entries(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    path = tmp_path_factory.mktemp("whole") / "ledger.jsonl"
     write_some(path, 3)
     return path.read_bytes()
 
@@ -316,11 +317,11 @@ def three_entries(factory: pytest.TempPathFactory) -> bytes:
 @settings(max_examples=600)
 @given(st.data())
 def test_no_mangled_ledger_is_ever_shorter_without_a_word(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+    tmp_path_factory: pytest.TempPathFactory, three_entries: bytes, data: st.DataObject
 ) -> None:
     """Cut, overwrite or insert bytes anywhere: refused, or torn at the end, or unchanged."""
     path = tmp_path_factory.getbasetemp() / "mangled.jsonl"
-    content = three_entries(tmp_path_factory)
+    content = three_entries
     path.write_bytes(content)
     books = read_ledger(path)
     start = data.draw(st.integers(0, len(content)))

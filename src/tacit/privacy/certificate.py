@@ -1,0 +1,263 @@
+"""The guarantee and its conditions, in a file that anyone can check offline.
+
+A certificate is made from a plan and a ledger, and holds nothing about the data that the guarantee
+does not cover: in particular no plain digest of the corpus, which would let somebody who knows all
+but one record test for that one. The data are named by a *commitment*, a digest with a secret salt
+that stays with whoever holds the data.
+"""
+
+import hashlib
+import hmac
+import json
+import math
+import secrets
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from tacit.errors import DataError
+from tacit.files import whole_file
+from tacit.privacy.accounting import Price, adversary_gain, price
+from tacit.privacy.events import Unit
+from tacit.privacy.ledger import Books
+from tacit.privacy.wording import STANDINGS, assumptions, guarantee, not_covered
+
+Standing = Literal["proved", "published", "heuristic", "broken"]
+Randomness = Literal["system", "fixed seed"]
+Infinite = Annotated[float | Literal["infinity"], Field(description="a number, or infinity")]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Cost(_Frozen):
+    """Epsilon for one unit, and how sure it is."""
+
+    epsilon: Infinite
+    no_less_than: Infinite
+    accountant: str
+    adjacency: str | None
+    opinions: dict[str, Infinite]
+    true_positive_rate: dict[str, float]
+    """What an adversary is left with, at each false positive rate."""
+
+
+class Provenance(_Frozen):
+    """Which code made this, from which settings and data, with which randomness."""
+
+    tacit: str
+    dp_accounting: str
+    config: str
+    data: str
+    randomness: Randomness
+    created: str
+
+
+class Certificate(_Frozen):
+    """What is promised, computed from the ledger; see `docs/guarantees.md` for the arguments."""
+
+    format: Literal[1] = 1
+    standing: Standing
+    protect: Unit
+    sentence: str
+    delta: float
+    costs: dict[Unit, Cost]
+    plan: dict[str, Any]
+    plan_digest: str
+    ledger_digest: str
+    ledger_entries: int
+    phases: dict[str, int]
+    assumptions: tuple[str, ...]
+    not_covered: tuple[str, ...]
+    context: dict[str, Any]
+    weights: dict[str, str]
+    provenance: Provenance
+
+    @property
+    def epsilon(self) -> float:
+        """Epsilon for what is protected."""
+        return float(self.costs[self.protect].epsilon)
+
+    def to_json(self) -> str:
+        """The certificate as a JSON file."""
+        return json.dumps(self.model_dump(mode="json"), indent=2, ensure_ascii=False) + "\n"
+
+
+def issue(
+    books: Books,
+    *,
+    protect: Unit,
+    units: tuple[Unit, ...],
+    delta: float,
+    plan: Mapping[str, Any],
+    plan_digest: str,
+    config_digest: str,
+    data: str,
+    randomness: Randomness,
+    by_degree: int | None = None,
+    context: Mapping[str, Any] | None = None,
+    weights: Mapping[str, str] | None = None,
+) -> Certificate:
+    """The certificate for what a ledger says was released.
+
+    `context` holds what else the reader must know (graph, vocabulary, detectors and their measured
+    recall); `data` is a commitment, not a digest; `by_degree` as in `wording.guarantee`.
+    """
+    releases = books.releases()
+    costs = {unit: _cost(price(releases, unit, delta, fresh=True), books) for unit in units}
+    main = costs[protect]
+    epsilon = float(main.epsilon)
+    return Certificate(
+        standing="proved" if math.isfinite(epsilon) else "heuristic",
+        protect=protect,
+        sentence=guarantee(protect, main.adjacency, epsilon, delta, by_degree),
+        delta=delta,
+        costs=costs,
+        plan=json.loads(json.dumps(dict(plan))),
+        plan_digest=plan_digest,
+        ledger_digest=books.digest,
+        ledger_entries=len(books.entries),
+        phases={phase: sum(books.releases(phase).values()) for phase in books.phases()},
+        assumptions=tuple(assumptions(releases, by_degree)),
+        not_covered=tuple(not_covered(releases, by_degree)),
+        context=dict(context or {}),
+        weights=dict(weights or {}),
+        provenance=Provenance(
+            tacit=version("tacit"),
+            dp_accounting=version("dp-accounting"),
+            config=config_digest,
+            data=data,
+            randomness=randomness,
+            created=datetime.now(UTC).strftime("%Y-%m-%d"),
+        ),
+    )
+
+
+def _cost(found: Price, books: Books) -> Cost:
+    gains = adversary_gain(books.releases(), found.unit, found.delta)
+    return Cost(
+        epsilon=_finite(found.epsilon),
+        no_less_than=_finite(found.lower),
+        accountant=found.accountant,
+        adjacency=found.adjacency,
+        opinions={name: _finite(value) for name, value in found.opinions},
+        true_positive_rate={f"{gain.fpr:g}": gain.tpr for gain in gains},
+    )
+
+
+def _finite(value: float) -> float | Literal["infinity"]:
+    return value if math.isfinite(value) else "infinity"
+
+
+def commitment(digest: str, salt: bytes) -> str:
+    """A name for data that reveals nothing without the salt."""
+    return "hmac-sha256:" + hmac.new(salt, digest.encode(), hashlib.sha256).hexdigest()
+
+
+def new_salt() -> bytes:
+    """A salt for `commitment`; it stays with whoever holds the data."""
+    return secrets.token_bytes(32)
+
+
+def file_digest(path: Path) -> str:
+    """The SHA-256 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_certificate(certificate: Certificate, folder: Path) -> None:
+    """`certificate.json` for programs and `certificate.md` for people."""
+    for name, text in (
+        ("certificate.json", certificate.to_json()),
+        ("certificate.md", render(certificate)),
+    ):
+        with whole_file(folder / name) as draft:
+            draft.write_text(text, encoding="utf-8")
+
+
+def read_certificate(path: Path) -> Certificate:
+    """The certificate of a file; anything unknown in it is refused."""
+    try:
+        return Certificate.model_validate_json(path.read_bytes(), strict=True)
+    except FileNotFoundError:
+        raise DataError(f"{path} is not there; a run writes its certificate.json.") from None
+    except ValidationError as error:
+        place = ".".join(str(part) for part in error.errors()[0]["loc"]) or "the file"
+        raise DataError(f"{path} is not a certificate that this version knows: {place}.") from None
+
+
+def render(certificate: Certificate) -> str:
+    """The certificate for people, in Markdown."""
+    c = certificate
+    rows = [
+        f"| {unit} | {_shown(cost.epsilon)} | {_shown(cost.no_less_than)} | {cost.accountant} "
+        f"| {cost.adjacency or '-'} | {_gains(cost)} |"
+        for unit, cost in c.costs.items()
+    ]
+    warning = (
+        ["> **Not for release**: the randomness came from a fixed seed, so the noise can be "
+         "subtracted.", ""]
+        if c.provenance.randomness == "fixed seed"
+        else []
+    )  # fmt: skip
+    context = [f"- {name}: {_text(value)}" for name, value in c.context.items()] or ["- nothing"]
+    lines = [
+        "# Privacy certificate",
+        "",
+        *warning,
+        c.sentence,
+        "",
+        f"Standing: **{c.standing}** ({STANDINGS[c.standing]}).",
+        "",
+        f"| one | epsilon at delta {c.delta:g} | no less than | accountant | neighbours "
+        "| adversary right at most, when wrong 1 % / 0.1 % |",
+        "|---|---|---|---|---|---|",
+        *rows,
+        "",
+        "## What is assumed",
+        "",
+        *[f"- {line}" for line in c.assumptions],
+        "",
+        "## What is not covered",
+        "",
+        *[f"- {line}" for line in c.not_covered],
+        "",
+        "## Context",
+        "",
+        "Stated by whoever made this certificate; the ledger cannot show it.",
+        "",
+        *context,
+        "",
+        "## How to check this",
+        "",
+        "`tacit verify FOLDER` recomputes every figure from the ledger and the plan, without the "
+        "data and without the model's code.",
+        "",
+        f"- ledger: {c.ledger_entries:,} releases, `{c.ledger_digest}`",
+        *[f"  - {phase}: {count:,}" for phase, count in c.phases.items()],
+        f"- plan: `{c.plan_digest}`",
+        f"- settings: `{c.provenance.config}`",
+        f"- data: `{c.provenance.data}` (a commitment; its salt stays with the data)",
+        f"- randomness: {c.provenance.randomness}",
+        f"- made by tacit {c.provenance.tacit} with dp-accounting {c.provenance.dp_accounting} "
+        f"on {c.provenance.created}",
+        *[f"- {name}: `{digest}`" for name, digest in c.weights.items()],
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _shown(value: float | str) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _gains(cost: Cost) -> str:
+    return " / ".join(f"{rate:.1%}" for rate in cost.true_positive_rate.values())
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,174 @@
+"""The sentences of a guarantee: no stronger than what is proved.
+
+They stand in one place so that a certificate, a plan and a page say the same.
+"""
+
+import math
+from collections.abc import Iterable
+
+from tacit.privacy.events import (
+    AnyEvent,
+    Flat,
+    NotPrivate,
+    Public,
+    ReplaceOne,
+    SampledGaussian,
+    Selective,
+    Unit,
+    UserClip,
+)
+
+STANDINGS = {
+    "proved": "the argument is in docs/guarantees.md and epsilon is computed from the ledger",
+    "published": "a paper claims it; we did not prove it, or know it to be wrong",
+    "heuristic": "no epsilon is promised at all",
+    "broken": "an audit contradicted it",
+}
+
+_TABLE = (
+    "with the table of who wrote how many records, which entities each names, and therefore which "
+    "records the caps keep and how users are weighted, held fixed. That table is not protected"
+)
+
+_ZERO_OUT = {
+    "users": "if every record of any one user had contributed nothing to any training step, "
+    f"{_TABLE}",
+    "entities": "if every record in which any one entity was detected had contributed nothing to "
+    f"any training step, {_TABLE}",
+    "users+entities": "if every record of any one user and every record in which any one entity "
+    f"was detected had contributed nothing to any training step, {_TABLE}",
+}
+_ADD_OR_REMOVE = {
+    "users": "without any one user's records in the training data",
+    "records": "without any one record in the training data",
+}
+_REPLACE = {
+    "users": "if the records of any one user had been replaced by others",
+    "records": "if any one record had been replaced by another",
+    "tokens": "if the sensitive tokens of any one record had been replaced by others, with the "
+    "same number and positions of sensitive tokens and the same plain tokens",
+}
+
+
+_BY_DEGREE = {
+    "users": "without any one user's records in the training data",
+    "entities": "without the records in which any one entity was detected, if at most {} users "
+    "name that entity; for an entity that more users name, epsilon is larger",
+    "users+entities": "without any one user's records and without the records in which any one "
+    "entity was detected, if at most {} users name that entity; for an entity that more users "
+    "name, epsilon is larger",
+}
+
+
+def guarantee(
+    unit: Unit, adjacency: str | None, epsilon: float, delta: float, by_degree: int | None = None
+) -> str:
+    """The promise for one unit, in one or two sentences.
+
+    `by_degree` is the number of users that the promise allows an entity to have, where records
+    are really removed and no cap is used.
+    """
+    if epsilon == float("inf"):
+        return f"Nothing is promised for {unit}."
+    wording = {"zero-out": _ZERO_OUT, "add-or-remove": _ADD_OR_REMOVE, "replace": _REPLACE}
+    if adjacency is None:
+        return f"No release depends on the protected data, so nothing about {unit} can leak."
+    apart = wording[adjacency][unit]
+    if by_degree is not None and adjacency == "zero-out":
+        apart = _BY_DEGREE[unit].format(by_degree)
+    return (
+        f"The released model is ({_up(epsilon)}, {delta:.4g})-indistinguishable from the one "
+        f"obtained {apart}."
+    )
+
+
+def _up(epsilon: float) -> str:
+    """Epsilon in four digits, rounded up: what is printed must not promise more.
+
+    >>> _up(1.17001), _up(12.5), _up(3.0)
+    ('1.171', '12.5', '3')
+    """
+    if epsilon <= 0:
+        return "0"
+    unit = 10.0 ** (math.floor(math.log10(epsilon)) - 3)
+    return f"{math.ceil(epsilon / unit - 1e-9) * unit:.4g}"
+
+
+def not_covered(events: Iterable[AnyEvent], by_degree: int | None = None) -> list[str]:
+    """What the guarantee does not say, for the events that were carried out."""
+    events = list(events)
+    found = []
+    if by_degree is not None:
+        found += [
+            f"Entities that more than {by_degree} users name: they are protected less, by the "
+            "curve that `tacit price` draws.",
+            "Mentions that no detector found: their records are protected as their user's, not as "
+            "their entity's.",
+            "Two users, or two entities, at once; and facts that many users' texts tell together.",
+        ]
+    elif any(isinstance(e, UserClip | Flat) for e in events):
+        found += [
+            "The table of who wrote how many records and which entities each names: it is held "
+            "fixed, and through the caps it decides which records were used.",
+            "Mentions that no detector found: their records are protected as their user's, not as "
+            "their entity's.",
+            "Counts of kept and dropped records, and a plan that was searched on the owner graph: "
+            "these are exact statements about that table.",
+            "Two users, or two entities, at once; and facts that many users' texts tell together.",
+        ]
+    if any(isinstance(e, SampledGaussian) and e.unit == "users" for e in events):
+        found += [
+            "Entities as such: an entity named by many users is not hidden by hiding each user.",
+            "A person who writes as several users, and facts that many users' texts tell together.",
+        ]
+    if any(isinstance(e, SampledGaussian | ReplaceOne) and e.unit == "records" for e in events):
+        found += ["A user with several records, and an entity named in several records."]
+    if any(
+        isinstance(e, Selective) or (isinstance(e, ReplaceOne) and e.unit == "tokens")
+        for e in events
+    ):
+        found += [
+            "Plain tokens, the number of sensitive tokens and where they stand.",
+            "Sensitive tokens that the policy did not mark.",
+        ]
+    found += [
+        f"Training without protection took place: {e.what}."
+        for e in events
+        if isinstance(e, NotPrivate)
+    ]
+    found += [
+        "Numbers shown while training (loss, clip fraction, owners drawn): they are exact, not "
+        "private, and must stay inside.",
+        "Choices made by looking at the private data (settings, checkpoints) that are not in the "
+        "ledger.",
+    ]
+    return found
+
+
+def assumptions(events: Iterable[AnyEvent], by_degree: int | None = None) -> list[str]:
+    """What must be true for the guarantee to hold."""
+    events = list(events)
+    found = [
+        "Who takes part in a step is drawn anew for every step, by independent coins (Poisson "
+        "sampling), and never shown.",
+        "Every sum is divided by public constants only.",
+        "Noise comes from a generator that nobody can predict or rewind.",
+    ]
+    if by_degree is not None:
+        found += [
+            "No record was dropped because of what other records hold, and each user's weight "
+            "depends on that user alone.",
+            "Users and entities are what the owner graph says they are.",
+        ]
+    elif any(isinstance(e, UserClip | Flat) for e in events):
+        found += [
+            "The caps were enforced on the owner graph by a rule that reads the graph and an "
+            "independent seed, never a text.",
+            "Users and entities are what the owner graph says they are.",
+        ]
+    if any(isinstance(e, Public) for e in events):
+        named = "; ".join(e.what for e in events if isinstance(e, Public))
+        found += [f"What is recorded as public is public: {named}."]
+    if any(isinstance(e, Selective) for e in events):
+        found += ["Back-propagation stops at the border of sensitive segments."]
+    return found
