@@ -49,10 +49,23 @@ def format_of(path: Path) -> str:
 
 def save(figure: "Figure", path: Path) -> None:
     """Write a figure as PNG, SVG or a self-contained HTML page, by the suffix of the name."""
-    import matplotlib
-
     path = Path(path)
     kind = format_of(path)
+    data = _drawn(figure, "png" if kind == "png" else "svg")
+    if kind == "html":
+        data = _page(data.decode(), str(figure.get_label() or "Figure")).encode()
+    with whole_file(path) as draft:
+        draft.write_bytes(data)
+
+
+def inline_svg(figure: "Figure") -> str:
+    """The figure as an `<svg>` element to put into a page."""
+    return _element(_drawn(figure, "svg").decode())
+
+
+def _drawn(figure: "Figure", kind: str) -> bytes:
+    import matplotlib
+
     out = io.BytesIO()
     with matplotlib.rc_context(STYLE), warnings.catch_warnings():
         # A name in a script that the font lacks shows as boxes; that is no reason to warn.
@@ -61,11 +74,11 @@ def save(figure: "Figure", path: Path) -> None:
             figure.savefig(out, format="png", dpi=160, metadata={"Software": "tacit"})
         else:
             figure.savefig(out, format="svg", metadata={"Date": None, "Creator": "tacit"})
-    data = out.getvalue()
-    if kind == "html":
-        data = _page(data.decode(), str(figure.get_label() or "Figure")).encode()
-    with whole_file(path) as draft:
-        draft.write_bytes(data)
+    return out.getvalue()
+
+
+def _element(svg: str) -> str:
+    return svg[svg.index("<svg") :]
 
 
 def degree_figure(
@@ -326,7 +339,7 @@ def _short(name: str, room: int = 26) -> str:
 
 def _page(svg: str, title: str) -> str:
     """A page that holds the drawing itself and asks nothing of the network."""
-    drawing = svg[svg.index("<svg") :]
+    drawing = _element(svg)
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
