@@ -1,10 +1,14 @@
 """What all tests share."""
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+# Prices that tests compute are not left in anybody's cache.
+os.environ["TACIT_CACHE"] = tempfile.mkdtemp(prefix="tacit-tests-")
 
 # No deadline: tests assert results, never times, and two cores are shared.
 settings.register_profile(

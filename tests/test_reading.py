@@ -208,6 +208,7 @@ def bad_files(tmp_path: Path) -> dict[str, tuple[Path, str]]:
         return file
 
     good = json.dumps({"id": "1", "user": "u", "text": SECRET})
+    long = b"x" * (MAX_RECORD + 9)
     packed = gzip.compress(("".join([good, "\n"]) * 5000).encode())
     return {
         "missing": (tmp_path / "none.jsonl", "is not there"),
@@ -247,8 +248,8 @@ def bad_files(tmp_path: Path) -> dict[str, tuple[Path, str]]:
         "parquet types": (_odd_parquet(tmp_path / "x.parquet"), "type"),
         "cut gzip": (make("y.jsonl.gz", packed[:-20]), "gzip"),
         "corrupt gzip": (make("z.jsonl.gz", packed[:20] + b"\xff" * 30 + packed[50:]), "gzip"),
-        "long line": (make("big.jsonl", b'{"text": "' + b"x" * (MAX_RECORD + 9) + b'"}\n'), "16 MiB"),
-        "long row": (make("big.csv", b"text\n" + b"x" * (MAX_RECORD + 9) + b"\n"), "16 MiB"),
+        "long line": (make("big.jsonl", b'{"text": "' + long + b'"}\n'), "16 MiB"),
+        "long row": (make("big.csv", b"text\n" + long + b"\n"), "16 MiB"),
         "ragged conll": (make("aa.conll", f"{SECRET} O\n{SECRET} X O\n"), "line 2"),
         "one column conll": (make("ab.conll", f"{SECRET}\n"), "line 1"),
         "deep json": (make("ac.jsonl", '{"text": ' + "[" * 100_000 + "\n"), "line 1"),

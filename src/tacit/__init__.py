@@ -1,1 +1,77 @@
-"""Language models that learn from people's text and keep its secrets."""
+"""Language models that learn from people's text and keep its secrets.
+
+The names here are the public surface. They are loaded when they are first used, so that
+`import tacit` costs nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tacit.bounding import Bounded, bound
+    from tacit.corpus import Corpus, Record
+    from tacit.detecting import Detection, detect
+    from tacit.detecting.mentions import Mention
+    from tacit.errors import TacitError
+    from tacit.owners import Owners
+    from tacit.plan import Plan
+    from tacit.privacy.accounting import Price, price
+    from tacit.privacy.certificate import Certificate
+    from tacit.privacy.ledger import Ledger
+    from tacit.reading import Layout, from_dataset, read
+    from tacit.verifying import verify
+    from tacit.writing import write
+
+_HOMES = {
+    "Bounded": "tacit.bounding",
+    "Certificate": "tacit.privacy.certificate",
+    "Corpus": "tacit.corpus",
+    "Detection": "tacit.detecting",
+    "Layout": "tacit.reading",
+    "Ledger": "tacit.privacy.ledger",
+    "Mention": "tacit.detecting.mentions",
+    "Owners": "tacit.owners",
+    "Plan": "tacit.plan",
+    "Price": "tacit.privacy.accounting",
+    "Record": "tacit.corpus",
+    "TacitError": "tacit.errors",
+    "bound": "tacit.bounding",
+    "detect": "tacit.detecting",
+    "from_dataset": "tacit.reading",
+    "price": "tacit.privacy.accounting",
+    "read": "tacit.reading",
+    "verify": "tacit.verifying",
+    "write": "tacit.writing",
+}
+
+__all__ = [
+    "Bounded",
+    "Certificate",
+    "Corpus",
+    "Detection",
+    "Layout",
+    "Ledger",
+    "Mention",
+    "Owners",
+    "Plan",
+    "Price",
+    "Record",
+    "TacitError",
+    "bound",
+    "detect",
+    "from_dataset",
+    "price",
+    "read",
+    "verify",
+    "write",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'tacit' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

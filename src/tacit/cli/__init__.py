@@ -8,12 +8,24 @@ import sys
 
 import click
 import typer
+from typer.core import TyperGroup
 
-from tacit.cli import corpus
+from tacit.cli import corpus, detect, owners, plan, price
 from tacit.errors import TacitError
+
+
+class InOrder(TyperGroup):
+    """Commands listed in the order in which one uses them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The path first, then the rest."""
+        path = ["corpus", "detect", "owners", "price", "plan", "verify", "spent"]
+        return [*path, *(name for name in self.commands if name not in path)]
+
 
 app = typer.Typer(
     name="tacit",
+    cls=InOrder,
     help="Language models that learn from people's text and keep its secrets.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
@@ -23,6 +35,12 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(corpus.app, name="corpus")
+app.add_typer(detect.app, name="detect")
+app.command("owners")(owners.owners)
+app.command("price")(price.price)
+app.command("plan")(plan.plan)
+app.command("verify")(plan.verify)
+app.command("spent")(plan.spent)
 
 
 @app.callback(invoke_without_command=True)

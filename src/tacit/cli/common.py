@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
+import click
 import typer
 from rich.console import Console
 from rich.progress import (
@@ -19,6 +20,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.table import Table
+from typer.core import TyperGroup
 
 from tacit.corpus import Corpus
 from tacit.errors import UsageError
@@ -141,6 +143,23 @@ def open_corpus(
     return corpus if split in (None, "all") else corpus.only(split)
 
 
+class OrDefault(TyperGroup):
+    """A group that runs its default command when the first word names none of its commands."""
+
+    default = ""
+
+    @classmethod
+    def to(cls, default: str) -> type["OrDefault"]:
+        """A group with that default."""
+        return type("OrDefault", (cls,), {"default": default})
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put the default command's name where it is left out."""
+        if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
+            args = [self.default, *args]
+        return super().parse_args(ctx, args)
+
+
 @contextmanager
 def progress(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
     """A bar on standard error that goes when the work is done."""
@@ -166,6 +185,18 @@ def simple_table(*headings: str) -> Table:
     for place, heading in enumerate(headings):
         table.add_column(heading, justify="left" if place == 0 else "right")
     return table
+
+
+def whole_numbers(text: str, option: str) -> list[int]:
+    """The numbers of `1,2,4`.
+
+    >>> whole_numbers("1,2,4", "--caps")
+    [1, 2, 4]
+    """
+    try:
+        return [int(part) for part in text.split(",") if part]
+    except ValueError:
+        raise UsageError(f"{option} {text}: give whole numbers with commas between.") from None
 
 
 def bar(share: float, width: int = 40) -> str:

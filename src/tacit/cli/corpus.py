@@ -8,6 +8,7 @@ import typer
 from tacit.cli.common import (
     AsJson,
     Overwrite,
+    Seed,
     bar,
     err,
     out,
@@ -17,6 +18,7 @@ from tacit.cli.common import (
     simple_table,
 )
 from tacit.corpus import Corpus
+from tacit.errors import UsageError
 from tacit.files import refuse_overwrite
 
 app = typer.Typer(help="Read, describe, convert and generate corpora.", no_args_is_help=True)
@@ -115,15 +117,65 @@ def convert(
         typer.Option("-o", "--out", help="File to write: .jsonl, .csv, .tsv, .parquet."),
     ],
     drop: Annotated[str, typer.Option(help="Columns to leave out, comma-separated.")] = "",
+    as_in_papers: Annotated[
+        bool,
+        typer.Option(
+            "--as-in-papers",
+            help="Lower-case, no punctuation, rare words to <unk>. Counts its vocabulary from the "
+            "text itself, which no guarantee covers; what that leaks is printed.",
+        ),
+    ] = False,
+    min_count: Annotated[
+        int | None, typer.Option(help="With --as-in-papers: keep words seen so often (3).")
+    ] = None,
+    vocabulary_size: Annotated[
+        int | None, typer.Option(help="With --as-in-papers: keep so many most frequent words.")
+    ] = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Write a corpus in another format, with our column names.
 
     Example: `tacit corpus convert mail.csv --user sender --text body -o mail.parquet`
     """
+    from tacit.corpora.preprocessing import preprocess
     from tacit.writing import write
 
     refuse_overwrite(to, overwrite=overwrite)
+    if as_in_papers:
+        corpus, leak = preprocess(corpus, min_count=min_count, vocabulary_size=vocabulary_size)
+        err.print(f"[bold]Leak:[/bold] {leak}")
+    elif min_count is not None or vocabulary_size is not None:
+        raise UsageError("--min-count and --vocabulary-size go with --as-in-papers.")
     with progress("Writing", len(corpus)) as advance:
         write(corpus, to, drop=tuple(filter(None, drop.split(","))), progress=advance)
     err.print(f"{len(corpus):,} records written to {to}")
+
+
+@app.command()
+def generate(
+    what: Annotated[str, typer.Argument(help="Only `customersim`: customer-service dialogs.")],
+    to: Annotated[Path, typer.Option("-o", "--out", help="File to write.")],
+    dialogs: Annotated[int, typer.Option(help="How many dialogs.")] = 1000,
+    users: Annotated[
+        int | None, typer.Option(help="How many customers; a third, if not given.")
+    ] = None,
+    seed: Seed = 0,
+    overwrite: Overwrite = False,
+) -> None:
+    """Generate customer-service dialogs whose sensitive spans are known.
+
+    Customers return, households share addresses and phones, shops and agents recur: protecting
+    users, entities and both all differ.
+
+    Example: `tacit corpus generate customersim --dialogs 300 --seed 5 -o c.jsonl`
+    """
+    from tacit.corpora import customersim
+    from tacit.writing import write
+
+    if what != "customersim":
+        raise UsageError(f"{what!r} cannot be generated; accepted: customersim.")
+    refuse_overwrite(to, overwrite=overwrite)
+    corpus = customersim.generate(dialogs, seed, users)
+    with progress("Writing", len(corpus)) as advance:
+        write(corpus, to, progress=advance)
+    err.print(f"{len(corpus):,} dialogs of {len(corpus.users()):,} customers written to {to}")

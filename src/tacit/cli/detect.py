@@ -1,0 +1,232 @@
+"""`tacit detect`: find sensitive text, score the finding, train a tagger."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tacit.cli.common import (
+    AsJson,
+    OrDefault,
+    Overwrite,
+    Seed,
+    bar,
+    err,
+    out,
+    print_json,
+    progress,
+    reads_corpus,
+    simple_table,
+)
+from tacit.corpus import Corpus
+from tacit.files import refuse_overwrite, whole_file
+
+app = typer.Typer(
+    help="Find what is sensitive: mentions, entities, a page to look at.\n\n"
+    "`tacit detect CORPUS ...` is short for `tacit detect run CORPUS ...`.",
+    cls=OrDefault.to("run"),
+    no_args_is_help=True,
+)
+
+With = Annotated[
+    str,
+    typer.Option(
+        "--with",
+        help="Detectors, comma-separated, each maybe with an option: "
+        "`patterns,lists=terms.txt,tagger=DIR,spacy=en_core_web_sm` (see `tacit detect list`).",
+    ),
+]
+
+
+@app.command("list")
+def list_() -> None:
+    """List the detectors and the kinds of things they find."""
+    from tacit.detecting import registered
+    from tacit.detecting.kinds import KINDS, PII_KINDS
+
+    table = simple_table("detector", "option", "what it does")
+    for column in table.columns:
+        column.justify = "left"
+    for entry in registered().values():
+        table.add_row(entry.name, entry.option, entry.summary)
+    out.print(table)
+    kinds = simple_table("\nkind", "\nwhat it covers")
+    kinds.columns[1].justify = "left"
+    for kind, says in {**KINDS, **PII_KINDS}.items():
+        kinds.add_row(kind, says)
+    out.print(kinds)
+
+
+@app.command("run")
+@reads_corpus
+def run(
+    corpus: Corpus,
+    to: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Mentions file to write (.jsonl).")
+    ] = None,
+    using: With = "patterns,lists",
+    kinds: Annotated[str, typer.Option(help="Only these kinds, comma-separated.")] = "",
+    minimum_score: Annotated[float, typer.Option(help="Only findings at least this sure.")] = 0.0,
+    aliases: Annotated[
+        Path | None, typer.Option(help="YAML of names that mean the same entity.")
+    ] = None,
+    score: Annotated[bool, typer.Option("--score", help="Compare with the given marks.")] = False,
+    by: Annotated[str, typer.Option(help="Score by `kind` or `family` (PII/EMAIL as PII).")] = (
+        "kind"
+    ),
+    page_records: Annotated[int, typer.Option(help="Records on the page; 0 for no page.")] = 500,
+    as_json: AsJson = False,
+    overwrite: Overwrite = False,
+) -> None:
+    """Find what is sensitive in a corpus.
+
+    Writes the mentions (offsets, no text), and beside them the entity table (names: guard it), a
+    summary, and a page to browse. `tacit detect train` trains a tagger, `tacit detect list` lists
+    the detectors.
+
+    Examples: `tacit detect mail.jsonl --with patterns,lists -o mentions.jsonl` ·
+    `tacit detect conll2003 --split test --with tagger=my-tagger --score`
+    """
+    from tacit.detecting import detect, scoring
+    from tacit.detecting.mentions import Aliases
+
+    files = _files(to, page_records > 0) if to else {}
+    refuse_overwrite(*files.values(), overwrite=overwrite)
+    with progress("Detecting", len(corpus)) as advance:
+        found = detect(
+            corpus,
+            using,
+            kinds=kinds.split(",") if kinds else None,
+            minimum_score=minimum_score,
+            aliases=Aliases.read(aliases) if aliases else None,
+            progress=advance,
+        )
+    scores = scoring.score(corpus, found.mentions, by=by) if score else None
+    summary = found.summary() | ({"scores": scores.row()} if scores else {})
+    if files:
+        _write(files, corpus, found, scores, summary, page_records)
+    if as_json:
+        print_json(summary)
+        return
+    _print_found(summary)
+    if scores:
+        out.print()
+        out.print(scoring.table(scores))
+    for what, file in files.items():
+        err.print(f"{what}: {file}")
+
+
+def _files(mentions: Path, page: bool) -> dict[str, Path]:
+    stem = mentions.with_suffix("") if mentions.suffix else mentions
+    files = {
+        "mentions": mentions,
+        "entity table (holds names: guard it)": stem.with_name(stem.name + ".entities.jsonl"),
+        "summary": stem.with_name(stem.name + ".summary.json"),
+    }
+    if page:
+        files["page (holds text: keep inside)"] = stem.with_name(stem.name + ".html")
+    return files
+
+
+def _write(
+    files: dict[str, Path],
+    corpus: Corpus,
+    found: Any,
+    scores: Any,
+    summary: dict[str, Any],
+    page_records: int,
+) -> None:
+    from tacit.detecting.mentions import write_lines
+    from tacit.detecting.page import write_page
+
+    mentions, entities, about, *page = files.values()
+    write_lines(mentions, found.mentions)
+    write_lines(entities, found.entities)
+    with whole_file(about) as draft:
+        draft.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    if page:
+        title = f"What was found in {corpus.name}"
+        write_page(page[0], corpus, found.mentions, title=title, limit=page_records, scores=scores)
+
+
+def _print_found(summary: dict[str, Any]) -> None:
+    out.print(
+        f"{summary['mentions']:,} mentions of {summary['entities']:,} entities in "
+        f"{summary['sensitive_records']:,} of {summary['records']:,} records "
+        f"({summary['records_per_second']:,} records a second)"
+    )
+    table = simple_table("kind", "mentions", "entities", "")
+    table.columns[3].justify = "left"
+    most = max(summary["mentions_by_kind"].values(), default=1)
+    for kind, count in summary["mentions_by_kind"].items():
+        entities = summary["entities_by_kind"].get(kind, 0)
+        table.add_row(kind, f"{count:,}", f"{entities:,}", bar(count / most, 30))
+    out.print(table)
+
+
+@app.command()
+@reads_corpus
+def train(
+    corpus: Corpus,
+    to: Annotated[Path, typer.Option("-o", "--out", help="Folder for the tagger.")],
+    iterations: Annotated[
+        int | None, typer.Option(help="Most iterations of the optimizer (60).")
+    ] = None,
+    held_out: Annotated[
+        float, typer.Option(help="Share of users kept apart to score the tagger.")
+    ] = 0.0,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+    overwrite: Overwrite = False,
+) -> None:
+    """Train a tagger of your own on a corpus with NER tags or marked spans.
+
+    Example: `tacit detect train conll2003 --data DIR -o my-tagger`
+    """
+    from tacit.detecting import tagger
+
+    done, most = 0, iterations or tagger.ITERATIONS
+    with progress("Training", most) as advance:
+
+        def step(iteration: int, _: int) -> None:
+            nonlocal done
+            advance(iteration - done)
+            done = iteration
+
+        summary = tagger.train(
+            corpus,
+            to,
+            iterations=most,
+            held_out=held_out,
+            seed=seed,
+            overwrite=overwrite,
+            progress=step,
+        )
+    if as_json:
+        print_json(asdict(summary))
+        return
+    marks = sum(summary.mentions.values())
+    out.print(
+        f"Learned {marks:,} mentions in {summary.records:,} records in {summary.seconds:.0f} s; "
+        f"use it with --with tagger={to}"
+    )
+    err.print(f"{to} holds names from the training text in the clear: guard it like the text.")
+    _print_scores([(kind, asdict(s)) for kind, s in summary.held_out_score.items()])
+
+
+def _print_scores(rows: Sequence[tuple[str, dict[str, Any]]]) -> None:
+    if not rows:
+        return
+    table = simple_table("held out", "precision", "recall", "F1", "mentions")
+    for kind, s in rows:
+        table.add_row(
+            kind,
+            f"{s['precision']:.3f}",
+            f"{s['recall']:.3f}",
+            f"{s['f1']:.3f}",
+            f"{s['mentions']:,}",
+        )
+    out.print(table)

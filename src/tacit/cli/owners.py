@@ -1,0 +1,141 @@
+"""`tacit owners`: who is protected, who shares what, what caps would keep."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from tacit.cli.common import (
+    AsJson,
+    Overwrite,
+    Seed,
+    bar,
+    err,
+    out,
+    print_json,
+    reads_corpus,
+    simple_table,
+    whole_numbers,
+)
+from tacit.corpus import Corpus
+from tacit.files import refuse_overwrite
+
+
+@reads_corpus
+def owners(
+    corpus: Corpus,
+    mentions: Annotated[Path, typer.Option(help="Mentions file that `tacit detect` wrote.")],
+    entities: Annotated[
+        Path | None,
+        typer.Option(help="Entity table, for names; the one beside the mentions if not given."),
+    ] = None,
+    kinds: Annotated[str, typer.Option(help="Only these kinds, comma-separated.")] = "",
+    caps: Annotated[str, typer.Option(help="Caps on users per entity to preview.")] = (
+        "1,2,4,8,16,32"
+    ),
+    records_per_user: Annotated[int | None, typer.Option(help="Cap on a user's records.")] = None,
+    records_per_user_entity: Annotated[
+        int | None, typer.Option(help="Cap on a user's records that name one entity.")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Picture to write: .png, .svg, .html.")] = None,
+    save: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Owner graph to write, for `tacit plan`.")
+    ] = None,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+    overwrite: Overwrite = False,
+) -> None:
+    """Show the owner graph: degrees, the entities that most users share, what each cap keeps.
+
+    Example: `tacit owners mail.jsonl --mentions mentions.jsonl --plot degrees.png`
+    """
+    from tacit.bounding import preview
+    from tacit.detecting.mentions import read_mentions
+    from tacit.owners import Owners, describe
+
+    refuse_overwrite(*filter(None, (plot, save)), overwrite=overwrite)
+    if plot:
+        from tacit.reporting.plots import format_of
+
+        format_of(plot)
+    graph = Owners.from_mentions(
+        corpus, read_mentions(mentions, corpus), kinds=kinds.split(",") if kinds else None
+    )
+    rows = preview(
+        graph,
+        whole_numbers(caps, "--caps"),
+        records_per_user=records_per_user,
+        records_per_user_entity=records_per_user_entity,
+        seed=seed,
+    )
+    names = _names(entities or mentions.with_name(mentions.stem + ".entities.jsonl"))
+    summary = describe(graph) | {"caps": [asdict(row) for row in rows]}
+    for entity in summary["most_shared"]:
+        entity["name"] = names.get(entity["entity"])
+    if plot:
+        from tacit.reporting.plots import degree_figure
+        from tacit.reporting.plots import save as save_figure
+
+        save_figure(degree_figure(graph, rows, names=names), plot)
+    if save:
+        graph.save(save)
+    if as_json:
+        print_json(summary)
+    else:
+        _print(summary)
+    for what, file in (("picture", plot), ("owner graph", save)):
+        if file:
+            err.print(f"{what}: {file}")
+
+
+def _names(table: Path) -> dict[str, str]:
+    from tacit.detecting.mentions import read_entities
+
+    return {e.id: e.name for e in read_entities(table)} if table.exists() else {}
+
+
+def _print(summary: dict[str, Any]) -> None:
+    out.print(
+        f"{summary['records']:,} records of {summary['users']:,} users, "
+        f"{summary['sensitive_records']:,} of them naming one or more of "
+        f"{summary['entities']:,} entities; {summary['shared_entities']:,} entities are shared by "
+        "several users"
+    )
+    for title, what in (
+        ("records_per_user", "records per user (users)"),
+        ("users_per_entity", "users per entity (entities)"),
+    ):
+        out.print(f"\n[bold]{what}[/bold]")
+        table = simple_table("", "", "")
+        table.columns[2].justify = "left"
+        counts = summary[title]["histogram"]
+        most = max(counts.values(), default=1) or 1
+        for name, count in counts.items():
+            table.add_row(name, f"{count:,}", bar(count / most))
+        out.print(table)
+    out.print("\n[bold]shared by most users[/bold]")
+    table = simple_table("entity", "kind", "users", "records")
+    for entity in summary["most_shared"][:10]:
+        table.add_row(
+            escape(entity["name"] or entity["entity"]),
+            entity["kind"],
+            f"{entity['users']:,}",
+            f"{entity['records']:,}",
+        )
+    out.print(table)
+    out.print("\n[bold]what a cap on users per entity keeps[/bold]")
+    table = simple_table("cap", "records", "of those naming an entity", "entities", "users", "")
+    table.columns[5].justify = "left"
+    for row in summary["caps"]:
+        table.add_row(
+            str(row["users_per_entity"]),
+            f"{row['records']:,}",
+            f"{row['sensitive_records']:,}",
+            f"{row['entities']:,}",
+            f"{row['users']:,}",
+            bar(row["records"] / summary["records"], 30),
+        )
+    out.print(table)
+    err.print("\nThese are exact counts over private text: keep them inside.", style="dim")

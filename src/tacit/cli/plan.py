@@ -1,0 +1,208 @@
+"""`tacit plan`: the dry run of a promise; `tacit verify`: the check of one that was made."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markdown import Markdown
+
+from tacit.cli.common import AsJson, Overwrite, err, out, print_json, progress, simple_table
+from tacit.errors import UsageError
+from tacit.files import refuse_overwrite, whole_file
+
+
+def plan(
+    file: Annotated[
+        Path | None, typer.Argument(metavar="PLAN", help="YAML file of the plan.")
+    ] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Replace a field: --set epsilon=2 --set user_rate=0.1"),
+    ] = None,
+    owners: Annotated[
+        Path | None, typer.Option(help="Owner graph that `tacit owners -o` wrote.")
+    ] = None,
+    search: Annotated[
+        bool,
+        typer.Option("--search", help="Try caps and shares on the owner graph, take the best."),
+    ] = False,
+    rates: Annotated[str, typer.Option(help="User rates to try too, comma-separated.")] = "",
+    records_per_second: Annotated[
+        float | None, typer.Option(help="Measured training speed, for a time estimate.")
+    ] = None,
+    to: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Write the calibrated plan here (YAML).")
+    ] = None,
+    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema and stop.")] = (
+        False
+    ),
+    as_json: AsJson = False,
+    overwrite: Overwrite = False,
+) -> None:
+    """Dry run: find the noise that meets the targets, and say what is promised.
+
+    A plan is public: it is made before looking at the data. Only the owner graph may be read, and
+    only under fixed-graph adjacency, which says so.
+
+    Examples: `tacit plan --set protect=users --set epsilon=3 --set steps=200 --set user_rate=0.1` ·
+    `tacit plan plan.yml --owners owners.json --search -o calibrated.yml`
+    """
+    from tacit import plan as plans
+    from tacit import planning
+    from tacit.owners import Owners
+
+    if schema:
+        print_json(plans.Plan.model_json_schema())
+        return
+    fields = plans.parse_overrides(changes or [])
+    if file is None and not fields:
+        raise UsageError(
+            "Give a plan file, or fields with --set; `tacit plan --help` has examples."
+        )
+    if to:
+        refuse_overwrite(to, overwrite=overwrite)
+    chosen = plans.read_plan(file, fields) if file else plans.Plan(**fields)
+    graph = Owners.load(owners) if owners else None
+    tried: list[Any] = []
+    if search:
+        if graph is None:
+            raise UsageError("--search tries caps on the owner graph; give it with --owners FILE.")
+        tries = _rates(rates)
+        with progress("Trying caps", 9 * max(1, len(tries))) as advance:
+            tried = planning.search(chosen, graph, user_rate=tries, progress=advance)
+        chosen = planning.chosen(chosen, tried[0])
+    with err.status("Finding the noise") as status:
+        chosen = plans.calibrated(
+            chosen,
+            progress=lambda unit, noise, epsilon: status.update(
+                f"Finding the noise for {unit}: multiplier {noise:.4g} gives epsilon {epsilon:.4g}"
+            ),
+        )
+    bounded = planning.apply_caps(chosen, graph) if graph is not None else None
+    if to:
+        with whole_file(to) as draft:
+            draft.write_text(plans.plan_yaml(chosen), encoding="utf-8")
+    if as_json:
+        print_json(_summary(chosen, bounded, tried))
+    else:
+        _print_tried(tried)
+        text = planning.explain(chosen, graph, bounded, records_per_second=records_per_second)
+        out.print(Markdown(text))
+    if to:
+        err.print(f"calibrated plan: {to}")
+
+
+def _rates(text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",") if part]
+    except ValueError:
+        raise UsageError(f"--rates {text}: give numbers with commas between.") from None
+
+
+def _summary(plan: Any, bounded: Any, tried: list[Any]) -> dict[str, Any]:
+    from tacit.plan import prices
+
+    costs = {unit: cost.as_json() for unit, cost in prices(plan).items()}
+    return {
+        "plan": plan.model_dump(mode="json"),
+        "plan_digest": plan.digest(),
+        "epsilon": {unit: cost["epsilon"] for unit, cost in costs.items()},
+        "standing": costs[plan.protect]["standing"],
+        "prices": costs,
+        "record_clip": plan.record_clip,
+        "caps": plan.caps,
+        **({"bounding": bounded.summary()} if bounded is not None else {}),
+        **({"tried": [asdict(c) for c in tried]} if tried else {}),
+    }
+
+
+def _print_tried(tried: list[Any]) -> None:
+    if not tried:
+        return
+    table = simple_table(
+        "k", "tau", "records of one entity", "rate", "noise", "kept", "noise/signal"
+    )
+    for c in tried[:8]:
+        table.add_row(
+            str(c.users_per_entity),
+            f"{c.entity_share:g}",
+            str(c.records_per_user_entity),
+            f"{c.user_rate:g}",
+            f"{c.noise_multiplier:.3g}",
+            f"{c.kept:,}",
+            f"{c.noise_to_signal:.3g}",
+        )
+    out.print("[bold]Settings tried, least noise to signal first (the first is taken)[/bold]")
+    out.print(table)
+
+
+def verify(
+    run: Annotated[Path, typer.Argument(help="Folder with certificate.json and ledger.jsonl.")],
+    as_json: AsJson = False,
+) -> None:
+    """Recompute a certificate from the ledger and the plan; exit 4 if anything does not match.
+
+    Needs neither the data nor the model's code. It shows that the figures follow from the ledger;
+    that the ledger is the whole truth is what the person who signs it vouches for.
+
+    Example: `tacit verify RUN`
+    """
+    from tacit.verifying import verify as check
+
+    checks = check(run)
+    bad = [c for c in checks if not c.ok]
+    if as_json:
+        print_json({"ok": not bad, "checks": [asdict(c) for c in checks]})
+    else:
+        table = simple_table("", "checked", "")
+        for column in table.columns:
+            column.justify = "left"
+        for c in checks:
+            table.add_row("[green]✓[/green]" if c.ok else "[red]✗[/red]", c.what, c.detail)
+        out.print(table)
+        out.print(
+            "[bold red]The certificate does not hold.[/bold red]"
+            if bad
+            else "[bold]Everything matches.[/bold]"
+        )
+        fixed = _fixed_seed(run)
+        if fixed and not bad:
+            out.print("[bold]Not for release[/bold]: the randomness came from a fixed seed.")
+    if bad:
+        raise typer.Exit(4)
+
+
+def _fixed_seed(run: Path) -> bool:
+    try:
+        fields = json.loads((run / "certificate.json").read_text(encoding="utf-8"))
+        return fields["provenance"]["randomness"] == "fixed seed"
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def spent(
+    runs: Annotated[list[Path], typer.Argument(help="Ledgers, or folders that hold some.")],
+    delta: Annotated[float, typer.Option(help="Delta.")] = 1e-5,
+    as_json: AsJson = False,
+) -> None:
+    """What several runs over one corpus spent together, hyper-parameter search included.
+
+    Example: `tacit spent runs/`
+    """
+    from tacit.spending import total
+
+    found = total(runs, delta)
+    if as_json:
+        print_json(found)
+        return
+    for data, books in found["data"].items():
+        out.print(
+            f"[bold]{data}[/bold]: {books['releases']:,} releases in {len(books['runs'])} run(s)"
+        )
+        table = simple_table("one", f"epsilon at delta {delta:g}")
+        for unit, epsilon in books["epsilon"].items():
+            shown = f"{epsilon:.4g}" if isinstance(epsilon, float) else epsilon
+            table.add_row(unit, shown)
+        out.print(table)

@@ -1,0 +1,314 @@
+"""`tacit price`: what a plan would cost, what the papers say, and where they are wrong."""
+
+import inspect
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tacit.cli.common import (
+    AsJson,
+    Overwrite,
+    err,
+    out,
+    print_json,
+    progress,
+    simple_table,
+    whole_numbers,
+)
+from tacit.errors import UsageError
+from tacit.files import refuse_overwrite
+
+
+def _option(help: str) -> Any:
+    return typer.Option(help=help)
+
+
+def price(
+    protect: Annotated[
+        str | None, _option("records, users, entities, users+entities or tokens.")
+    ] = None,
+    flat: Annotated[bool, typer.Option("--flat", help="Records are the units (flat).")] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Neighbours replace one unit instead of removing it.")
+    ] = False,
+    selective: Annotated[
+        bool, typer.Option("--selective", help="Tokens: noise on sensitive segments only.")
+    ] = False,
+    user_rate: Annotated[float | None, _option("Chance of a user to be in a step.")] = None,
+    record_rate: Annotated[float | None, _option("Chance of a record to be in a step.")] = None,
+    entity_rate: Annotated[float | None, _option("Chance of an entity to be in a step.")] = None,
+    users_per_entity: Annotated[int | None, _option("Cap k (2).")] = None,
+    entity_share: Annotated[float | None, _option("Tau, from 0 to 2 (0.5).")] = None,
+    records_per_user: Annotated[int | None, _option("Cap on a user's records (flat).")] = None,
+    records_per_entity: Annotated[int | None, _option("Cap on an entity's records (flat).")] = None,
+    segments: Annotated[int, _option("Sensitive segments of a record, at most.")] = 4,
+    states: Annotated[int, _option("Hidden states passed on (LSTM: 2).")] = 2,
+    noise_multiplier: Annotated[float | None, _option("Noise over clip norm.")] = None,
+    state_noise_multiplier: Annotated[float | None, _option("The same, for states.")] = None,
+    steps: Annotated[int | None, _option("How many releases.")] = None,
+    delta: Annotated[float, _option("Delta.")] = 1e-5,
+    degrees: Annotated[
+        str, _option("Entity degrees of the curve, comma-separated; empty for none.")
+    ] = "1,2,4,8,16,32",
+    curves: Annotated[
+        bool | None, typer.Option(help="Curves over steps and degree (not in JSON unless asked).")
+    ] = None,
+    published: Annotated[
+        str | None, _option("A paper's own formula: uedp, user, selective, gdp or dpnr.")
+    ] = None,
+    counterexample: Annotated[
+        bool,
+        typer.Option("--counterexample", help="Show where the published UeDP bound fails."),
+    ] = False,
+    estimator: Annotated[str | None, _option("Published: f_E or f_E+.")] = None,
+    users: Annotated[int | None, _option("Published: users in all.")] = None,
+    users_per_step: Annotated[float | None, _option("Published: users in a step.")] = None,
+    sensitive: Annotated[int | None, _option("Published: sensitive records.")] = None,
+    records: Annotated[int | None, _option("Published: records in all.")] = None,
+    gradient_releases: Annotated[int | None, _option("Published selective: gradients.")] = None,
+    state_releases: Annotated[int | None, _option("Published selective: states.")] = None,
+    epsilon: Annotated[float | None, _option("Published dpnr: epsilon of a dimension.")] = None,
+    dimensions: Annotated[int | None, _option("Published dpnr: dimensions.")] = None,
+    word_dropout: Annotated[
+        float | None, _option("Published dpnr: share of words dropped.")
+    ] = None,
+    plot: Annotated[Path | None, _option("Picture of the curves: .png, .svg or .html.")] = None,
+    as_json: AsJson = False,
+    overwrite: Overwrite = False,
+) -> None:
+    """What would this cost? Epsilon for users, entities and both, from our accountants.
+
+    Examples: `tacit price --protect users+entities --user-rate 0.05 --noise-multiplier 8 --steps
+    500` · `tacit price --published uedp --users 946 --users-per-step 50 --entity-rate 0.5
+    --noise-multiplier 2 --steps 500 --sensitive 5187 --records 14040` ·
+    `tacit price --counterexample`
+    """
+    given = dict(locals())
+    if counterexample:
+        _counterexample(as_json)
+        return
+    if published:
+        _published(published, given, as_json)
+        return
+    if protect is None or noise_multiplier is None or steps is None:
+        raise UsageError(
+            "Give --protect, --noise-multiplier and --steps (or --published NAME, or "
+            "--counterexample); `tacit price --help` has examples."
+        )
+    if plot:
+        from tacit.reporting.plots import format_of
+
+        format_of(plot)
+        refuse_overwrite(plot, overwrite=overwrite)
+    event = _event(given)
+    wanted = curves if curves is not None else (not as_json or plot is not None)
+    from tacit.pricing import quote
+
+    holders = whole_numbers(degrees, "--degrees") if wanted and "entities" in protect else []
+    with progress("Pricing", (8 + len(holders)) if wanted else 0) as advance:
+        found = quote(
+            event,
+            steps,
+            delta,
+            protect,  # type: ignore[arg-type]  # the event was made, so it is a unit
+            over_steps=wanted,
+            degrees=holders,
+            progress=advance,
+        )
+    if plot:
+        from tacit.reporting.curves import price_figure
+        from tacit.reporting.plots import save
+
+        save(price_figure(found), plot)
+    if as_json:
+        print_json(found.as_json())
+    else:
+        _print(found)
+    if plot:
+        err.print(f"picture: {plot}")
+
+
+def _event(given: Mapping[str, Any]) -> Any:
+    """The event that the options describe; an option that has no meaning there is refused."""
+    from tacit.privacy.events import Flat, ReplaceOne, SampledGaussian, Selective, UserClip
+
+    protect, noise = given["protect"], given["noise_multiplier"]
+    used = {"noise_multiplier"}
+
+    def need(name: str, default: Any = None) -> Any:
+        used.add(name)
+        value = given[name] if given[name] is not None else default
+        if value is None:
+            raise UsageError(f"--protect {protect} needs --{name.replace('_', '-')}.")
+        return value
+
+    event: Any
+    if protect in ("records", "users") and not given["flat"]:
+        rate = need("record_rate" if protect == "records" else "user_rate")
+        kind = ReplaceOne if given["replace"] else SampledGaussian
+        event = kind(unit=protect, rate=rate, noise_multiplier=noise)
+    elif protect == "tokens" and given["selective"]:
+        event = Selective(
+            noise_multiplier=noise,
+            state_noise_multiplier=need("state_noise_multiplier", noise),
+            segments=given["segments"],
+            states=given["states"],
+            rate=need("record_rate", 1.0),
+        )
+    elif protect == "tokens":
+        event = ReplaceOne(unit="tokens", rate=need("record_rate"), noise_multiplier=noise)
+    elif protect in ("entities", "users+entities", "users"):
+        if given["flat"]:
+            event = Flat(
+                record_rate=need("record_rate"),
+                records_per_user=need("records_per_user"),
+                records_per_entity=need("records_per_entity"),
+                noise_multiplier=noise,
+            )
+        else:
+            event = UserClip(
+                user_rate=need("user_rate"),
+                users_per_entity=need("users_per_entity", 2),
+                entity_share=float(need("entity_share", 0.5)),
+                entity_rate=need("entity_rate", 1.0),
+                noise_multiplier=noise,
+            )
+    else:
+        raise UsageError(
+            f"protect={protect!r} is unknown; accepted: records, users, entities, users+entities, "
+            "tokens."
+        )
+    _refuse_unused(given, used)
+    return event
+
+
+_EVENT_OPTIONS = (
+    "user_rate",
+    "record_rate",
+    "entity_rate",
+    "users_per_entity",
+    "entity_share",
+    "records_per_user",
+    "records_per_entity",
+    "state_noise_multiplier",
+)
+
+
+def _refuse_unused(given: Mapping[str, Any], used: set[str]) -> None:
+    for name in _EVENT_OPTIONS:
+        if given[name] is not None and name not in used:
+            raise UsageError(
+                f"--{name.replace('_', '-')} has no meaning for --protect {given['protect']} with "
+                "these options; leave it out."
+            )
+
+
+def _shown(epsilon: float) -> str:
+    return f"{epsilon:.4g}" if math.isfinite(epsilon) else "infinity"
+
+
+def _print(found: Any) -> None:
+    table = simple_table("one", "epsilon", "no less than", "accountant", "TPR at FPR 1 %", "0.1 %")
+    for unit, cost in found.prices.items():
+        gains = [f"{gain.tpr:.1%}" for gain in found.gains[unit]]
+        table.add_row(unit, _shown(cost.epsilon), _shown(cost.lower), cost.accountant, *gains)
+    out.print(f"[bold]{found.steps:,} steps, delta {found.delta:g}, standing: proved[/bold]\n")
+    out.print(table)
+    out.print(f"\n{found.sentence()}")
+    main = found.prices[found.protect]
+    if main.second_opinion:
+        name, value = main.second_opinion
+        out.print(f"Second opinion on {found.protect} ({name}): {_shown(value)}.")
+    for title, heading, curve in (
+        ("steps", f"epsilon for {found.protect} over steps", found.over_steps),
+        ("users", "epsilon over the number of users who share an entity", found.over_degree),
+    ):
+        if curve:
+            out.print(f"\n[bold]{heading}[/bold]")
+            rows = simple_table(title, "epsilon")
+            for at, cost in curve:
+                rows.add_row(f"{at:,}", _shown(cost.epsilon))
+            out.print(rows)
+
+
+def _published(name: str, given: Mapping[str, Any], as_json: bool) -> None:
+    from tacit.privacy.published import PUBLISHED
+
+    if name not in PUBLISHED:
+        raise UsageError(f"published={name!r} is unknown; accepted: {', '.join(PUBLISHED)}.")
+    formula = PUBLISHED[name]
+    values, missing = {}, []
+    for parameter in inspect.signature(formula).parameters.values():
+        value = given.get(parameter.name)
+        if value is not None:
+            values[parameter.name] = value
+        elif parameter.default is inspect.Parameter.empty:
+            missing.append(f"--{parameter.name.replace('_', '-')}")
+    if missing:
+        raise UsageError(f"--published {name} needs {', '.join(missing)}.")
+    found = formula(**values)
+    result = found.as_dict()
+    if name == "uedp":
+        result["counterexample"] = _against(values)
+    result["epsilon"] = {
+        unit: value if math.isfinite(value) else "infinity"
+        for unit, value in result["epsilon"].items()
+    }
+    if as_json:
+        print_json(result)
+        return
+    for unit, value in found.epsilon.items():
+        out.print(f"epsilon [bold]{_shown(value)}[/bold] for {unit}, standing: published")
+    out.print(f"Source: {found.source}.")
+    if found.is_bound:
+        out.print(f"This is a bound under a condition: {found.condition or 'none'}.")
+    else:
+        out.print(f"[bold]This is not a bound.[/bold] {found.why_not}")
+    if "counterexample" in result:
+        out.print(result["counterexample"]["sentence"])
+
+
+def _against(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A case in the same setting in which more is certainly lost than the formula says."""
+    from tacit.privacy.counterexample import lower_bound
+
+    names = ("users", "users_per_step", "entity_rate", "noise_multiplier", "steps", "delta")
+    setting = {name: values[name] for name in names if name in values}
+    found = lower_bound(holders=int(values["users"]), **setting)
+    return {
+        "holders": int(values["users"]),
+        "epsilon_at_least": found.epsilon,
+        "sentence": f"With exactly this noise, an entity that all {int(values['users']):,} users "
+        f"name has epsilon of at least {found.epsilon:.4g}.",
+    }
+
+
+def _counterexample(as_json: bool) -> None:
+    from tacit.privacy.counterexample import PAPER, counterexample_table
+
+    with progress("Computing", None):
+        rows = counterexample_table()
+    if as_json:
+        print_json(
+            {
+                "setting": dict(PAPER),
+                "rows": [asdict(row) | {"contradicts": row.contradicts} for row in rows],
+            }
+        )
+        return
+    out.print(
+        "The published UeDP bound against a one-dimensional case with exactly its noise: users who "
+        "name the entity hold a plain record that pulls one way and a record with the entity that "
+        "pulls the other way twice as hard.\n"
+    )
+    table = simple_table("users who share it", "steps", "claimed", "certainly at least", "")
+    for row in rows:
+        verdict = "[bold red]contradicted[/bold red]" if row.contradicts else ""
+        table.add_row(
+            f"{row.holders:,}", f"{row.steps:,}", _shown(row.claimed), _shown(row.at_least), verdict
+        )
+    out.print(table)

@@ -1,0 +1,157 @@
+"""The whole path that exists, on generated dialogs: every command is shown before it is run."""
+
+import json
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from tacit.bounding import preview
+from tacit.cli import run
+from tacit.detecting.mentions import read_entities
+from tacit.owners import Owners
+from tacit.plan import calibrated, prices, read_plan
+from tacit.planning import apply_caps, explain
+from tacit.pricing import quote
+from tacit.reading import read
+from tacit.reporting.curves import price_figure
+from tacit.reporting.overview import Section, write_overview
+from tacit.reporting.plots import degree_figure, inline_svg
+
+DIALOGS, SEED, OTHER_SEED = 1500, 5, 77
+
+PLAN = """\
+# Whom to protect, and at what price. `tacit plan plan.yml` says what this promises.
+protect: users+entities
+kinds: [PERSON, PII]
+epsilon: 8
+steps: 50
+user_rate: 0.2
+"""
+
+
+def tacit(command: str) -> None:
+    """Show a command and run it; stop if it fails."""
+    print(f"\n\033[1m$ tacit {command}\033[0m", flush=True)
+    code = run(shlex.split(command))
+    if code:
+        sys.exit(code)
+
+
+def main(folder: Path) -> None:
+    """Run the path and write the report."""
+    start = time.monotonic()
+    folder.mkdir(parents=True, exist_ok=True)
+    at = str(folder)
+    generate = "corpus generate customersim --overwrite"
+    tacit(f"{generate} --dialogs {DIALOGS} --seed {SEED} -o {at}/dialogs.jsonl")
+    tacit(f"corpus describe {at}/dialogs.jsonl")
+    # The tagger learns from other people than those it will have to find.
+    tacit(f"{generate} --dialogs 600 --seed {OTHER_SEED} -o {at}/other-dialogs.jsonl")
+    tacit(f"detect train {at}/other-dialogs.jsonl -o {at}/tagger --overwrite")
+    tacit(
+        f"detect {at}/dialogs.jsonl --with patterns,lists,tagger={at}/tagger --score "
+        f"-o {at}/mentions.jsonl --overwrite"
+    )
+    tacit(
+        f"owners {at}/dialogs.jsonl --mentions {at}/mentions.jsonl --kinds PERSON,PII "
+        f"--plot {at}/degrees.svg -o {at}/owners.json --overwrite"
+    )
+    (folder / "plan.yml").write_text(PLAN, encoding="utf-8")
+    tacit(f"plan {at}/plan.yml --owners {at}/owners.json -o {at}/calibrated.yml --overwrite")
+    report = folder / "report.html"
+    write_report(folder, report)
+    minutes = (time.monotonic() - start) / 60
+    print(f"\nDone in {minutes:.1f} minutes. Open {report} in a browser.")
+
+
+def write_report(folder: Path, report: Path) -> None:
+    """One page: corpus, detection, owners, plan."""
+    corpus = read(folder / "dialogs.jsonl")
+    found = json.loads((folder / "mentions.summary.json").read_text())
+    owners = Owners.load(folder / "owners.json")
+    names = {e.id: e.name for e in read_entities(folder / "mentions.entities.jsonl")}
+    plan = calibrated(read_plan(folder / "calibrated.yml"))
+    costs = prices(plan)
+    write_overview(
+        report,
+        "From dialogs to a promise",
+        "Generated customer-service dialogs: what is sensitive in them, who shares it, and what a "
+        "plan would promise to users and to the entities they name.",
+        [
+            Section(
+                "The corpus",
+                figures=[
+                    ("dialogs", f"{len(corpus):,}"),
+                    ("customers", f"{len(corpus.users()):,}"),
+                    ("mentions found", f"{found['mentions']:,}"),
+                    ("entities", f"{found['entities']:,}"),
+                ],
+                prose="Customers return; households share addresses and telephones; shops, "
+                "carriers and agents recur. So protecting users, entities and both are three "
+                "things.",
+            ),
+            _detection(found),
+            Section(
+                "Who shares what",
+                prose="Protected are people and what identifies them (`PERSON`, `PII`); shops, "
+                "cities and products are left out by choice. "
+                "Every guarantee about users or entities is a statement about this graph. "
+                "Caps limit how far one entity reaches; the third picture shows what they cost.",
+                drawing=inline_svg(degree_figure(owners, preview(owners, seed=0), names=names)),
+            ),
+            Section(
+                "The plan",
+                figures=[
+                    (f"epsilon for {unit}", f"{cost.epsilon:.3g}") for unit, cost in costs.items()
+                ]
+                + [("delta", f"{plan.delta:g}"), ("standing", costs[plan.protect].standing)],
+                prose=explain(plan, owners, apply_caps(plan, owners)),
+                drawing=inline_svg(price_figure(_quote(plan))),
+            ),
+        ],
+    )
+
+
+def _detection(found: dict[str, Any]) -> Section:
+    scores = found["scores"]
+    rows = [
+        [
+            kind,
+            f"{s['support']:,}",
+            f"{s['precision']:.3f}",
+            f"{s['recall']:.3f}",
+            f"{s['f1']:.3f}",
+            f"{s['f2']:.3f}",
+        ]
+        for kind, s in scores["kinds"].items()
+    ]
+    micro = scores["micro"]
+    rows.append(
+        ["all", f"{micro['support']:,}", f"{micro['precision']:.3f}", f"{micro['recall']:.3f}",
+         f"{micro['f1']:.3f}", f"{micro['f2']:.3f}"]
+    )  # fmt: skip
+    return Section(
+        "What was found",
+        prose="Patterns, word lists, and a tagger that was trained on dialogs of other people. "
+        "The dialogs are generated, so the truth is known and the finding can be scored.",
+        headings=["kind", "there are", "precision", "recall", "F1", "F2"],
+        rows=rows,
+        links={"Browse the dialogs": "mentions.html"},
+    )
+
+
+def _quote(plan):
+    return quote(
+        plan.event(),
+        plan.steps,
+        plan.delta,
+        plan.protect,
+        over_steps=True,
+        degrees=(1, 2, 4, 8, 16),
+    )
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else "demo"))
