@@ -4,6 +4,7 @@ import random
 from collections import Counter
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,18 +35,26 @@ def test_counts_equal_the_slow_way(given_rows: list[tuple[str, str]]) -> None:
     assert summary["tokens"] == sum(len(t.split()) for _, t in given_rows)
     assert summary["records_per_user"]["max"] == max(per_user.values())
     bars = summary["records_per_user"]["histogram"]
-    assert sum(b["count"] for b in bars) == len(per_user)
+    assert sum(bars.values()) == len(per_user)
 
 
-def test_histogram_doubles_its_buckets() -> None:
-    bars = histogram(np.array([1, 2, 2, 3, 4, 5, 9]))
-    assert [(b["from"], b["to"], b["count"]) for b in bars] == [
-        (1, 1, 1),
-        (2, 2, 2),
-        (3, 4, 2),
-        (5, 8, 1),
-        (9, 16, 1),
-    ]
+@pytest.mark.parametrize(
+    ("values", "counts"),
+    [
+        ([], {}),
+        ([0, 0], {"0": 2}),
+        ([1], {"1": 1}),
+        ([1, 2, 2, 3, 4, 5, 9], {"1": 1, "2": 2, "3-4": 2, "5-8": 1, "9-16": 1}),
+        ([2, 2, 3, 4, 5, 8, 9], {"1": 0, "2": 2, "3-4": 2, "5-8": 2, "9-16": 1}),
+    ],
+)
+def test_histogram_doubles_its_buckets(values: list[int], counts: dict[str, int]) -> None:
+    assert histogram(np.array(values, dtype=np.int64)) == counts
+
+
+@given(st.lists(st.integers(0, 10_000)))
+def test_histogram_counts_everything_once(values: list[int]) -> None:
+    assert sum(histogram(np.array(values, dtype=np.int64)).values()) == len(values)
 
 
 def test_near_copies_count_across_users_only() -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tacit.corpus import Corpus
 from tacit.detecting.mentions import Mention
 from tacit.errors import DataError, UsageError
-from tacit.owners import Owners, describe, histogram, most_shared
+from tacit.owners import Owners, describe, most_shared
 
 
 def corpus() -> Corpus:
@@ -291,24 +291,6 @@ def test_files_that_are_no_json(tmp_path: Path, data: bytes) -> None:
 def test_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="is not there"):
         Owners.load(tmp_path / "none.json")
-
-
-@pytest.mark.parametrize(
-    ("degrees", "counts"),
-    [
-        ([], {}),
-        ([0, 0], {"0": 2}),
-        ([1], {"1": 1}),
-        ([2, 2, 3, 4, 5, 8, 9], {"1": 0, "2": 2, "3-4": 2, "5-8": 2, "9-16": 1}),
-    ],
-)
-def test_histogram(degrees: list[int], counts: dict[str, int]) -> None:
-    assert histogram(np.array(degrees, dtype=np.int64)) == counts
-
-
-@given(st.lists(st.integers(0, 10_000)))
-def test_histogram_counts_everything_once(degrees: list[int]) -> None:
-    assert sum(histogram(np.array(degrees, dtype=np.int64)).values()) == len(degrees)
 
 
 def test_describe() -> None:

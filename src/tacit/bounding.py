@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.errors import DataError, UsageError
-from tacit.owners import Counts, Mask, Owners, read_fields, whole_numbers, write_fields
+from tacit.fields import read_fields, whole_numbers, write_fields
+from tacit.owners import Counts, Mask, Owners
 
 FORMAT = "tacit bounded owners"
 VERSION = 1

@@ -27,7 +27,7 @@ def describe(
         summary["users"] = len(per_user)
         summary["records"] = len(corpus)
         summary["records_without_user"] = users.null_count
-        summary["records_per_user"] = spread(per_user) | {"histogram": histogram(per_user)}
+        summary["records_per_user"] = spread(per_user)
     else:
         summary["users"] = None
         summary["records"] = len(corpus)
@@ -74,31 +74,35 @@ def _counts(column: pa.ChunkedArray) -> dict[str, int]:
     return {p["values"]: p["counts"] for p in sorted(pairs, key=lambda p: -p["counts"])}
 
 
-def spread(values: np.ndarray) -> dict[str, float]:
-    """Smallest, median, mean, and largest."""
+def spread(values: np.ndarray) -> dict[str, Any]:
+    """A distribution of whole numbers: least, mean, median, greatest, histogram of doublings."""
     if len(values) == 0:
-        return {"min": 0, "median": 0, "mean": 0, "max": 0}
+        return {"min": 0, "mean": 0.0, "median": 0.0, "max": 0, "histogram": {}}
     return {
         "min": int(values.min()),
+        "mean": round(float(values.mean()), 3),
         "median": float(np.median(values)),
-        "mean": round(float(values.mean()), 2),
         "max": int(values.max()),
+        "histogram": histogram(values),
     }
 
 
-def histogram(counts: np.ndarray) -> list[dict[str, int]]:
-    """How many counts fall into 1, 2, 3-4, 5-8, 9-16, ...
+def histogram(values: np.ndarray) -> dict[str, int]:
+    """How many are 0 (where any is), 1, 2, 3-4, 5-8 and so on; the empty ones in between stay.
 
-    >>> histogram(np.array([1, 1, 2, 3, 8]))[-1]
-    {'from': 5, 'to': 8, 'count': 1}
+    >>> histogram(np.array([1, 1, 2, 7]))
+    {'1': 2, '2': 1, '3-4': 0, '5-8': 1}
     """
-    bars = []
-    low = high = 1
-    while len(counts) and low <= counts.max():
-        inside = int(np.count_nonzero((counts >= low) & (counts <= high)))
-        bars.append({"from": low, "to": high, "count": inside})
-        low, high = high + 1, high * 2
-    return bars
+    counts: dict[str, int] = {}
+    zeros = int((values == 0).sum())
+    if zeros:
+        counts["0"] = zeros
+    least, most, top = 1, 1, int(values.max(initial=0))
+    while least <= top:
+        label = str(most) if least == most else f"{least}-{most}"
+        counts[label] = int(((values >= least) & (values <= most)).sum())
+        least, most = most + 1, most * 2
+    return counts
 
 
 # --- near-duplicates across users -----------------------------------------------------------

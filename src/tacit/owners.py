@@ -5,10 +5,8 @@ apart, has those). Every cap, every guarantee about users or entities, and every
 "who shares what" is a statement about this graph.
 """
 
-import gzip
 import hashlib
 import json
-import zlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,13 +15,14 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from tacit.corpus import Corpus
+from tacit.describing import spread
 from tacit.detecting.kinds import kind_of, matches
 from tacit.detecting.mentions import Mention
 from tacit.errors import DataError, UsageError
-from tacit.files import need_file, whole_file
+from tacit.fields import read_fields, whole_numbers, write_fields
 
 FORMAT = "tacit owners"
 VERSION = 1
@@ -307,83 +306,6 @@ def most_shared(owners: Owners, count: int) -> list[int]:
     """The numbers of the entities that most users name, ties by records and then by number."""
     order = np.lexsort((-owners.records_per_entity, -owners.users_per_entity))
     return [int(i) for i in order[:count]]
-
-
-def spread(degrees: Counts) -> dict[str, Any]:
-    """A distribution of whole numbers: mean, median, greatest, and a histogram of doublings."""
-    if len(degrees) == 0:
-        return {"mean": 0.0, "median": 0.0, "max": 0, "histogram": {}}
-    return {
-        "mean": round(float(degrees.mean()), 3),
-        "median": float(np.median(degrees)),
-        "max": int(degrees.max()),
-        "histogram": histogram(degrees),
-    }
-
-
-def histogram(degrees: Counts) -> dict[str, int]:
-    """How many are 0 (where any is), 1, 2, 3-4, 5-8 and so on; the empty ones in between stay.
-
-    >>> histogram(np.array([1, 1, 2, 7]))
-    {'1': 2, '2': 1, '3-4': 0, '5-8': 1}
-    """
-    # The bucket of d > 0 is the number of bits of d - 1: 1 -> 0, 2 -> 1, 3..4 -> 2, 5..8 -> 3.
-    counts: dict[str, int] = {}
-    zeros = int((degrees == 0).sum())
-    if zeros:
-        counts["0"] = zeros
-    least, most, top = 1, 1, int(degrees.max(initial=0))
-    while least <= top:
-        label = str(most) if least == most else f"{least}-{most}"
-        counts[label] = int(((degrees >= least) & (degrees <= most)).sum())
-        least, most = most + 1, most * 2
-    return counts
-
-
-def write_fields(path: Path, fields: Mapping[str, Any]) -> None:
-    """Write a JSON object with one field a line, whole or not at all; .gz is compressed."""
-    lines = ",\n".join(
-        f"{json.dumps(name)}: {json.dumps(value, separators=(',', ':'))}"
-        for name, value in fields.items()
-    )
-    data = f"{{\n{lines}\n}}\n".encode()
-    if path.suffix == ".gz":
-        # No time stamp inside: equal graphs make equal files.
-        data = gzip.compress(data, compresslevel=6, mtime=0)
-    with whole_file(path) as draft:
-        draft.write_bytes(data)
-
-
-def read_fields(path: Path, format_: str, version: int) -> dict[str, Any]:
-    """The fields of a file that `write_fields` wrote, if format and version are as wanted."""
-    try:
-        data = need_file(path).read_bytes()
-        if data[:2] == b"\x1f\x8b":
-            data = gzip.decompress(data)
-        fields = json.loads(data)
-    except (ValueError, EOFError, gzip.BadGzipFile, RecursionError, zlib.error):
-        fields = None
-    if not isinstance(fields, dict) or fields.get("format") != format_:
-        raise DataError(f"{path} is not a file of {format_}; give one that tacit wrote.")
-    if fields.get("version") != version:
-        raise DataError(
-            f"{path} has version {fields.get('version')!r} of {format_}; this tacit reads version "
-            f"{version}: write the file again."
-        )
-    return fields
-
-
-def whole_numbers(values: ArrayLike, name: str) -> NDArray[np.int64]:
-    """The values as an array, if they are whole numbers that fit 32 bits."""
-    try:
-        array = np.asarray(values)
-    except (ValueError, TypeError, OverflowError):
-        array = np.empty((0, 0))
-    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise DataError(f"{name} is not a list of whole numbers.")
-    if array.size and not 0 <= int(array.min()) <= int(array.max()) < 2**31:
-        raise DataError(f"{name} has a number below 0 or above {2**31 - 1}.")
-    return array.astype(np.int64)
 
 
 def _edges(

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from tacit.corpus import Corpus, Record, Span
 from tacit.detecting.detector import open_detectors
-from tacit.detecting.tagger import Tagger, TaggerSummary, _align, _Gold, _runs, _tokenize, train
+from tacit.detecting.tagger import Tagger, TaggerSummary, train
+from tacit.detecting.tagger_lines import Gold, align, mention_runs, tokenize
 from tacit.errors import DataError, UsageError
 
 FIRST = ["Dana", "Imre", "Ruth", "Jonas", "Mira", "Odile", "Bram", "Sefa", "Tilda", "Karim"]
@@ -61,7 +62,7 @@ def dialogs(n: int, seed: int, names: slice = slice(None)) -> list[Record]:
 
 def as_tagged(record: Record) -> Record:
     """The same record as tokens and BIO tags, as NER corpora come."""
-    offsets = _tokenize(record.text, "pieces")
+    offsets = tokenize(record.text, "pieces")
     tags = ["O"] * len(offsets)
     for span in record.spans or ():
         inside = [i for i, (s, e) in enumerate(offsets) if s < span.end and span.start < e]
@@ -223,10 +224,10 @@ def test_no_records_no_findings(tagger: Tagger) -> None:
 
 @given(st.text(max_size=80), st.sampled_from(["pieces", "given"]))
 def test_tokens_are_all_of_the_text_but_space(text: str, rule: str) -> None:
-    offsets = _tokenize(text, rule)
+    offsets = tokenize(text, rule)
     assert "".join(text[s:e] for s, e in offsets) == "".join(text.split())
     assert all(a[1] <= b[0] for a, b in pairwise(offsets))
-    assert _align(text, [text[s:e] for s, e in offsets]) == offsets
+    assert align(text, [text[s:e] for s, e in offsets]) == offsets
 
 
 @pytest.mark.parametrize(
@@ -239,7 +240,7 @@ def test_tokens_are_all_of_the_text_but_space(text: str, rule: str) -> None:
     ],
 )
 def test_words_are_cut_as_treebanks_cut_them(text: str, tokens: list[str]) -> None:
-    assert [text[s:e] for s, e in _tokenize(text, "given")] == tokens
+    assert [text[s:e] for s, e in tokenize(text, "given")] == tokens
 
 
 @pytest.mark.parametrize(
@@ -254,7 +255,7 @@ def test_words_are_cut_as_treebanks_cut_them(text: str, tokens: list[str]) -> No
 )
 def test_the_ways_to_write_tags(tags: str, meant: str) -> None:
     row = {"id": "1", "text": "a b c d", "tokens": list("abcd"), "tags": tags.split()}
-    (lines,) = _Gold(Corpus.from_records([row])).lines.values()
+    (lines,) = Gold(Corpus.from_records([row])).lines.values()
     assert lines[0].tags == meant.split()
 
 
@@ -262,7 +263,7 @@ def test_spans_that_do_not_fit_tokens_or_overlap() -> None:
     marks = [(0, 2, "PERSON"), (5, 13, "ORG"), (10, 16, "GPE"), (13, 14, "ORG"), (17, 18, "LOC")]
     row = {"id": "1", "text": "Anna at Bank of X \u00a0"}
     spans = [{"start": s, "end": e, "kind": k} for s, e, k in marks]
-    gold = _Gold(Corpus.from_records([{**row, "spans": spans}]))
+    gold = Gold(Corpus.from_records([{**row, "spans": spans}]))
     assert gold.lines[0][0].tokens == ["Anna", "at", "Bank", "of", "X"]
     # Widened to whole tokens; of two that overlap the longer; white space marks nothing.
     assert gold.lines[0][0].tags == ["B-PERSON", "B-ORG", "I-ORG", "B-ORG", "O"]
@@ -270,7 +271,7 @@ def test_spans_that_do_not_fit_tokens_or_overlap() -> None:
 
 
 def test_runs_are_the_mentions() -> None:
-    assert list(_runs(["I-A", "I-A", "B-A", "O", "I-B", "I-A"])) == [
+    assert list(mention_runs(["I-A", "I-A", "B-A", "O", "I-B", "I-A"])) == [
         (0, 2, "A"),
         (2, 3, "A"),
         (4, 5, "B"),
@@ -399,7 +400,7 @@ def test_conll2003_is_learned_well(data_dir: Path, tmp_path: Path) -> None:
     gold, seen = [], []
     for batch in _conll(data_dir / "conll2003" / "test.txt").batches(256):
         for record, findings in zip(batch, tagger.find(batch), strict=True):
-            offsets = _align(record.text, record.tokens or ()) or []
+            offsets = align(record.text, record.tokens or ()) or []
             tags = ["O"] * len(offsets)
             for f in findings:
                 inside = [i for i, (s, e) in enumerate(offsets) if f.start <= s and e <= f.end]

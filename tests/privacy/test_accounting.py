@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,17 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.errors import PrivacyRefused, TacitError, UsageError
-from tacit.privacy import accounting
+from tacit.privacy import accounting, price_cache
 from tacit.privacy.accounting import (
     Price,
     adversary_gain,
     calibrate,
     curve_over_degree,
     curve_over_steps,
-    gaussian_epsilon,
     price,
     price_all,
 )
+from tacit.privacy.composing import upper_losses
+from tacit.privacy.divergences import gaussian_epsilon
 from tacit.privacy.domination import OwnerMixture
 from tacit.privacy.events import (
     UNITS,
@@ -399,7 +401,8 @@ def test_rate_zero_is_free_and_no_noise_is_infinite():
 def test_edges_of_the_sampled_gaussian(q, z, steps, delta):
     found = sane(price({gaussian(q, z): steps}, "users", delta))
     assert found.epsilon <= gaussian_epsilon(math.sqrt(steps) / z, delta) * (1 + 1e-9)
-    if q == 1.0:
+    # Below a shift of a thousandth the closed form cancels, and only a looser bound is certain.
+    if q == 1.0 and math.sqrt(steps) / z >= 1e-3:
         assert found.epsilon == pytest.approx(
             gaussian_epsilon(math.sqrt(steps) / z, delta), rel=0.006
         )
@@ -465,7 +468,7 @@ def test_a_curve_that_is_not_a_number_is_refused(monkeypatch):
 
     monkeypatch.setattr(OwnerMixture, "backward", broken)
     with pytest.raises(PrivacyRefused, match="not a number"):
-        accounting._upper(OwnerMixture(0.07, 2, 0.5, 1.0, True, 0.123), 0.01, 1e-17)
+        upper_losses(OwnerMixture(0.07, 2, 0.5, 1.0, True, 0.123), 0.01, 1e-17)
 
 
 # --- curves -------------------------------------------------------------------------------------
@@ -635,8 +638,21 @@ def test_a_cache_that_cannot_be_used_costs_nothing_else(tmp_path, monkeypatch):
     monkeypatch.setenv("TACIT_CACHE", str(blocked))
     assert price({user_clip(7.5): 20}, "entities", 1e-5).epsilon > 0
     monkeypatch.setenv("TACIT_CACHE", "off")
-    assert accounting.cache_folder() is None
+    assert price_cache.cache_folder() is None
     assert price({user_clip(7.5): 20}, "entities", 1e-5).epsilon > 0
+
+
+def test_the_code_version_covers_every_file_that_prices():
+    folder = Path(accounting.__file__).parent
+    reached, open_ = set(), {"accounting"}
+    while open_:
+        name = open_.pop()
+        reached.add(name)
+        text = (folder / f"{name}.py").read_text()
+        named = re.findall(r"^ *(?:from|import) tacit\.privacy\.(\w+)", text, re.MULTILINE)
+        assert "from tacit.privacy import" not in text  # the pattern above would not see it
+        open_ |= set(named) - reached
+    assert sorted(price_cache.CODE) == sorted(f"{name}.py" for name in reached)
 
 
 def test_many_at_once_agree(cache):

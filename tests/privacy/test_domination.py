@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution
 
-from tacit.privacy import domination
 from tacit.privacy.domination import OwnerMixture, ShiftMixture, VisibleCoin
+from tacit.privacy.losses import lower_loss, spread, upper_loss
 
 EPSILONS = np.array([0.0, 0.02, 0.1, 0.3, 0.7, 1.3, 2.2, 4.0])
 SLACK = 3e-8  # quadrature
@@ -160,9 +160,9 @@ def curve_of(losses, eps):
 
 @pytest.mark.parametrize("pair", PAIRS, ids=repr)
 def test_gridded_losses_lie_above_every_instance_and_pooled_ones_below(pair):
-    step = domination.spread(pair) / 4
-    eps = np.concatenate([EPSILONS * step, EPSILONS * domination.spread(pair), [0.5, 3.0]])
-    upper = domination.upper_loss(pair, step, 1e-15)
+    step = spread(pair) / 4
+    eps = np.concatenate([EPSILONS * step, EPSILONS * spread(pair), [0.5, 3.0]])
+    upper = upper_loss(pair, step, 1e-15)
     for losses in upper:
         assert losses.probs.min() >= 0
         assert losses.probs.sum() + losses.infinite == pytest.approx(1, abs=1e-9)
@@ -170,7 +170,7 @@ def test_gridded_losses_lie_above_every_instance_and_pooled_ones_below(pair):
         p = list(zip(instance.p_shifts, instance.p_weights, strict=True))
         q = list(zip(instance.q_shifts, instance.q_weights, strict=True))
         truth = exact.mixture_hockey_sticks(p, q, instance.coin, eps)
-        lower = domination.lower_loss(instance, step)
+        lower = lower_loss(instance, step)
         for role in (0, 1):
             assert np.all(curve_of(upper[role], eps) >= truth[role] - SLACK)
             assert np.all(curve_of(lower[role], eps) <= truth[role] + SLACK)
@@ -178,16 +178,16 @@ def test_gridded_losses_lie_above_every_instance_and_pooled_ones_below(pair):
 
 @pytest.mark.parametrize("pair", [PAIRS[0], PAIRS[1], PAIRS[-1]], ids=repr)
 def test_gridded_losses_lie_above_a_convex_curve_everywhere(pair):
-    step = domination.spread(pair) / 4
-    eps = np.linspace(0, 6, 241) * domination.spread(pair)
-    upper = domination.upper_loss(pair, step, 1e-15)
+    step = spread(pair) / 4
+    eps = np.linspace(0, 6, 241) * spread(pair)
+    upper = upper_loss(pair, step, 1e-15)
     assert np.all(curve_of(upper.forward, eps) >= pair.forward(eps) * (1 - 1e-9))
     assert np.all(curve_of(upper.backward, eps) >= pair.backward(eps) * (1 - 1e-9))
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=repr)
 def test_both_roles_are_the_same_pair(pair):
-    upper = domination.upper_loss(pair, domination.spread(pair) / 4, 1e-15)
+    upper = upper_loss(pair, spread(pair) / 4, 1e-15)
     step, start = upper.forward.step, upper.forward.start
     weights = upper.forward.probs * np.exp(-(start + np.arange(upper.forward.probs.size)) * step)
     assert np.allclose(weights[::-1], upper.backward.probs, rtol=1e-6, atol=1e-15)
@@ -195,14 +195,14 @@ def test_both_roles_are_the_same_pair(pair):
 
 def test_a_finer_grid_is_never_looser():
     for pair in PAIRS:
-        eps = np.linspace(0, 4, 9) * domination.spread(pair)
-        coarse = domination.upper_loss(pair, domination.spread(pair) / 3, 1e-15)
-        fine = domination.upper_loss(pair, domination.spread(pair) / 12, 1e-15)
+        eps = np.linspace(0, 4, 9) * spread(pair)
+        coarse = upper_loss(pair, spread(pair) / 3, 1e-15)
+        fine = upper_loss(pair, spread(pair) / 12, 1e-15)
         assert np.all(curve_of(fine.forward, eps) <= curve_of(coarse.forward, eps) + 1e-12)
 
 
 def test_one_step_agrees_with_the_library():
-    ours = domination.upper_loss(ShiftMixture(0.05, 1, 0.5), 1e-4, 1e-15)
+    ours = upper_loss(ShiftMixture(0.05, 1, 0.5), 1e-4, 1e-15)
     theirs = privacy_loss_distribution.from_gaussian_mechanism(
         2.0, value_discretization_interval=1e-4, sampling_prob=0.05
     )
@@ -233,7 +233,7 @@ def test_certain_participation_is_the_plain_gaussian():
 
 def test_losses_far_above_700_stay_finite():
     pair = ShiftMixture(0.2, 3, 40.0)
-    upper = domination.upper_loss(pair, domination.spread(pair) / 5, 1e-15)
+    upper = upper_loss(pair, spread(pair) / 5, 1e-15)
     for losses in upper:
         assert np.all(np.isfinite(losses.probs))
         assert losses.probs.sum() + losses.infinite == pytest.approx(1, abs=1e-9)

@@ -77,8 +77,8 @@ class Rule:
         return int(self.regex.groups > len(self.regex.groupindex))
 
 
-# digit says what may not stand before it after that digit: the search then leaps from digit
-# to digit instead of asking at every character.
+# An expression that begins with a digit says what may not stand before it after that digit:
+# the search then leaps from digit to digit instead of asking at every character.
 
 
 def _re(pattern: str) -> re.Pattern[str]:

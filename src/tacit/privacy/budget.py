@@ -1,5 +1,6 @@
 """How much may be spent, and the question before every release: does one more still fit?"""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -27,11 +28,13 @@ class Budget:
 
     def __post_init__(self) -> None:
         need_delta(self.delta)
+        object.__setattr__(self, "limits", dict(self.limits))
         if not self.limits:
             raise UsageError("A budget needs a limit; give an epsilon for at least one unit.")
         for unit, limit in self.limits.items():
             need_unit(unit)
-            if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit > 0:
+            number = isinstance(limit, int | float) and not isinstance(limit, bool)
+            if not number or not 0 < limit < math.inf:
                 raise UsageError(
                     f"epsilon={limit!r} for {unit} is not a limit; give a number above 0."
                 )
@@ -80,7 +83,7 @@ class Budget:
 
     def _exceeded(self, releases: Releases) -> tuple[Unit, float] | None:
         for unit, limit in self.limits.items():
-            epsilon = price(releases, unit, self.delta, lower=False).epsilon
+            epsilon = price(releases, unit, self.delta, lower=False, fresh=True).epsilon
             # Written so that a NaN, which must not be, would refuse as well.
             if not epsilon <= limit:
                 return unit, epsilon

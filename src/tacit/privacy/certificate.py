@@ -10,6 +10,7 @@ import hashlib
 import hmac
 import json
 import math
+import os
 import secrets
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -29,6 +30,11 @@ from tacit.privacy.wording import STANDINGS, assumptions, guarantee, not_covered
 Standing = Literal["proved", "published", "heuristic", "broken"]
 Randomness = Literal["system", "fixed seed"]
 Infinite = Annotated[float | Literal["infinity"], Field(description="a number, or infinity")]
+
+
+NOT_FOR_RELEASE = (
+    "Nothing is promised: the randomness came from a fixed seed, so the noise can be subtracted."
+)
 
 
 class _Frozen(BaseModel):
@@ -112,10 +118,14 @@ def issue(
     costs = {unit: _cost(price(releases, unit, delta, fresh=True), books) for unit in units}
     main = costs[protect]
     epsilon = float(main.epsilon)
+    sentence = guarantee(protect, main.adjacency, epsilon, delta, by_degree)
+    proved = math.isfinite(epsilon) and randomness == "system"
+    if randomness == "fixed seed":
+        sentence = f"{NOT_FOR_RELEASE} With unpredictable randomness it would be: {sentence}"
     return Certificate(
-        standing="proved" if math.isfinite(epsilon) else "heuristic",
+        standing="proved" if proved else "heuristic",
         protect=protect,
-        sentence=guarantee(protect, main.adjacency, epsilon, delta, by_degree),
+        sentence=sentence,
         delta=delta,
         costs=costs,
         plan=json.loads(json.dumps(dict(plan))),
@@ -139,7 +149,7 @@ def issue(
 
 
 def _cost(found: Price, books: Books) -> Cost:
-    gains = adversary_gain(books.releases(), found.unit, found.delta)
+    gains = adversary_gain(books.releases(), found.unit, found.delta, fresh=True)
     return Cost(
         epsilon=_finite(found.epsilon),
         no_less_than=_finite(found.lower),
@@ -164,6 +174,28 @@ def new_salt() -> bytes:
     return secrets.token_bytes(32)
 
 
+def own_salt() -> bytes:
+    """The salt of this account, made once: the same corpus gets the same name in all its runs.
+
+    It lies in `key` of the folder that TACIT_HOME names, else of `~/.config/tacit`.
+    """
+    home = Path(os.environ.get("TACIT_HOME") or Path.home() / ".config" / "tacit")
+    path = home / "key"
+    home.mkdir(parents=True, exist_ok=True)
+    try:
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(new_salt().hex())
+    except FileExistsError:
+        pass
+    try:
+        salt = bytes.fromhex(path.read_text(encoding="ascii").strip())
+    except (ValueError, OSError):
+        salt = b""
+    if len(salt) != 32:
+        raise DataError(f"{path} does not hold a key; remove it, and a new one is made.")
+    return salt
+
+
 def file_digest(path: Path) -> str:
     """The SHA-256 of a file's bytes."""
     with path.open("rb") as file:
@@ -183,12 +215,41 @@ def write_certificate(certificate: Certificate, folder: Path) -> None:
 def read_certificate(path: Path) -> Certificate:
     """The certificate of a file; anything unknown in it is refused."""
     try:
-        return Certificate.model_validate_json(path.read_bytes(), strict=True)
+        content = path.read_bytes()
+        fields = json.loads(content, object_pairs_hook=_no_repeats)
+        _need_plain_text(fields)
+        return Certificate.model_validate_json(content, strict=True)
     except FileNotFoundError:
         raise DataError(f"{path} is not there; a run writes its certificate.json.") from None
     except ValidationError as error:
         place = ".".join(str(part) for part in error.errors()[0]["loc"]) or "the file"
         raise DataError(f"{path} is not a certificate that this version knows: {place}.") from None
+    except (OSError, ValueError, RecursionError):
+        raise DataError(
+            f"{path} is not a certificate: it is no JSON file, says a thing twice, or holds "
+            "control characters."
+        ) from None
+
+
+def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    # Two values under one name would say one thing to us and another to a reader.
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        raise ValueError
+    return fields
+
+
+def _need_plain_text(value: Any) -> None:
+    """Refuse line breaks and the like, with which one field could pose as another on paper."""
+    if isinstance(value, str) and not value.isprintable():
+        raise ValueError
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            _need_plain_text(key)
+            _need_plain_text(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            _need_plain_text(inner)
 
 
 def render(certificate: Certificate) -> str:

@@ -48,7 +48,7 @@ class _Release(BaseModel):
         use_attribute_docstrings=True,
     )
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, /, **values: Any) -> None:
         try:
             super().__init__(**values)
         except ValidationError as error:
@@ -219,6 +219,11 @@ class NotPrivate(_Release):
     @property
     def bounds(self) -> tuple[Unit, ...]:
         return self.spares
+
+    @property
+    def adjacency(self) -> Adjacency | None:
+        # What is spared stays hidden only if mask and plain tokens are the same.
+        return "replace" if self.spares else None
 
 
 AnyEvent: TypeAlias = (

@@ -78,6 +78,8 @@ def read_ledger(path: Path) -> Books:
         content = path.read_bytes()
     except FileNotFoundError:
         raise DataError(f"{path} is not there; a run writes its ledger as ledger.jsonl.") from None
+    except OSError:
+        raise DataError(f"{path} cannot be read as a file.") from None
     whole, _, rest = content.rpartition(b"\n")
     torn = bool(rest)
     lines = whole.split(b"\n") if whole else []
@@ -177,6 +179,8 @@ class _Chain:
         """Begin the file, or read it and cut off a torn last line."""
         if not self.path.exists() or b"\n" not in _head(self.path):
             # Nothing, or a first line that was never finished: no release came after it.
+            if self.path.exists() and not b'{"ledger"'.startswith(_head(self.path)[:9]):
+                raise DataError(f"{self.path} holds something else than a ledger; it is kept.")
             with self.path.open("wb") as file:
                 _write(file, _line({"ledger": VERSION, "about": self.about}))
             _sync_folder(self.path.parent)

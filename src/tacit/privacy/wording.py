@@ -123,10 +123,7 @@ def not_covered(events: Iterable[AnyEvent], by_degree: int | None = None) -> lis
         ]
     if any(isinstance(e, SampledGaussian | ReplaceOne) and e.unit == "records" for e in events):
         found += ["A user with several records, and an entity named in several records."]
-    if any(
-        isinstance(e, Selective) or (isinstance(e, ReplaceOne) and e.unit == "tokens")
-        for e in events
-    ):
+    if any(_about_tokens(e) for e in events):
         found += [
             "Plain tokens, the number of sensitive tokens and where they stand.",
             "Sensitive tokens that the policy did not mark.",
@@ -145,12 +142,24 @@ def not_covered(events: Iterable[AnyEvent], by_degree: int | None = None) -> lis
     return found
 
 
+def _about_tokens(event: AnyEvent) -> bool:
+    match event:
+        case Selective():
+            return True
+        case ReplaceOne():
+            return event.unit == "tokens"
+        case NotPrivate():
+            return bool(event.spares)
+    return False
+
+
 def assumptions(events: Iterable[AnyEvent], by_degree: int | None = None) -> list[str]:
     """What must be true for the guarantee to hold."""
     events = list(events)
+    hidden = "" if any(isinstance(e, Selective) for e in events) else ", and never shown"
     found = [
         "Who takes part in a step is drawn anew for every step, by independent coins (Poisson "
-        "sampling), and never shown.",
+        f"sampling){hidden}.",
         "Every sum is divided by public constants only.",
         "Noise comes from a generator that nobody can predict or rewind.",
     ]

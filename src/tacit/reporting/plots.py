@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tacit.bounding import Kept
+from tacit.describing import histogram
 from tacit.errors import UsageError
 from tacit.files import whole_file
-from tacit.owners import Counts, Owners, histogram, most_shared
+from tacit.owners import Counts, Owners, most_shared
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
