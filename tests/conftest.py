@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-# Prices that tests compute are not left in anybody's cache.
+# Neither prices that tests compute nor a key are left in anybody's folders.
 os.environ["TACIT_CACHE"] = tempfile.mkdtemp(prefix="tacit-tests-")
+os.environ["TACIT_HOME"] = tempfile.mkdtemp(prefix="tacit-tests-")
 
 # No deadline: tests assert results, never times, and two cores are shared.
 settings.register_profile(

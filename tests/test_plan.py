@@ -80,6 +80,11 @@ def test_an_entity_moves_a_user_by_no_more_than_its_share() -> None:
         (USERS | {"epsilon": float("inf")}, "epsilon=inf"),
         (USERS | {"delta": 0}, "delta=0"),
         (USERS | {"delta": 1}, "delta=1"),
+        (USERS | {"delta": 0.05}, "delta=0.05"),
+        (USERS | {"delta": 1e-3, "users": 2000}, "above 1/users"),
+        (USERS | {"targets": {"users": 30}}, "targets repeats users"),
+        (USERS | {"records_per_user": 3}, "does not hold the graph fixed"),
+        (RECORDS | {"records_per_user": 1}, "does not hold the graph fixed"),
         (USERS | {"steps": 0}, "steps=0"),
         (USERS | {"steps": 2.5}, "steps=2.5"),
         ({"protect": "users", "epsilon": 1, "steps": 5}, "needs user_rate"),
@@ -117,8 +122,8 @@ def test_files_and_overrides(tmp_path: Path) -> None:
     file = tmp_path / "plan.yml"
     file.write_text("protect: users\nepsilon: 3\nsteps: 20\nuser_rate: 0.1\n")
     assert read_plan(file) == Plan(**USERS)
-    changed = read_plan(file, parse_overrides(["steps=7", "targets={users: 2}"]))
-    assert (changed.steps, changed.targets) == (7, {"users": 2.0})
+    changed = read_plan(file, parse_overrides(["steps=7", "users=900"]))
+    assert (changed.steps, changed.users) == (7, 900)
     for content in ("- a\n", "{", "\xff", "", "5"):
         file.write_bytes(content.encode("latin-1"))
         with pytest.raises(DataError, match="plan"):

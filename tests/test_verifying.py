@@ -7,65 +7,13 @@ from typing import Any
 
 import pytest
 
-from tacit.plan import Plan, calibrated, plan_yaml
-from tacit.privacy.certificate import (
-    commitment,
-    file_digest,
-    issue,
-    new_salt,
-    read_certificate,
-    render,
-    write_certificate,
-)
+from runs import BOTH, BY_DEGREE, PLAN, TOKENS, make_run
+from tacit.plan import Plan
+from tacit.privacy import accounting
+from tacit.privacy.certificate import commitment, new_salt, read_certificate, render
 from tacit.privacy.events import SampledGaussian
 from tacit.privacy.ledger import Ledger, read_ledger
 from tacit.verifying import verify
-
-PLAN = Plan(protect="users", epsilon=3, steps=20, user_rate=0.1, users=500)
-BOTH = Plan(protect="users+entities", epsilon=4, targets={"users": 3}, steps=10, user_rate=0.1)
-BY_DEGREE = Plan(
-    protect="entities", epsilon=6, steps=10, user_rate=0.1, users=500,
-    adjacency="by-degree", entity_share=2, users_per_entity=3,
-)  # fmt: skip
-TOKENS = Plan(protect="tokens", epsilon=5, steps=10, record_rate=0.05)
-
-
-def make_run(
-    folder: Path, plan: Plan = PLAN, *, steps: int | None = None, seeded: bool = False
-) -> Path:
-    """A run as training will leave it: plan, ledger, a file of weights, certificate."""
-    folder.mkdir(parents=True)
-    plan = calibrated(plan)
-    data = commitment("digest of the corpus", new_salt())
-    randomness = "fixed seed" if seeded else "system"
-    about = {"plan": plan.digest(), "config": "c", "data": data, "randomness": randomness}
-    with Ledger(folder / "ledger.jsonl", about) as ledger:
-        for event, count in plan.releases().items():
-            for _ in range(count if steps is None or count == 1 else steps):
-                ledger.charge(event)
-    (folder / "plan.yml").write_text(plan_yaml(plan))
-    (folder / "model.safetensors").write_bytes(b"weights")
-    units = (
-        (plan.protect,)
-        if plan.protect in ("users", "tokens")
-        else ("users", "entities", "users+entities")
-    )
-    certificate = issue(
-        read_ledger(folder / "ledger.jsonl"),
-        protect=plan.protect,
-        units=units,  # type: ignore[arg-type]
-        delta=plan.delta,
-        plan=plan.model_dump(mode="json"),
-        plan_digest=plan.digest(),
-        config_digest="c",
-        data=data,
-        randomness=randomness,  # type: ignore[arg-type]
-        by_degree=plan.by_degree,
-        context={"detectors": ["patterns"], "recall": 0.93},
-        weights={"model.safetensors": file_digest(folder / "model.safetensors")},
-    )
-    write_certificate(certificate, folder)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +75,20 @@ def edit(run: Path, change: Callable[[dict[str, Any]], None]) -> None:
     file.write_text(json.dumps(fields))
 
 
+def _older(c: dict[str, Any]) -> None:
+    c["provenance"]["tacit"] = "0.0.1"
+
+
+def _older_and_better(c: dict[str, Any]) -> None:
+    _older(c)
+    c["costs"]["users"]["true_positive_rate"] = {"0.01": 0.01, "0.001": 0.001}
+
+
+def _older_with_an_oracle(c: dict[str, Any]) -> None:
+    _older(c)
+    c["costs"]["users"]["opinions"] = {"oracle": 0.001}
+
+
 FORGERIES: dict[str, Callable[[dict[str, Any]], None]] = {
     "smaller epsilon": lambda c: c["costs"]["users"].update(epsilon=0.1),
     "larger epsilon": lambda c: c["costs"]["users"].update(epsilon=9.0),
@@ -155,6 +117,14 @@ FORGERIES: dict[str, Callable[[dict[str, Any]], None]] = {
     "other weights": lambda c: c["weights"].update({"model.safetensors": "0" * 64}),
     "weights elsewhere": lambda c: c["weights"].update({"../secret": "0" * 64}),
     "context": lambda c: c["context"].update(recall=1.0),
+    "no weights": lambda c: c.update(weights={}),
+    "weights by a loop": lambda c: c["weights"].update({"a\0b": "0" * 64, "x" * 5000: "0" * 64}),
+    "no plan": lambda c: c.update(plan={}, plan_digest=""),
+    "a plan with self": lambda c: c["plan"].update(self=1),
+    "a plan without noise": lambda c: c["plan"].update(noise_multiplier=None),
+    "lines in the context": lambda c: c["context"].update(note="a\n# Privacy certificate"),
+    "older and better": _older_and_better,
+    "older with an oracle": _older_with_an_oracle,
     "unknown field": lambda c: c.update(extra=1),
     "missing field": lambda c: c.pop("costs"),
     "wrong type": lambda c: c.update(costs=5),
@@ -224,3 +194,54 @@ def test_a_commitment_says_nothing_without_its_salt() -> None:
     first, second = (commitment("same digest", new_salt()) for _ in range(2))
     assert first != second
     assert "same digest" not in first
+
+
+def test_other_code_may_certify_more_but_not_less(run: Path, tmp_path: Path) -> None:
+    older = copy(run, tmp_path / "older")
+    edit(older, _older)
+    (older / "certificate.md").unlink()
+    assert broken(older) == set()
+
+
+def test_a_thing_said_twice_is_refused(run: Path, tmp_path: Path) -> None:
+    twice = copy(run, tmp_path / "twice")
+    text = (twice / "certificate.json").read_text()
+    (twice / "certificate.json").write_text('{"sentence": "As if nobody.",' + text[1:])
+    assert broken(twice) == {"certificate"}
+
+
+def test_weights_that_nobody_certified_are_found(run: Path, tmp_path: Path) -> None:
+    more = copy(run, tmp_path / "more")
+    (more / "better.safetensors").write_bytes(b"other weights")
+    assert broken(more) == {"other weights"}
+    link = copy(run, tmp_path / "link")
+    (link / "model.safetensors").rename(link / "else")
+    (link / "model.safetensors").symlink_to(link / "else")
+    assert broken(link) == {"file model.safetensors"}
+
+
+def test_public_releases_alone_certify_nothing(tmp_path: Path) -> None:
+    """A run whose ledger says that all was public shows no private step, and does not pass."""
+    folder = make_run(tmp_path / "run", PLAN, steps=0)
+    assert "executed as planned" in broken(folder)
+
+
+def test_folders_in_place_of_files_are_mismatches(run: Path, tmp_path: Path) -> None:
+    for name in ("certificate.json", "certificate.md", "ledger.jsonl"):
+        odd = copy(run, tmp_path / name)
+        (odd / name).unlink()
+        (odd / name).mkdir()
+        assert broken(odd) != set()
+
+
+def test_the_cache_is_never_asked_for_a_certificate(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cache file is not signed: whoever writes one must not be able to lower a figure."""
+
+    def asked(*_: object) -> None:
+        raise AssertionError("the cache was asked")
+
+    monkeypatch.setattr(accounting, "recall", asked)
+    assert broken(run) == set()
+    read_ledger(run / "ledger.jsonl")

@@ -67,7 +67,7 @@ class Plan(BaseModel):
         dict[Unit, Positive],
         Field(description="Further targets, such as {users: 2, entities: 8}."),
     ] = {}
-    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    delta: Annotated[float, Field(gt=0, le=0.01)] = 1e-5
     kinds: Annotated[
         tuple[str, ...] | None, Field(description="Kinds of entities to protect; all if not given.")
     ] = None
@@ -136,7 +136,7 @@ class Plan(BaseModel):
         int, Field(ge=0, description="Seed of the choice which records the caps keep.")
     ] = 0
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, /, **values: Any) -> None:
         try:
             super().__init__(**values)
         except ValidationError as error:
@@ -154,6 +154,11 @@ class Plan(BaseModel):
         return {self.protect: self.epsilon, **self.targets}
 
     @property
+    def units(self) -> tuple[Unit, ...]:
+        """The units that the plan's releases bound."""
+        return _bounded_units(self)
+
+    @property
     def budget(self) -> Budget:
         """The targets as a budget that a ledger can ask."""
         return Budget(self.limits, self.delta, steps=self.steps)
@@ -167,7 +172,7 @@ class Plan(BaseModel):
     def caps(self) -> dict[str, int]:
         """What bounding must enforce on the owner graph; nothing where no caps are used."""
         if self.adjacency == "by-degree" or "entities" not in self.protect:
-            return {"records_per_user": self.records_per_user} if self.records_per_user else {}
+            return {}
         caps = {"records_per_user": self.records_per_user}
         if self.mechanism == "flat":
             caps["records_per_entity"] = self.records_per_entity
@@ -266,6 +271,18 @@ def _problems(plan: Plan) -> list[str]:
         found.append(f"protect={plan.protect} needs {rate}; give a probability above 0, up to 1.")
     if getattr(plan, other) is not None:
         found.append(f"{other} has no meaning where {rate} draws; leave it out.")
+    if not entities and plan.records_per_user is not None:
+        found.append(
+            f"records_per_user drops records by a rule over the whole graph, and protect="
+            f"{plan.protect} does not hold the graph fixed; leave it out."
+        )
+    if plan.protect in plan.targets:
+        found.append(f"targets repeats {plan.protect}, which epsilon is for; give one of the two.")
+    if plan.users is not None and plan.delta > 1 / plan.users:
+        found.append(
+            f"delta={plan.delta:g} is above 1/users = {1 / plan.users:.2g}: at that, one user may "
+            "be given away altogether; give a smaller one."
+        )
     if plan.mechanism == "flat":
         for name in ("records_per_user", "records_per_entity"):
             if getattr(plan, name) is None:
@@ -352,13 +369,16 @@ def plan_yaml(plan: Plan) -> str:
 
 
 def _explain(error: ValidationError) -> str:
-    first = error.errors(include_url=False, include_context=False)[0]
+    # A misspelt field explains a missing one, so it comes first.
+    found = error.errors(include_url=False, include_context=False)
+    first = min(found, key=lambda e: e["type"] != "extra_forbidden")
     name = ".".join(str(part) for part in first["loc"]) or "plan"
     if first["type"] == "extra_forbidden":
         near = difflib.get_close_matches(name, Plan.model_fields, n=1, cutoff=0.0)
         return f"{name!r} is not a field of a plan; did you mean {near[0]!r}?"
     if first["type"] == "missing":
-        return f"The plan needs {name}; {Plan.model_fields[name].description or 'give a value'}"
+        says = Plan.model_fields[name].description
+        return f"The plan needs {name}" + (f" ({says.rstrip('.').lower()})." if says else ".")
     if first["type"] == "value_error":
         return str(first["msg"]).removeprefix("Value error, ")
     given = repr(first["input"])

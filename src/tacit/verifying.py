@@ -37,9 +37,10 @@ def verify(run: Path) -> list[Check]:
     books = _try(checks, "ledger chain", lambda: read_ledger(run / "ledger.jsonl"))
     if not isinstance(certificate, Certificate) or not isinstance(books, Books):
         return checks
-    plan = _try(checks, "plan", lambda: Plan(**certificate.plan))
-    if not isinstance(plan, Plan):
+    plan = _try(checks, "plan", lambda: Plan(**certificate.plan)) if certificate.plan else None
+    if checks:
         return checks
+    assert plan is None or isinstance(plan, Plan)
     checks[:] = [
         Check("certificate", True, "readable, every field known"),
         Check(
@@ -61,7 +62,9 @@ def _try(checks: list[Check], what: str, make: Callable[[], object]) -> object:
         return make()
     except TacitError as error:
         checks.append(Check(what, False, str(error)))
-        return None
+    except (OSError, TypeError, ValueError):
+        checks.append(Check(what, False, "cannot be read"))
+    return None
 
 
 def _ledger_checks(certificate: Certificate, books: Books) -> Iterator[Check]:
@@ -81,7 +84,16 @@ def _ledger_checks(certificate: Certificate, books: Books) -> Iterator[Check]:
     yield Check("phases", phases == certificate.phases, ", ".join(phases) or "none")
 
 
-def _plan_checks(certificate: Certificate, books: Books, plan: Plan, run: Path) -> Iterator[Check]:
+def _plan_checks(
+    certificate: Certificate, books: Books, plan: Plan | None, run: Path
+) -> Iterator[Check]:
+    for name in ("config", "data", "randomness"):
+        said = getattr(certificate.provenance, name)
+        yield Check(name, books.about.get(name) == said, "as in the ledger's first line")
+    if plan is None:
+        none = books.about.get("plan") is None and not certificate.plan_digest
+        yield Check("plan", none, "none: nothing was promised" if none else "missing")
+        return
     same = plan.digest() == certificate.plan_digest == books.about.get("plan")
     yield Check("plan digest", same, "plan, certificate and ledger agree" if same else "differs")
     if (run / "plan.yml").exists():
@@ -90,49 +102,65 @@ def _plan_checks(certificate: Certificate, books: Books, plan: Plan, run: Path) 
         except TacitError:
             beside = False
         yield Check("plan.yml", beside, "is the certified plan" if beside else "another plan")
-    for name in ("config", "data", "randomness"):
-        said = getattr(certificate.provenance, name)
-        yield Check(name, books.about.get(name) == said, "as in the ledger's first line")
-    planned = plan.event() if plan.noise_multiplier is not None else None
-    executed = {e: n for e, n in books.releases().items() if not isinstance(e, Public | NotPrivate)}
-    as_planned = set(executed) <= {planned}
-    yield Check(
-        "executed as planned",
-        as_planned and sum(executed.values()) <= plan.steps,
-        f"{sum(executed.values()):,} of {plan.steps:,} planned steps"
-        if as_planned
-        else "the ledger holds releases with other parameters than the plan's",
-    )
+    yield from _event_checks(books, plan)
 
 
-def _recomputed(certificate: Certificate, books: Books, plan: Plan) -> Iterator[Check]:
+def _event_checks(books: Books, plan: Plan) -> Iterator[Check]:
+    """Nothing was released but what was planned; a step redone after a stop is charged again."""
+    if plan.noise_multiplier is None:
+        yield Check("executed as planned", False, "the plan has no noise, so nothing was planned")
+        return
+    planned = plan.releases()
+    executed = books.releases()
+    public = [e.what for e in executed if isinstance(e, Public)]
+    if public:
+        yield Check("recorded as public", True, "; ".join(public))
+    others = {e: n for e, n in executed.items() if not isinstance(e, Public)}
+    strange = set(others) - set(planned)
+    private = sum(n for e, n in others.items() if not isinstance(e, NotPrivate))
+    if strange:
+        yield Check("executed as planned", False, "the ledger holds releases that were not planned")
+    else:
+        detail = f"{private:,} releases charged, {plan.steps:,} steps planned"
+        yield Check("executed as planned", private > 0, detail)
+
+
+def _recomputed(certificate: Certificate, books: Books, plan: Plan | None) -> Iterator[Check]:
     made = certificate.provenance
-    missing = {plan.protect, *plan.limits} - set(certificate.costs)
+    # Without a plan nothing is promised, and the certificate must say just that.
+    protect = plan.protect if plan else certificate.protect
+    delta = plan.delta if plan else certificate.delta
+    limits = plan.limits if plan else {}
+    units = set(plan.units) if plan else {protect}
+    missing = (units | {protect, *limits}) - set(certificate.costs)
     yield Check("units", not missing, ", ".join(certificate.costs) or "none")
     if missing:
         return
     fresh = issue(
         books,
-        protect=plan.protect,
+        protect=protect,
         units=tuple(certificate.costs),
-        delta=plan.delta,
+        delta=delta,
         plan=certificate.plan,
         plan_digest=certificate.plan_digest,
         config_digest=made.config,
         data=made.data,
         randomness=made.randomness,
-        by_degree=plan.by_degree,
+        by_degree=plan.by_degree if plan else None,
         context=certificate.context,
         weights=certificate.weights,
     )
-    yield Check("delta", certificate.delta == plan.delta, f"{plan.delta:g}")
-    yield Check("protected", certificate.protect == plan.protect, plan.protect)
+    yield Check("delta", certificate.delta == delta, f"{delta:g}")
+    yield Check("protected", certificate.protect == protect, protect)
     same_code = (made.tacit, made.dp_accounting) == (version("tacit"), version("dp-accounting"))
     for unit, cost in certificate.costs.items():
         yield _compare(unit, cost, fresh.costs[unit], same_code)
-    for unit, target in plan.limits.items():
+    for unit, target in limits.items():
         epsilon = float(fresh.costs[unit].epsilon)
         yield Check(f"target for {unit}", epsilon <= target, f"{epsilon:.4g} of {target:g}")
+    if plan is None:
+        none = all(cost.epsilon == "infinity" for cost in fresh.costs.values())
+        yield Check("no plan, no promise", none, "nothing is promised" if none else "no plan")
     for name in ("standing", "sentence", "assumptions", "not_covered"):
         fits = getattr(fresh, name) == getattr(certificate, name)
         yield Check(
@@ -145,9 +173,21 @@ def _compare(unit: str, certified: Cost, found: Cost, same_code: bool) -> Check:
     said, now = float(certified.epsilon), float(found.epsilon)
     close = said == now or math.isclose(said, now, rel_tol=1e-6)
     rest = {"epsilon", "no_less_than", "opinions", "true_positive_rate"}
-    ok = (close and _near(certified, found)) if same_code else now <= said * (1 + 1e-6)
+    ok = (close and _near(certified, found)) if same_code else _no_better(certified, found)
     ok = ok and certified.model_dump(exclude=rest) == found.model_dump(exclude=rest)
     return Check(f"epsilon for {unit}", ok, f"certified {said:.6g}, recomputed {now:.6g}")
+
+
+def _no_better(certified: Cost, found: Cost) -> bool:
+    """Whether figures by other code promise no more than ours allow."""
+    said, now = float(certified.epsilon), float(found.epsilon)
+    gains = certified.true_positive_rate.keys() == found.true_positive_rate.keys() and all(
+        value >= found.true_positive_rate[fpr] * (1 - 1e-3)
+        for fpr, value in certified.true_positive_rate.items()
+    )
+    # A finer grid than the one shown may be tighter by half a per cent.
+    opinions = all(float(value) >= now * 0.99 for value in certified.opinions.values())
+    return now <= said * (1 + 1e-6) and gains and opinions and float(certified.no_less_than) <= said
 
 
 def _near(one: Cost, other: Cost) -> bool:
@@ -166,14 +206,42 @@ def _near(one: Cost, other: Cost) -> bool:
     )
 
 
+_WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
+_INSIDE = ("checkpoint.safetensors",)
+"""Files of a run that are not meant to be shared, and so not certified."""
+
+
 def _file_checks(certificate: Certificate, run: Path) -> Iterator[Check]:
-    if (run / "certificate.md").exists():
-        text = (run / "certificate.md").read_text(encoding="utf-8", errors="replace")
-        same = text == render(certificate)
+    page = run / "certificate.md"
+    if page.exists():
+        try:
+            same = page.read_text(encoding="utf-8", errors="replace") == render(certificate)
+        except OSError:
+            same = False
         yield Check("certificate.md", same, "says the same" if same else "says something else")
+    yield Check(
+        "weights",
+        bool(certificate.weights),
+        f"{len(certificate.weights)} file(s) are named"
+        if certificate.weights
+        else "no file is named, so this would certify any model",
+    )
+    present = {f.name for kind in _WEIGHTS for f in run.glob(kind)} - set(_INSIDE)
+    extra = sorted(present - set(certificate.weights))
+    if extra:
+        yield Check("other weights", False, f"{len(extra)} file(s) of weights are not certified")
     for name, digest in certificate.weights.items():
-        file = run / name
-        inside = file.resolve().is_relative_to(run.resolve())
-        found = file_digest(file) if inside and file.is_file() else None
+        found = _digest_inside(run, name)
         detail = "as certified" if found == digest else "missing" if found is None else "differs"
         yield Check(f"file {name}", found == digest, detail)
+
+
+def _digest_inside(run: Path, name: str) -> str | None:
+    """The digest of a file of the run; None where it is not there, or lies outside."""
+    try:
+        file = run / name
+        if file.is_symlink() or not file.resolve().is_relative_to(run.resolve()):
+            return None
+        return file_digest(file) if file.is_file() else None
+    except (OSError, ValueError, RuntimeError):
+        return None

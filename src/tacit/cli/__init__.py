@@ -3,6 +3,7 @@
 Results go to standard output, everything else to standard error, so that `--json` can be piped.
 """
 
+import io
 import os
 import sys
 
@@ -10,8 +11,11 @@ import click
 import typer
 from typer.core import TyperGroup
 
-from tacit.cli import corpus, detect, owners, plan, price
+from tacit.cli import corpus, detect, owners, plan, price, train
 from tacit.errors import TacitError
+
+INTERRUPTED = 130
+"""What typer makes of Ctrl-C, as shells do."""
 
 
 class InOrder(TyperGroup):
@@ -19,14 +23,18 @@ class InOrder(TyperGroup):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The path first, then the rest."""
-        path = ["corpus", "detect", "owners", "price", "plan", "verify", "spent"]
+        path = ["corpus", "detect", "owners", "price", "plan", "methods", "train", "evaluate"]
+        path += ["predict", "verify", "spent"]
         return [*path, *(name for name in self.commands if name not in path)]
 
 
 app = typer.Typer(
     name="tacit",
     cls=InOrder,
-    help="Language models that learn from people's text and keep its secrets.",
+    help="Language models that learn from people's text and keep its secrets.\n\n"
+    "The commands follow one another: read a corpus, detect what is sensitive, see who shares it, "
+    "price a promise, plan it, verify it.\n\n"
+    "Example: `tacit corpus generate customersim --dialogs 300 -o c.jsonl`",
     no_args_is_help=True,
     rich_markup_mode="markdown",
     # A traceback with local variables would print people's text.
@@ -39,6 +47,10 @@ app.add_typer(detect.app, name="detect")
 app.command("owners")(owners.owners)
 app.command("price")(price.price)
 app.command("plan")(plan.plan)
+app.command("methods")(train.methods)
+app.command("train")(train.train)
+app.command("evaluate")(train.evaluate)
+app.command("predict")(train.predict)
 app.command("verify")(plan.verify)
 app.command("spent")(plan.spent)
 
@@ -56,6 +68,10 @@ def _root(
 
 def main() -> None:
     """Run the command line; every foreseen failure is one sentence and an exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that lacks a letter shows a question mark, rather than nothing at all.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     sys.exit(run(sys.argv[1:]))
 
 
@@ -63,6 +79,10 @@ def run(arguments: list[str]) -> int:
     """Run one command and give its exit code."""
     try:
         result = app(args=arguments, prog_name="tacit", standalone_mode=False)
+        # Now, while a failure can still be told.
+        sys.stdout.flush()
+        if result == INTERRUPTED:
+            return _stopped()
         return result if isinstance(result, int) else 0
     except TacitError as error:
         _say(f"Error: {error}")
@@ -71,10 +91,10 @@ def run(arguments: list[str]) -> int:
         error.show()
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
-        _say("Stopped; nothing was half-written.")
-        return 130
-    except BrokenPipeError:
-        # Whoever read our output (head, less) has seen enough.
+        return _stopped()
+    except (BrokenPipeError, SystemExit):
+        # Whoever read our output (head, less) has seen enough; click and rich then stop with
+        # SystemExit, which nothing else here raises.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
@@ -89,6 +109,11 @@ def run(arguments: list[str]) -> int:
             "the whole traceback; it may quote your text, so read it before you share it."
         )
         return 1
+
+
+def _stopped() -> int:
+    _say("Stopped; nothing was half-written.")
+    return INTERRUPTED
 
 
 def _say(sentence: str) -> None:

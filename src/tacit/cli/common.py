@@ -3,9 +3,10 @@
 import functools
 import inspect
 import json
+import math
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,10 +25,11 @@ from typer.core import TyperGroup
 
 from tacit.corpus import Corpus
 from tacit.errors import UsageError
-from tacit.reading import Layout, read
+from tacit.files import refuse_overwrite, whole_file
+from tacit.reading import Layout, format_of, read
 
-out = Console(soft_wrap=False, highlight=False)
-err = Console(stderr=True, highlight=False)
+out = Console(soft_wrap=False, highlight=False, emoji=False)
+err = Console(stderr=True, highlight=False, emoji=False)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace files that are there.")]
@@ -143,6 +145,38 @@ def open_corpus(
     return corpus if split in (None, "all") else corpus.only(split)
 
 
+def columns_of(corpus: Corpus, names: str, option: str) -> tuple[str, ...]:
+    """The columns that `id,label` names, each of which the corpus must have."""
+    wanted = tuple(filter(None, names.split(",")))
+    for name in wanted:
+        if name not in corpus.columns:
+            raise UsageError(
+                f"{option} {name}: there is no such column; accepted: {', '.join(corpus.columns)}."
+            )
+    return wanted
+
+
+def new_corpus_file(
+    path: Path, *, overwrite: bool, among: Sequence[str] = ("jsonl", "csv", "tsv")
+) -> None:
+    """Stop before any work if a corpus cannot be written under that name."""
+    try:
+        known = format_of(path) in (*among, "parquet")
+    except UsageError:
+        known = False
+    if not known:
+        endings = ", ".join(f".{name}, .{name}.gz" for name in among)
+        raise UsageError(f"{path}: end the name in {endings} or .parquet, which tells the format.")
+    refuse_overwrite(path, overwrite=overwrite)
+
+
+@contextmanager
+def whole_files(*paths: Path) -> Iterator[list[Path]]:
+    """Drafts of several files that appear together, or not at all if the block fails."""
+    with ExitStack() as drafts:
+        yield [drafts.enter_context(whole_file(path)) for path in paths]
+
+
 class OrDefault(TyperGroup):
     """A group that runs its default command when the first word names none of its commands."""
 
@@ -169,21 +203,45 @@ def progress(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
         MofNCompleteColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=err, transient=True) as bar:
+    # Where nobody watches, a bar would leave blank lines in a log.
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
         task = bar.add_task(what, total=total)
         yield lambda count: bar.advance(task, count)
 
 
+def say(sentence: str, style: str | None = None) -> None:
+    """Tell the person at the terminal something, on standard error.
+
+    A file's name may look like markup, and a long one must stay on one line to be copied.
+    """
+    err.print(sentence, markup=False, soft_wrap=True, style=style)
+
+
 def print_json(value: Any) -> None:
     """Machine-readable output: one JSON document and nothing else."""
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    ascii_only = (sys.stdout.encoding or "utf-8").lower().replace("-", "") != "utf8"
+    text = json.dumps(_finite(value), indent=2, ensure_ascii=ascii_only, allow_nan=False)
+    sys.stdout.write(text + "\n")
+
+
+def _finite(value: Any) -> Any:
+    """The value with infinity as a word, since JSON has no number for it.
+
+    >>> _finite({"epsilon": [1.5, float("inf")]})
+    {'epsilon': [1.5, 'infinity']}
+    """
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return "infinity" if value == math.inf else value
 
 
 def simple_table(*headings: str) -> Table:
-    """A table without frame whose later columns are numbers."""
+    """A table without frame whose later columns are numbers; what is long goes on below."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for place, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if place == 0 else "right")
+        table.add_column(heading, justify="left" if place == 0 else "right", overflow="fold")
     return table
 
 
@@ -200,11 +258,13 @@ def whole_numbers(text: str, option: str) -> list[int]:
 
 
 def bar(share: float, width: int = 40) -> str:
-    """A bar of block characters, for histograms in the terminal.
+    """A bar of block characters, for histograms in the terminal; of `#` where it has no blocks.
 
     >>> bar(0.5, 4)
     '██'
     """
+    if not out.encoding.startswith("utf"):
+        return "#" * (round(share * width) or math.ceil(share))
     eighths = round(share * width * 8)
     whole, rest = divmod(eighths, 8)
     return "█" * whole + (" ▏▎▍▌▋▊▉"[rest] if rest else "") if eighths else ("▏" if share else "")

@@ -4,29 +4,38 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from tacit.cli.common import (
     AsJson,
     Overwrite,
     Seed,
     bar,
-    err,
+    columns_of,
+    new_corpus_file,
     out,
     print_json,
     progress,
     reads_corpus,
+    say,
     simple_table,
 )
 from tacit.corpus import Corpus
 from tacit.errors import UsageError
-from tacit.files import refuse_overwrite
 
-app = typer.Typer(help="Read, describe, convert and generate corpora.", no_args_is_help=True)
+app = typer.Typer(
+    help="Read, describe, convert and generate corpora.\n\n"
+    "Example: `tacit corpus describe mail.csv --user sender --text body`",
+    no_args_is_help=True,
+)
 
 
 @app.command("list")
 def list_() -> None:
-    """List the known corpora and what counts as a user in each."""
+    """List the known corpora and what counts as a user in each.
+
+    Example: `tacit corpus list`
+    """
     from tacit import corpora
 
     table = simple_table("name", "what it is")
@@ -60,7 +69,7 @@ def describe(
 
 
 def _print_summary(summary: dict[str, Any]) -> None:
-    out.print(f"[bold]{summary['name']}[/bold]")
+    out.print(f"[bold]{escape(summary['name'])}[/bold]")
     table = simple_table("", "")
     users = summary["users"]
     table.add_row("users", "none given" if users is None else f"{users:,}")
@@ -73,30 +82,26 @@ def _print_summary(summary: dict[str, Any]) -> None:
         table.add_row("records per user", _spread(summary["records_per_user"]))
     copies = summary.get("near_duplicates")
     if copies:
-        table.add_row(
-            "near-copies across users",
-            f"{copies['records']:,} records ({copies['share']:.1%}) of {copies['users']:,} users",
-        )
+        found = f"{copies['records']:,} records ({copies['share']:.1%})"
+        if users is None:
+            table.add_row("near-copies", found)
+        else:
+            table.add_row("near-copies across users", f"{found} of {copies['users']:,} users")
     out.print(table)
     if users:
         out.print("\n[bold]records per user[/bold] (users)")
-        _print_bars({_range(b): b["count"] for b in summary["records_per_user"]["histogram"]})
+        _print_bars(summary["records_per_user"]["histogram"])
     for title in ("labels", "splits", "tagged_spans", "given_spans"):
         if title in summary:
             out.print(f"\n[bold]{title.replace('_', ' ')}[/bold]")
             _print_bars(dict(list(summary[title].items())[:20]))
             if len(summary[title]) > 20:
                 out.print(f"and {len(summary[title]) - 20} more")
-    err.print("\nThese are exact counts over private text: keep them inside.", style="dim")
+    say("\nThese are exact counts over private text: keep them inside.", style="dim")
 
 
-def _spread(values: dict[str, float]) -> str:
+def _spread(values: dict[str, Any]) -> str:
     return f"{values['min']} to {values['max']}, median {values['median']:g}"
-
-
-def _range(bucket: dict[str, int]) -> str:
-    low, high = bucket["from"], bucket["to"]
-    return f"{low:,}" if low == high else f"{low:,}-{high:,}"
 
 
 def _print_bars(counts: dict[str, int]) -> None:
@@ -104,7 +109,7 @@ def _print_bars(counts: dict[str, int]) -> None:
     table.columns[2].justify = "left"
     most = max(counts.values(), default=0) or 1
     for name, count in counts.items():
-        table.add_row(name, f"{count:,}", bar(count / most))
+        table.add_row(escape(name), f"{count:,}", bar(count / most))
     out.print(table)
 
 
@@ -135,26 +140,29 @@ def convert(
 ) -> None:
     """Write a corpus in another format, with our column names.
 
+    Columns that are neither called as ours are nor named by a flag are left out.
+
     Example: `tacit corpus convert mail.csv --user sender --text body -o mail.parquet`
     """
     from tacit.corpora.preprocessing import preprocess
     from tacit.writing import write
 
-    refuse_overwrite(to, overwrite=overwrite)
+    new_corpus_file(to, overwrite=overwrite)
+    left_out = columns_of(corpus, drop, "--drop")
     if as_in_papers:
         corpus, leak = preprocess(corpus, min_count=min_count, vocabulary_size=vocabulary_size)
-        err.print(f"[bold]Leak:[/bold] {leak}")
+        say(f"Leak: {leak}", style="bold")
     elif min_count is not None or vocabulary_size is not None:
         raise UsageError("--min-count and --vocabulary-size go with --as-in-papers.")
     with progress("Writing", len(corpus)) as advance:
-        write(corpus, to, drop=tuple(filter(None, drop.split(","))), progress=advance)
-    err.print(f"{len(corpus):,} records written to {to}")
+        write(corpus, to, drop=left_out, progress=advance)
+    say(f"{len(corpus):,} records written to {to}")
 
 
 @app.command()
 def generate(
     what: Annotated[str, typer.Argument(help="Only `customersim`: customer-service dialogs.")],
-    to: Annotated[Path, typer.Option("-o", "--out", help="File to write.")],
+    to: Annotated[Path, typer.Option("-o", "--out", help="File to write: .jsonl, .parquet.")],
     dialogs: Annotated[int, typer.Option(help="How many dialogs.")] = 1000,
     users: Annotated[
         int | None, typer.Option(help="How many customers; a third, if not given.")
@@ -174,8 +182,9 @@ def generate(
 
     if what != "customersim":
         raise UsageError(f"{what!r} cannot be generated; accepted: customersim.")
-    refuse_overwrite(to, overwrite=overwrite)
+    # A table of plain values has no place for the spans.
+    new_corpus_file(to, overwrite=overwrite, among=["jsonl"])
     corpus = customersim.generate(dialogs, seed, users)
     with progress("Writing", len(corpus)) as advance:
         write(corpus, to, progress=advance)
-    err.print(f"{len(corpus):,} dialogs of {len(corpus.users()):,} customers written to {to}")
+    say(f"{len(corpus):,} dialogs of {len(corpus.users()):,} customers written to {to}")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from tacit.cli.common import (
     AsJson,
@@ -14,19 +15,23 @@ from tacit.cli.common import (
     Overwrite,
     Seed,
     bar,
-    err,
     out,
     print_json,
     progress,
     reads_corpus,
+    say,
     simple_table,
+    whole_files,
 )
 from tacit.corpus import Corpus
-from tacit.files import refuse_overwrite, whole_file
+from tacit.errors import UsageError
+from tacit.files import refuse_overwrite
 
 app = typer.Typer(
     help="Find what is sensitive: mentions, entities, a page to look at.\n\n"
-    "`tacit detect CORPUS ...` is short for `tacit detect run CORPUS ...`.",
+    "`tacit detect CORPUS ...` is short for `tacit detect run CORPUS ...`; `tacit detect run "
+    "--help` has its options.\n\n"
+    "Example: `tacit detect mail.jsonl --with patterns,lists -o mentions.jsonl`",
     cls=OrDefault.to("run"),
     no_args_is_help=True,
 )
@@ -43,7 +48,10 @@ With = Annotated[
 
 @app.command("list")
 def list_() -> None:
-    """List the detectors and the kinds of things they find."""
+    """List the detectors and the kinds of things they find.
+
+    Example: `tacit detect list`
+    """
     from tacit.detecting import registered
     from tacit.detecting.kinds import KINDS, PII_KINDS
 
@@ -69,7 +77,9 @@ def run(
     ] = None,
     using: With = "patterns,lists",
     kinds: Annotated[str, typer.Option(help="Only these kinds, comma-separated.")] = "",
-    minimum_score: Annotated[float, typer.Option(help="Only findings at least this sure.")] = 0.0,
+    minimum_score: Annotated[
+        float, typer.Option(min=0, max=1, help="Only findings at least this sure.")
+    ] = 0.0,
     aliases: Annotated[
         Path | None, typer.Option(help="YAML of names that mean the same entity.")
     ] = None,
@@ -77,7 +87,9 @@ def run(
     by: Annotated[str, typer.Option(help="Score by `kind` or `family` (PII/EMAIL as PII).")] = (
         "kind"
     ),
-    page_records: Annotated[int, typer.Option(help="Records on the page; 0 for no page.")] = 500,
+    page_records: Annotated[
+        int, typer.Option(min=0, help="Records on the page; 0 for no page.")
+    ] = 500,
     as_json: AsJson = False,
     overwrite: Overwrite = False,
 ) -> None:
@@ -116,7 +128,7 @@ def run(
         out.print()
         out.print(scoring.table(scores))
     for what, file in files.items():
-        err.print(f"{what}: {file}")
+        say(f"{what}: {file}")
 
 
 def _files(mentions: Path, page: bool) -> dict[str, Path]:
@@ -128,6 +140,10 @@ def _files(mentions: Path, page: bool) -> dict[str, Path]:
     }
     if page:
         files["page (holds text: keep inside)"] = stem.with_name(stem.name + ".html")
+    if len(set(files.values())) < len(files):
+        raise UsageError(
+            f"{mentions}: the page beside the mentions would have that name too; end it in .jsonl."
+        )
     return files
 
 
@@ -142,14 +158,15 @@ def _write(
     from tacit.detecting.mentions import write_lines
     from tacit.detecting.page import write_page
 
-    mentions, entities, about, *page = files.values()
-    write_lines(mentions, found.mentions)
-    write_lines(entities, found.entities)
-    with whole_file(about) as draft:
-        draft.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-    if page:
-        title = f"What was found in {corpus.name}"
-        write_page(page[0], corpus, found.mentions, title=title, limit=page_records, scores=scores)
+    with whole_files(*files.values()) as (mentions, entities, about, *page):
+        write_lines(mentions, found.mentions)
+        write_lines(entities, found.entities)
+        about.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+        if page:
+            title = f"What was found in {corpus.name}"
+            write_page(
+                page[0], corpus, found.mentions, title=title, limit=page_records, scores=scores
+            )
 
 
 def _print_found(summary: dict[str, Any]) -> None:
@@ -173,7 +190,7 @@ def train(
     corpus: Corpus,
     to: Annotated[Path, typer.Option("-o", "--out", help="Folder for the tagger.")],
     iterations: Annotated[
-        int | None, typer.Option(help="Most iterations of the optimizer (60).")
+        int | None, typer.Option(min=1, help="Most iterations of the optimizer (60).")
     ] = None,
     held_out: Annotated[
         float, typer.Option(help="Share of users kept apart to score the tagger.")
@@ -211,9 +228,9 @@ def train(
     marks = sum(summary.mentions.values())
     out.print(
         f"Learned {marks:,} mentions in {summary.records:,} records in {summary.seconds:.0f} s; "
-        f"use it with --with tagger={to}"
+        f"use it with --with tagger={escape(str(to))}"
     )
-    err.print(f"{to} holds names from the training text in the clear: guard it like the text.")
+    say(f"{to} holds names from the training text in the clear: guard it like the text.")
     _print_scores([(kind, asdict(s)) for kind, s in summary.held_out_score.items()])
 
 

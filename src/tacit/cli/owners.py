@@ -12,14 +12,16 @@ from tacit.cli.common import (
     Overwrite,
     Seed,
     bar,
-    err,
     out,
     print_json,
     reads_corpus,
+    say,
     simple_table,
+    whole_files,
     whole_numbers,
 )
 from tacit.corpus import Corpus
+from tacit.errors import UsageError
 from tacit.files import refuse_overwrite
 
 
@@ -55,7 +57,12 @@ def owners(
     from tacit.detecting.mentions import read_mentions
     from tacit.owners import Owners, describe
 
-    refuse_overwrite(*filter(None, (plot, save)), overwrite=overwrite)
+    files = {
+        what: file for what, file in (("picture", plot), ("owner graph", save)) if file is not None
+    }
+    if plot is not None and plot == save:
+        raise UsageError(f"--plot and --out are both {plot}; give two names.")
+    refuse_overwrite(*files.values(), overwrite=overwrite)
     if plot:
         from tacit.reporting.plots import format_of
 
@@ -70,30 +77,36 @@ def owners(
         records_per_user_entity=records_per_user_entity,
         seed=seed,
     )
-    names = _names(entities or mentions.with_name(mentions.stem + ".entities.jsonl"))
+    names = _names(entities, mentions)
     summary = describe(graph) | {"caps": [asdict(row) for row in rows]}
     for entity in summary["most_shared"]:
         entity["name"] = names.get(entity["entity"])
-    if plot:
-        from tacit.reporting.plots import degree_figure
-        from tacit.reporting.plots import save as save_figure
-
-        save_figure(degree_figure(graph, rows, names=names), plot)
-    if save:
-        graph.save(save)
+    with whole_files(*files.values()) as drafts:
+        for what, draft in zip(files, drafts, strict=True):
+            if what == "picture":
+                _draw(graph, rows, names, draft)
+            else:
+                graph.save(draft)
     if as_json:
         print_json(summary)
     else:
         _print(summary)
-    for what, file in (("picture", plot), ("owner graph", save)):
-        if file:
-            err.print(f"{what}: {file}")
+    for what, file in files.items():
+        say(f"{what}: {file}")
 
 
-def _names(table: Path) -> dict[str, str]:
+def _names(given: Path | None, mentions: Path) -> dict[str, str]:
+    """The entities' names, where somebody keeps them; the graph does without."""
     from tacit.detecting.mentions import read_entities
 
-    return {e.id: e.name for e in read_entities(table)} if table.exists() else {}
+    table = given or mentions.with_name(mentions.stem + ".entities.jsonl")
+    return {e.id: e.name for e in read_entities(table)} if given or table.exists() else {}
+
+
+def _draw(graph: Any, rows: Any, names: dict[str, str], picture: Path) -> None:
+    from tacit.reporting.plots import degree_figure, save
+
+    save(degree_figure(graph, rows, names=names), picture)
 
 
 def _print(summary: dict[str, Any]) -> None:
@@ -126,7 +139,7 @@ def _print(summary: dict[str, Any]) -> None:
         )
     out.print(table)
     out.print("\n[bold]what a cap on users per entity keeps[/bold]")
-    table = simple_table("cap", "records", "of those naming an entity", "entities", "users", "")
+    table = simple_table("cap", "records", "naming an entity", "entities", "users", "")
     table.columns[5].justify = "left"
     for row in summary["caps"]:
         table.add_row(
@@ -135,7 +148,7 @@ def _print(summary: dict[str, Any]) -> None:
             f"{row['sensitive_records']:,}",
             f"{row['entities']:,}",
             f"{row['users']:,}",
-            bar(row["records"] / summary["records"], 30),
+            bar(row["records"] / summary["records"], 24),
         )
     out.print(table)
-    err.print("\nThese are exact counts over private text: keep them inside.", style="dim")
+    say("\nThese are exact counts over private text: keep them inside.", style="dim")

@@ -7,9 +7,10 @@ from typing import Annotated, Any
 
 import typer
 from rich.markdown import Markdown
+from rich.markup import escape
 
-from tacit.cli.common import AsJson, Overwrite, err, out, print_json, progress, simple_table
-from tacit.errors import UsageError
+from tacit.cli.common import AsJson, Overwrite, err, out, print_json, progress, say, simple_table
+from tacit.errors import DataError, PrivacyRefused, UsageError
 from tacit.files import refuse_overwrite, whole_file
 
 
@@ -61,9 +62,16 @@ def plan(
         raise UsageError(
             "Give a plan file, or fields with --set; `tacit plan --help` has examples."
         )
+    if rates and not search:
+        raise UsageError("--rates goes with --search.")
     if to:
         refuse_overwrite(to, overwrite=overwrite)
     chosen = plans.read_plan(file, fields) if file else plans.Plan(**fields)
+    if owners and chosen.adjacency == "by-degree":
+        raise PrivacyRefused(
+            "by-degree adjacency hides the owner graph, so a plan may not look at it; leave "
+            "--owners out."
+        )
     graph = Owners.load(owners) if owners else None
     tried: list[Any] = []
     if search:
@@ -91,7 +99,7 @@ def plan(
         text = planning.explain(chosen, graph, bounded, records_per_second=records_per_second)
         out.print(Markdown(text))
     if to:
-        err.print(f"calibrated plan: {to}")
+        say(f"calibrated plan: {to}")
 
 
 def _rates(text: str) -> list[float]:
@@ -151,6 +159,10 @@ def verify(
     """
     from tacit.verifying import verify as check
 
+    if not run.is_dir():
+        raise DataError(
+            f"{run} is not a folder; give the one that holds certificate.json and ledger.jsonl."
+        )
     checks = check(run)
     bad = [c for c in checks if not c.ok]
     if as_json:
@@ -160,7 +172,8 @@ def verify(
         for column in table.columns:
             column.justify = "left"
         for c in checks:
-            table.add_row("[green]✓[/green]" if c.ok else "[red]✗[/red]", c.what, c.detail)
+            mark = "[green]✓[/green]" if c.ok else "[red]✗[/red]"
+            table.add_row(mark, escape(c.what), escape(c.detail))
         out.print(table)
         out.print(
             "[bold red]The certificate does not hold.[/bold red]"
@@ -198,8 +211,10 @@ def spent(
         print_json(found)
         return
     for data, books in found["data"].items():
+        runs_found = len(books["runs"])
+        out.print(f"[bold]{escape(data)}[/bold]", soft_wrap=True)
         out.print(
-            f"[bold]{data}[/bold]: {books['releases']:,} releases in {len(books['runs'])} run(s)"
+            f"{books['releases']:,} releases in {runs_found:,} run{'s' if runs_found > 1 else ''}"
         )
         table = simple_table("one", f"epsilon at delta {delta:g}")
         for unit, epsilon in books["epsilon"].items():

@@ -2,7 +2,7 @@
 
 import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,10 +12,10 @@ import typer
 from tacit.cli.common import (
     AsJson,
     Overwrite,
-    err,
     out,
     print_json,
     progress,
+    say,
     simple_table,
     whole_numbers,
 )
@@ -45,12 +45,18 @@ def price(
     entity_share: Annotated[float | None, _option("Tau, from 0 to 2 (0.5).")] = None,
     records_per_user: Annotated[int | None, _option("Cap on a user's records (flat).")] = None,
     records_per_entity: Annotated[int | None, _option("Cap on an entity's records (flat).")] = None,
-    segments: Annotated[int, _option("Sensitive segments of a record, at most.")] = 4,
-    states: Annotated[int, _option("Hidden states passed on (LSTM: 2).")] = 2,
+    segments: Annotated[
+        int | None, _option("Selective: sensitive segments of a record, at most (4).")
+    ] = None,
+    states: Annotated[
+        int | None, _option("Selective: hidden states passed on (2, as in an LSTM).")
+    ] = None,
     noise_multiplier: Annotated[float | None, _option("Noise over clip norm.")] = None,
     state_noise_multiplier: Annotated[float | None, _option("The same, for states.")] = None,
-    steps: Annotated[int | None, _option("How many releases.")] = None,
-    delta: Annotated[float, _option("Delta.")] = 1e-5,
+    steps: Annotated[int | None, typer.Option(min=0, help="How many releases.")] = None,
+    delta: Annotated[
+        float | None, _option("Delta (1e-5; with --published, the paper's own).")
+    ] = None,
     degrees: Annotated[
         str, _option("Entity degrees of the curve, comma-separated; empty for none.")
     ] = "1,2,4,8,16,32",
@@ -89,6 +95,7 @@ def price(
     """
     given = dict(locals())
     if counterexample:
+        _refuse_unused(given, {"counterexample"}, "--counterexample")
         _counterexample(as_json)
         return
     if published:
@@ -113,7 +120,7 @@ def price(
         found = quote(
             event,
             steps,
-            delta,
+            1e-5 if delta is None else delta,
             protect,  # type: ignore[arg-type]  # the event was made, so it is a unit
             over_steps=wanted,
             degrees=holders,
@@ -129,7 +136,7 @@ def price(
     else:
         _print(found)
     if plot:
-        err.print(f"picture: {plot}")
+        say(f"picture: {plot}")
 
 
 def _event(given: Mapping[str, Any]) -> Any:
@@ -137,7 +144,7 @@ def _event(given: Mapping[str, Any]) -> Any:
     from tacit.privacy.events import Flat, ReplaceOne, SampledGaussian, Selective, UserClip
 
     protect, noise = given["protect"], given["noise_multiplier"]
-    used = {"noise_multiplier"}
+    used = set(_FOR_EVERY_EVENT)
 
     def need(name: str, default: Any = None) -> Any:
         used.add(name)
@@ -147,63 +154,55 @@ def _event(given: Mapping[str, Any]) -> Any:
         return value
 
     event: Any
-    if protect in ("records", "users") and not given["flat"]:
-        rate = need("record_rate" if protect == "records" else "user_rate")
-        kind = ReplaceOne if given["replace"] else SampledGaussian
-        event = kind(unit=protect, rate=rate, noise_multiplier=noise)
-    elif protect == "tokens" and given["selective"]:
+    if protect not in _UNITS:
+        raise UsageError(f"protect={protect!r} is unknown; accepted: {', '.join(_UNITS)}.")
+    if protect == "tokens" and need("selective"):
         event = Selective(
             noise_multiplier=noise,
             state_noise_multiplier=need("state_noise_multiplier", noise),
-            segments=given["segments"],
-            states=given["states"],
+            segments=need("segments", 4),
+            states=need("states", 2),
             rate=need("record_rate", 1.0),
         )
     elif protect == "tokens":
+        # Neighbours of tokens always replace: another value for the same secret.
+        used.add("replace")
         event = ReplaceOne(unit="tokens", rate=need("record_rate"), noise_multiplier=noise)
-    elif protect in ("entities", "users+entities", "users"):
-        if given["flat"]:
-            event = Flat(
-                record_rate=need("record_rate"),
-                records_per_user=need("records_per_user"),
-                records_per_entity=need("records_per_entity"),
-                noise_multiplier=noise,
-            )
-        else:
-            event = UserClip(
-                user_rate=need("user_rate"),
-                users_per_entity=need("users_per_entity", 2),
-                entity_share=float(need("entity_share", 0.5)),
-                entity_rate=need("entity_rate", 1.0),
-                noise_multiplier=noise,
-            )
-    else:
-        raise UsageError(
-            f"protect={protect!r} is unknown; accepted: records, users, entities, users+entities, "
-            "tokens."
+    elif protect != "records" and need("flat"):
+        event = Flat(
+            record_rate=need("record_rate"),
+            records_per_user=need("records_per_user"),
+            records_per_entity=need("records_per_entity"),
+            noise_multiplier=noise,
         )
-    _refuse_unused(given, used)
+    elif protect in ("records", "users"):
+        rate = need("record_rate" if protect == "records" else "user_rate")
+        kind = ReplaceOne if need("replace") else SampledGaussian
+        event = kind(unit=protect, rate=rate, noise_multiplier=noise)
+    else:
+        event = UserClip(
+            user_rate=need("user_rate"),
+            users_per_entity=need("users_per_entity", 2),
+            entity_share=float(need("entity_share", 0.5)),
+            entity_rate=need("entity_rate", 1.0),
+            noise_multiplier=noise,
+        )
+    _refuse_unused(given, used, f"--protect {protect} with these options")
     return event
 
 
-_EVENT_OPTIONS = (
-    "user_rate",
-    "record_rate",
-    "entity_rate",
-    "users_per_entity",
-    "entity_share",
-    "records_per_user",
-    "records_per_entity",
-    "state_noise_multiplier",
-)
+_UNITS = ("records", "users", "entities", "users+entities", "tokens")
+_FOR_EVERY_EVENT = ("protect", "noise_multiplier", "steps", "delta", "curves", "plot")
+_FOR_ALL = ("degrees", "as_json", "overwrite")
 
 
-def _refuse_unused(given: Mapping[str, Any], used: set[str]) -> None:
-    for name in _EVENT_OPTIONS:
-        if given[name] is not None and name not in used:
+def _refuse_unused(given: Mapping[str, Any], used: Set[str], where: str) -> None:
+    """Stop rather than price something else than what was asked for."""
+    for name, value in given.items():
+        asked = value is not None and value is not False
+        if asked and name not in used and name not in _FOR_ALL:
             raise UsageError(
-                f"--{name.replace('_', '-')} has no meaning for --protect {given['protect']} with "
-                "these options; leave it out."
+                f"--{name.replace('_', '-')} has no meaning for {where}; leave it out."
             )
 
 
@@ -216,7 +215,8 @@ def _print(found: Any) -> None:
     for unit, cost in found.prices.items():
         gains = [f"{gain.tpr:.1%}" for gain in found.gains[unit]]
         table.add_row(unit, _shown(cost.epsilon), _shown(cost.lower), cost.accountant, *gains)
-    out.print(f"[bold]{found.steps:,} steps, delta {found.delta:g}, standing: proved[/bold]\n")
+    standing = found.prices[found.protect].standing
+    out.print(f"[bold]{found.steps:,} steps, delta {found.delta:g}, standing: {standing}[/bold]\n")
     out.print(table)
     out.print(f"\n{found.sentence()}")
     main = found.prices[found.protect]
@@ -248,6 +248,7 @@ def _published(name: str, given: Mapping[str, Any], as_json: bool) -> None:
             values[parameter.name] = value
         elif parameter.default is inspect.Parameter.empty:
             missing.append(f"--{parameter.name.replace('_', '-')}")
+    _refuse_unused(given, {"published", *values}, f"--published {name}")
     if missing:
         raise UsageError(f"--published {name} needs {', '.join(missing)}.")
     found = formula(**values)
@@ -265,7 +266,8 @@ def _published(name: str, given: Mapping[str, Any], as_json: bool) -> None:
         out.print(f"epsilon [bold]{_shown(value)}[/bold] for {unit}, standing: published")
     out.print(f"Source: {found.source}.")
     if found.is_bound:
-        out.print(f"This is a bound under a condition: {found.condition or 'none'}.")
+        condition = found.condition.rstrip(".") or "none"
+        out.print(f"This is a bound under a condition: {condition}.")
     else:
         out.print(f"[bold]This is not a bound.[/bold] {found.why_not}")
     if "counterexample" in result:

@@ -1,0 +1,161 @@
+"""`tacit train`, `tacit evaluate`, `tacit predict`, `tacit methods`."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
+
+from tacit.cli.common import AsJson, err, out, print_json, progress, simple_table
+from tacit.errors import UsageError
+
+
+def methods() -> None:
+    """List the training methods with what each promises.
+
+    Example: `tacit methods`
+    """
+    from tacit.training.settings import METHODS
+
+    table = simple_table("method", "standing", "what it does")
+    for column in table.columns:
+        column.justify = "left"
+    for name, (standing, says) in METHODS.items():
+        table.add_row(name, standing, says)
+    out.print(table)
+
+
+def train(
+    file: Annotated[
+        Path | None, typer.Argument(metavar="RUN.yml", help="Settings of the run.")
+    ] = None,
+    to: Annotated[Path | None, typer.Option("-o", "--out", help="Folder for the run.")] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Replace a setting: --set steps=6 --set plan.epsilon=2"),
+    ] = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train a language model, with or without a promise.
+
+    Stops before the step that would exceed the budget. After a crash, `--resume` goes on: the step
+    in flight is charged again and drawn with fresh noise.
+
+    Examples: `tacit train run.yml -o RUN` · `tacit train --resume RUN`
+    """
+    from tacit.plan import parse_overrides
+    from tacit.training import runs
+    from tacit.training.settings import read_run
+
+    if resume is not None:
+        if file is not None or to is not None or changes:
+            raise UsageError("--resume takes its settings from the folder; give nothing else.")
+        begin = lambda tell: runs.resume(resume, tell=tell)  # noqa: E731
+    elif file is None or to is None:
+        raise UsageError("Give a run file and -o FOLDER, or --resume FOLDER.")
+    else:
+        settings = read_run(file, parse_overrides(changes or []))
+        begin = lambda tell: runs.train(settings, to, tell=tell)  # noqa: E731
+    with _live() as tell:
+        done = begin(tell)
+    if done.stopped:
+        err.print(done.stopped)
+    if as_json:
+        print_json({"folder": str(done.folder), "metrics": done.metrics})
+        return
+    _print_metrics(done.metrics)
+    out.print(f"\n{done.certificate.sentence}")
+    err.print(f"run: {done.folder} (check it with: tacit verify {done.folder})")
+
+
+class _live:
+    """A line that says where training is; what is marked "not private" must stay inside."""
+
+    def __enter__(self) -> Any:
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[said]}"),
+            TimeRemainingColumn(),
+        )
+        self._bars = Bars(*columns, console=err, transient=False)
+        self._bars.start()
+        self._tasks: dict[str, Any] = {}
+        return self._tell
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    def _tell(self, at: Any) -> None:
+        if at.phase not in self._tasks:
+            self._tasks[at.phase] = self._bars.add_task(at.phase, total=at.steps, said="")
+        said = f"not private: loss {at.seen.loss:.3f}, drawn {at.seen.units}"
+        if at.seen.units and at.seen.clipped:
+            said += f", clipped {at.seen.clipped / at.seen.units:.0%}"
+        if at.spent:
+            said = f"[bold]{at.spent}[/bold] · {said}"
+        self._bars.update(self._tasks[at.phase], completed=at.step, said=said)
+
+
+def _print_metrics(metrics: dict[str, Any]) -> None:
+    for split, values in metrics.items():
+        if not isinstance(values, dict):
+            continue
+        table = simple_table(split, "")
+        for name, value in values.items():
+            shown = f"{value:.4g}" if isinstance(value, float) else str(value)
+            table.add_row(name.replace("_", " "), shown)
+        out.print(table)
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="Folder of a run.")],
+    split: Annotated[str, typer.Option(help="Which split.")] = "test",
+    as_json: AsJson = False,
+) -> None:
+    """Score a model on a split, beside the baselines: unigram, trigram.
+
+    Example: `tacit evaluate RUN --split test --json`
+    """
+    from tacit.training import runs
+
+    with progress("Evaluating", None) as advance:
+        values = runs.evaluate(run, split, progress=advance)
+    if as_json:
+        print_json(values)
+    else:
+        _print_metrics({split: values})
+
+
+def predict(
+    run: Annotated[Path, typer.Argument(help="Folder of a run.")],
+    text: Annotated[str, typer.Argument(help="Text to go on from, to classify or to tag.")],
+    words: Annotated[int, typer.Option(help="How many tokens to add.")] = 10,
+    choices: Annotated[int, typer.Option(help="How many next tokens to show.")] = 5,
+    as_json: AsJson = False,
+) -> None:
+    """What comes next, with probabilities; or a class, or tags.
+
+    Example: `tacit predict RUN "my order number is"`
+    """
+    from tacit.training import runs
+
+    found = runs.predict(run, text, words=words, choices=choices)
+    if as_json:
+        print_json(found)
+        return
+    for name, value in found.items():
+        if isinstance(value, list):
+            table = simple_table(name, "")
+            for item in value:
+                table.add_row(repr(item[0]), _shown(item[1]))
+            out.print(table)
+        else:
+            out.print(f"{name}: {value}", markup=False)

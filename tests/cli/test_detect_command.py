@@ -1,0 +1,103 @@
+"""`tacit detect`: find, score, train."""
+
+import json
+from pathlib import Path
+
+import pytest
+from driving import Tacit
+
+
+def test_the_four_files(tacit: Tacit, made: Path, tmp_path: Path) -> None:
+    found = tacit("detect", made / "c.jsonl", "-o", tmp_path / "m.jsonl")
+    assert found.code == 0
+    assert "mentions of" in found.out
+    for name in ("m.jsonl", "m.entities.jsonl", "m.summary.json", "m.html"):
+        assert str(tmp_path / name) in found.err
+        assert (tmp_path / name).stat().st_size
+    summary = json.loads((tmp_path / "m.summary.json").read_text())
+    mentions = (tmp_path / "m.jsonl").read_text().splitlines()
+    assert summary["mentions"] == len(mentions)
+
+
+def test_json_is_the_summary(tacit: Tacit, made: Path) -> None:
+    found = tacit("detect", made / "c.jsonl", "--with", "patterns", "--score", "--json")
+    assert found.code == 0
+    assert found.json["records"] == 60
+    assert found.json["scores"]["kinds"]["PII/EMAIL"]["f1"] > 0.9
+
+
+def test_run_may_be_left_out(tacit: Tacit, made: Path) -> None:
+    short = tacit("detect", made / "c.jsonl", "--with", "given", "--json").json
+    long = tacit("detect", "run", made / "c.jsonl", "--with", "given", "--json").json
+    drop = ("seconds", "records_per_second")
+    assert {k: v for k, v in short.items() if k not in drop} == {
+        k: v for k, v in long.items() if k not in drop
+    }
+
+
+def test_given_marks_score_perfectly(tacit: Tacit, made: Path) -> None:
+    found = tacit("detect", made / "c.jsonl", "--with", "given", "--score")
+    assert found.code == 0
+    for shown in ("precision", "recall", "F1", "F2", "PERSON"):
+        assert shown in found.out
+    by_family = tacit(
+        "detect", made / "c.jsonl", "--with", "given", "--score", "--by", "family", "--json"
+    ).json["scores"]
+    assert by_family["micro"]["f1"] == 1
+    assert "PII" in by_family["kinds"]
+    assert "PII/EMAIL" not in by_family["kinds"]
+
+
+def test_kinds_scores_and_no_page(tacit: Tacit, made: Path, tmp_path: Path) -> None:
+    found = tacit(
+        "detect", made / "c.jsonl", "--with", "patterns", "--kinds", "PII/EMAIL,DATE",
+        "--minimum-score", "0.5", "--page-records", "0", "-o", tmp_path / "m.jsonl", "--json",
+    )  # fmt: skip
+    assert set(found.json["mentions_by_kind"]) <= {"PII/EMAIL", "DATE"}
+    assert not (tmp_path / "m.html").exists()
+
+
+def test_own_lists_and_aliases(tacit: Tacit, tmp_path: Path) -> None:
+    (tmp_path / "c.csv").write_text("user,text\na,the quux is here\nb,THE QUUX and frob too\n")
+    (tmp_path / "terms.txt").write_text("# kind: PERSON\nquux\nfrob\n")
+    (tmp_path / "aliases.yml").write_text("PERSON:\n  quux: [frob]\n")
+    options = ["detect", tmp_path / "c.csv", "--with", f"lists={tmp_path / 'terms.txt'}", "--json"]
+    found = tacit(*options).json
+    assert (found["mentions"], found["entities"]) == (3, 2)
+    assert tacit(*options, "--aliases", tmp_path / "aliases.yml").json["entities"] == 1
+
+
+def test_list(tacit: Tacit) -> None:
+    found = tacit("detect", "list")
+    assert found.code == 0
+    for name in ("patterns", "lists", "given", "tagger", "spacy", "presidio", "stanza", "PII/IBAN"):
+        assert name in found.out
+
+
+@pytest.fixture(scope="module")
+def tagger(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from tacit.cli import run
+
+    folder = tmp_path_factory.mktemp("tagger") / "my-tagger"
+    options = ["--iterations", "8", "--held-out", "0.3", "-o", str(folder)]
+    assert run(["detect", "train", str(made / "c.jsonl"), *options]) == 0
+    return folder
+
+
+def test_train_and_use(tacit: Tacit, made: Path, tagger: Path) -> None:
+    found = tacit(
+        "detect", made / "c.jsonl", "--with", f"patterns,tagger={tagger}", "--score", "--json"
+    )
+    assert found.code == 0
+    assert found.json["scores"]["kinds"]["PERSON"]["recall"] > 0.5
+
+
+def test_train_tells_how_well(tacit: Tacit, made: Path, tmp_path: Path) -> None:
+    options = ["detect", "train", made / "c.jsonl", "--iterations", 2, "-o", tmp_path / "t"]
+    shown = tacit(*options, "--held-out", "0.3")
+    assert shown.code == 0
+    assert "held out" in shown.out
+    assert "guard it" in shown.err
+    again = tacit(*options, "--overwrite", "--json")
+    assert again.code == 0
+    assert again.json["records"] == 60

@@ -1,0 +1,115 @@
+"""`tacit plan`: the dry run of a promise."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from driving import Tacit
+
+SMALL = "--set protect=users --set epsilon=3 --set steps=20 --set user_rate=0.1"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "plan.yml"
+    path.write_text("protect: users\nepsilon: 3\nsteps: 20\nuser_rate: 0.1\n")
+    return path
+
+
+def test_a_file_and_flags_agree(tacit: Tacit, file: Path) -> None:
+    by_file, by_flags = tacit("plan", file, "--json").json, tacit(f"plan {SMALL} --json").json
+    assert by_file == by_flags
+    assert by_file["standing"] == "proved"
+    assert 2.9 < by_file["epsilon"]["users"] <= 3
+
+
+def test_flags_override_the_file(tacit: Tacit, file: Path) -> None:
+    plain, strict = (
+        tacit("plan", file, *change, "--json").json for change in ([], ["--set", "epsilon=1"])
+    )
+    assert strict["epsilon"]["users"] <= 1
+    assert strict["plan"]["noise_multiplier"] > plain["plan"]["noise_multiplier"]
+    assert strict["plan_digest"] != plain["plan_digest"]
+
+
+def test_prose(tacit: Tacit, file: Path) -> None:
+    shown = tacit("plan", file)
+    assert shown.code == 0
+    for words in ("promises", "assumed", "not covered", "adversary", "indistinguishable"):
+        assert words in shown.out
+
+
+def test_schema(tacit: Tacit) -> None:
+    found = tacit("plan", "--schema")
+    assert found.code == 0
+    assert {"protect", "epsilon", "users_per_entity"} <= set(found.json["properties"])
+    assert found.json["additionalProperties"] is False
+
+
+def test_a_calibrated_plan_is_a_plan(tacit: Tacit, file: Path, tmp_path: Path) -> None:
+    target = tmp_path / "calibrated.yml"
+    assert tacit("plan", file, "-o", target).code == 0
+    assert yaml.safe_load(target.read_text())["noise_multiplier"] > 0
+    assert tacit("plan", target, "--json").json["epsilon"]["users"] <= 3
+
+
+SEARCH = "plan --set protect=users+entities --set epsilon=8 --set steps=10 --set user_rate=0.2"
+
+
+def test_search_on_an_owner_graph(tacit: Tacit, made: Path) -> None:
+    found = tacit(SEARCH, "--owners", made / "owners.json", "--search", "--json")
+    assert found.code == 0
+    tried = found.json["tried"]
+    assert tried[0]["noise_to_signal"] == min(
+        t["noise_to_signal"] for t in tried if t["noise_to_signal"] != "infinity"
+    )
+    assert found.json["plan"]["users_per_entity"] == tried[0]["users_per_entity"]
+    assert found.json["bounding"]
+    assert found.json["epsilon"]["users+entities"] <= 8
+
+
+BY_DEGREE = (
+    "--set protect=entities --set epsilon=6 --set steps=5 --set user_rate=0.1 --set users=500 "
+    "--set adjacency=by-degree --set entity_share=2 --search --owners OWNERS"
+)
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "words"),
+    [
+        (f"{SMALL} --set epsilom=1", 2, "did you mean 'epsilon'"),
+        (f"{SMALL} --set epsilon", 2, "NAME=VALUE"),
+        (f"{SMALL} --set steps=many", 2, "steps"),
+        (f"{SMALL} --search", 2, "--owners"),
+        (f"{SMALL} --rates 0.1", 2, "--search"),
+        (f"{SMALL} --search --owners OWNERS --rates a", 2, "--rates"),
+        ("", 2, "--set"),
+        ("none.yml", 3, "none.yml"),
+        (f"{SMALL} --owners none.json", 3, "none.json"),
+        (f"{SMALL} --set noise_multiplier=0.1", 4, "over the target"),
+        (BY_DEGREE, 4, "by-degree"),
+    ],
+)
+def test_refusals(tacit: Tacit, made: Path, options: str, code: int, words: str) -> None:
+    found = tacit("plan " + options.replace("OWNERS", str(made / "owners.json")))
+    assert (found.code, found.out) == (code, "")
+    assert words in found.err
+    assert len(found.err.splitlines()) == 1
+
+
+def test_a_plan_that_is_not_one(tacit: Tacit, tmp_path: Path) -> None:
+    for name, text in {
+        "list": "- 1\n- 2\n", "broken": "a: [\n", "empty": "", "deep": "[" * 1500, "nul": "a: \0",
+    }.items():  # fmt: skip
+        (tmp_path / f"{name}.yml").write_text(text)
+        found = tacit("plan", tmp_path / f"{name}.yml")
+        assert (found.code, found.out) == (3, ""), name
+        assert len(found.err.splitlines()) == 1
+
+
+def test_a_graph_that_was_changed(tacit: Tacit, made: Path, tmp_path: Path) -> None:
+    graph = json.loads((made / "owners.json").read_text())
+    graph["users"][0] = "somebody else"
+    (tmp_path / "owners.json").write_text(json.dumps(graph))
+    assert tacit(f"plan {SMALL} --owners", tmp_path / "owners.json").code == 3

@@ -1,0 +1,227 @@
+"""The documentation is executed: what it shows works, and what it points to is there."""
+
+import doctest
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+import typer
+from typer.core import TyperGroup
+
+from tacit.cli import app, run
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+HELP = ROOT / "docs" / "commands.md"  # made from the commands themselves
+
+MAIL = """\
+sender,body,folder
+ann,"Write to bob@example.org, or call (212) 555-0147.",inbox
+bob,"It is bob@example.org, order ORD-4829-1137.",sent
+eve,Lunch at one?,inbox
+ann,"Thanks! Bob's order is ORD-4829-1137, due 3 May 2024.",sent
+"""
+
+
+def blocks(page: Path) -> list[tuple[str, str]]:
+    """The fenced blocks of a page: language and text."""
+    text = page.read_text(encoding="utf-8")
+    return re.findall(r"^```([a-z]*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def commands(page: Path) -> list[str]:
+    """The `tacit` command lines of a page's fenced blocks, in order, without remarks."""
+    lines = [line for language, text in blocks(page) if not language for line in text.splitlines()]
+    return [
+        line.partition(" # ")[0].removeprefix("tacit ").strip()
+        for line in lines
+        if line.startswith("tacit ") and page != HELP
+    ]
+
+
+def mentioned(page: Path) -> list[str]:
+    """The `tacit` commands that a page's prose and tables name, whole or in part."""
+    prose = re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+    return [re.sub(r"\s+", " ", line) for line in re.findall(r"`tacit ([a-z][^`]*)`", prose)]
+
+
+def named(pages: list[Path], of: object) -> list[pytest.ParameterSet]:
+    return [
+        pytest.param(line, id=f"{page.name}: {line}")
+        for page in pages
+        for line in of(page)  # type: ignore[operator]
+    ]
+
+
+def resolve(line: str) -> tuple[click.Command, list[str]]:
+    """The command that a line calls, and the arguments that are left for it."""
+    command: click.Command = typer.main.get_command(app)
+    words = shlex.split(line)
+    while isinstance(command, TyperGroup):
+        default = getattr(command, "default", "")
+        if words and words[0] in command.commands:
+            command = command.commands[words.pop(0)]
+        elif default and words:
+            command = command.commands[default]
+        else:
+            break
+    return command, words
+
+
+@pytest.mark.parametrize("line", named(PAGES, commands))
+def test_every_command_line_is_understood(line: str) -> None:
+    command, words = resolve(line)
+    assert not isinstance(command, TyperGroup)
+    # Parsed like a real call, and not carried out.
+    with command.make_context(command.name, words):
+        pass
+
+
+@pytest.mark.parametrize("line", named(PAGES, mentioned))
+def test_every_command_in_the_prose_exists(line: str) -> None:
+    command, words = resolve(line)
+    first = words[0] if words else "-"
+    assert not isinstance(command, TyperGroup) or first.startswith("-") or first == "..."
+    known = {name for parameter in command.params for name in parameter.opts}
+    known |= {name for parameter in command.params for name in parameter.secondary_opts}
+    assert {word for word in words if word.startswith("-")} <= known | {"--help"}
+
+
+def test_the_tour(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every command of the tour, in order, with an invented file where it wants one of yours."""
+    monkeypatch.chdir(tmp_path)
+    Path("mail.csv").write_text(MAIL)
+    lines = commands(ROOT / "docs" / "tour.md")
+    assert len(lines) >= 10
+    for line in lines:
+        assert run(shlex.split(line)) == 0, (line, capsys.readouterr().err)
+    shown = capsys.readouterr().out
+    assert "contradicted" in shown
+    assert {"c.jsonl", "mentions.html", "degrees.png", "my-tagger", "plan.yml"} <= {
+        path.name for path in tmp_path.iterdir()
+    }
+
+
+def test_five_minutes_with_your_own_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mail.csv").write_text(MAIL)
+    for line in commands(ROOT / "README.md"):
+        assert run(shlex.split(line)) == 0, (line, capsys.readouterr().err)
+    for name in ("mail.parquet", "mentions.html", "degrees.png", "owners.json"):
+        assert Path(name).stat().st_size
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "bob@example.org" in shown  # the entity that two users share
+    assert "What this plan promises" in shown
+
+
+# --- Python ----------------------------------------------------------------------------------
+
+
+def programs() -> list[pytest.ParameterSet]:
+    found = []
+    for page in PAGES:
+        texts = [text for language, text in blocks(page) if language == "python"]
+        whole = [text for text in texts if ">>>" not in text]
+        for number, text in enumerate(whole, 1):
+            marks = [pytest.mark.slow] if "train(" in text else []
+            found.append(pytest.param(text, id=f"{page.name}-{number}", marks=marks))
+    return found
+
+
+@pytest.mark.parametrize("program", programs())
+def test_every_program_runs(program: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    if '"DATA"' in program:
+        folder = request.getfixturevalue("data_dir").resolve()
+        program = program.replace('"DATA"', repr(str(folder)))
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True, stdout=sys.stderr)
+
+
+def test_the_program_of_the_readme_says_what_the_readme_says() -> None:
+    (program,) = (text for language, text in blocks(ROOT / "README.md") if language == "python")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "2\n"
+    assert "# 2" in program
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_dialog_gives_these_answers(page: Path) -> None:
+    found = doctest.testfile(str(page), module_relative=False, encoding="utf-8")
+    assert found.failed == 0
+
+
+# --- pages ---------------------------------------------------------------------------------
+
+
+def test_the_help_page_is_the_help() -> None:
+    # In a process of its own: it sets the width of the terminal for good.
+    environment = {k: v for k, v in os.environ.items() if k != "TACIT_DATA"}
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tools" / "commands.py"), "--check"],
+        capture_output=True, text=True, env=environment,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{done.stderr}; make it anew with python tools/commands.py"
+
+
+def anchor(heading: str) -> str:
+    """A heading's name in a link, as GitHub makes it."""
+    kept = re.sub(r"[^\w\- ]", "", heading.strip().lower())
+    return kept.replace(" ", "-")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    text = re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, place = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.is_file(), link
+        if place:
+            headings = re.findall(r"^#+ (.+)$", target.read_text("utf-8"), re.MULTILINE)
+            assert place in [anchor(heading) for heading in headings], link
+
+
+def test_every_page_is_reached_from_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text("utf-8")
+    assert [page.name for page in PAGES[1:] if f"(docs/{page.name})" not in readme] == []
+
+
+def test_every_file_that_the_docs_name_is_there() -> None:
+    for page in PAGES:
+        for name in re.findall(r"`((?:src|tests|docs|tools)/[\w./-]+)`", page.read_text("utf-8")):
+            assert (ROOT / name).exists(), f"{page.name} names {name}"
+
+
+# Words of the place where this was written mean nothing to whoever reads it.
+FOREIGN = re.compile(
+    r"/work\b|\bshared/|/tmp/\w+\.md|\bissues? ?#?\d|\B#\d+\b(?=.*\b(?:issue|fix(?:es)?)\b)"
+    r"|\b(?:this|last|next|previous|earlier|another|later) sessions?\b",
+    re.IGNORECASE,
+)
+SOURCES = [
+    path
+    for folder in ("docs", "src", "tools", "tests")
+    for path in sorted((ROOT / folder).rglob("*"))
+    if path.suffix in {".py", ".md", ".txt", ".jinja", ".html", ".yml"} and path != Path(__file__)
+]
+
+
+def test_the_project_speaks_of_itself_alone() -> None:
+    extra = [ROOT / name for name in ("README.md", "Makefile", "pyproject.toml", "constraints.txt")]
+    found = [
+        f"{path.relative_to(ROOT)}, line {number}"
+        for path in [*SOURCES, *extra]
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
+        if FOREIGN.search(line)
+    ]
+    assert found == []
