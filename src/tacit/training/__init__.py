@@ -1,0 +1,1 @@
+"""Learn from text: one loop; methods differ in who is drawn, what is bounded, and the noise."""

@@ -1,0 +1,113 @@
+"""A checkpoint: weights, optimizer and the place in the ledger, in one file that is whole or old.
+
+No state of a generator is in it. It is safetensors, so reading one runs no code.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from tacit.errors import DataError
+from tacit.files import whole_file
+
+NAME = "checkpoint.safetensors"
+
+
+@dataclass(frozen=True)
+class Place:
+    """How far a run is: phase, step done, entries in the ledger, steps averaged."""
+
+    phase: str
+    step: int
+    entries: int
+    averaged: int = 0
+
+
+def save_checkpoint(
+    folder: Path,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    average: dict[str, Tensor],
+    place: Place,
+) -> None:
+    """Write the trainable weights, the optimizer's tensors and the running average."""
+    tensors = {f"model/{n}": t for n, t in trainable(model).items()}
+    state = optimizer.state_dict()
+    numbers: dict[str, Any] = {}
+    for key, values in state["state"].items():
+        for name, value in values.items():
+            if isinstance(value, Tensor):
+                tensors[f"optimizer/{key}/{name}"] = value.detach().contiguous()
+            else:
+                numbers[f"{key}/{name}"] = value
+    tensors |= {f"average/{n}": t for n, t in average.items()}
+    about = json.dumps({"place": place.__dict__, "numbers": numbers})
+    with whole_file(folder / NAME) as draft:
+        save_file({n: t.clone() for n, t in tensors.items()}, draft, metadata={"tacit": about})
+
+
+def read_place(folder: Path) -> Place | None:
+    """How far the checkpoint of a folder is; None where there is none."""
+    if not (folder / NAME).exists():
+        return None
+    return Place(**_read(folder / NAME)[0]["place"])
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = json.loads(file.metadata()["tacit"])
+            Place(**about["place"])
+            return about, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, KeyError, TypeError, ValueError, OSError):
+        raise _not_ours(path) from None
+
+
+def _not_ours(path: Path) -> DataError:
+    return DataError(
+        f"{path} is not a checkpoint of this run; give another folder, or remove it to begin "
+        "again (what was spent stays in the ledger)."
+    )
+
+
+def load_checkpoint(
+    folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer
+) -> tuple[Place, dict[str, Tensor]]:
+    """Put a checkpoint back into model and optimizer."""
+    about, tensors = _read(folder / NAME)
+    place = Place(**about["place"])
+    try:
+        _fill(model, {n[6:]: t for n, t in tensors.items() if n.startswith("model/")})
+    except (KeyError, RuntimeError):
+        raise _not_ours(folder / NAME) from None
+    state: dict[int, dict[str, Any]] = {}
+    for name, tensor in tensors.items():
+        if name.startswith("optimizer/"):
+            _, key, slot = name.split("/", 2)
+            state.setdefault(int(key), {})[slot] = tensor
+    for name, value in about["numbers"].items():
+        key, slot = name.split("/", 1)
+        state.setdefault(int(key), {})[slot] = value
+    groups = optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict({"state": state, "param_groups": groups})
+    return place, {n[8:]: t for n, t in tensors.items() if n.startswith("average/")}
+
+
+def trainable(model: nn.Module) -> dict[str, Tensor]:
+    """The trainable parameters by name, each once."""
+    return {n: p.detach() for n, p in model.named_parameters() if p.requires_grad}
+
+
+def _fill(model: nn.Module, tensors: dict[str, Tensor]) -> None:
+    own = trainable(model)
+    if own.keys() != tensors.keys():
+        raise KeyError("other parameters")
+    with torch.no_grad():
+        for name, tensor in tensors.items():
+            own[name].copy_(tensor)

@@ -1,0 +1,143 @@
+"""The one training loop: gradient, update, checkpoint; it stops before a budget is exceeded."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from tacit.errors import PrivacyRefused
+from tacit.privacy.ledger import Ledger
+from tacit.training.checkpoints import (
+    Place,
+    load_checkpoint,
+    read_place,
+    save_checkpoint,
+    trainable,
+)
+from tacit.training.methods import Method, Seen
+from tacit.training.randomness import Chance
+from tacit.training.settings import OptimizerSettings
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What is told after a step; everything in `seen` is exact and must stay inside."""
+
+    phase: str
+    step: int
+    steps: int
+    seen: Seen
+    spent: str = ""
+
+
+@dataclass
+class Loop:
+    """A phase of training under way."""
+
+    model: nn.Module
+    method: Method
+    optimizer: torch.optim.Optimizer
+    settings: OptimizerSettings
+    steps: int
+    chance: Chance
+    phase: str = "train"
+    folder: Path | None = None
+    ledger: Ledger | None = None
+    checkpoint_every: int = 1
+    average: dict[str, Tensor] = field(default_factory=dict)
+    averaged: int = 0
+    done: int = 0
+
+    def resume(self) -> None:
+        """Go on where the last checkpoint is; charged steps after it are done again."""
+        if self.folder is not None and self._saved_phase() == self.phase:
+            place, self.average = load_checkpoint(self.folder, self.model, self.optimizer)
+            self.done, self.averaged = place.step, place.averaged
+
+    def behind(self) -> bool:
+        """Whether the checkpoint is of another, hence of a later, phase."""
+        return self._saved_phase() not in (None, self.phase)
+
+    def _saved_phase(self) -> str | None:
+        place = read_place(self.folder) if self.folder is not None else None
+        return place.phase if place is not None else None
+
+    def run(self, tell: Callable[[Progress], None] | None = None) -> str | None:
+        """Train to the end; if the budget ends first, the reason, and the model as it stands."""
+        self.model.train()
+        while self.done < self.steps:
+            step = self.done + 1
+            torch.manual_seed(self.chance.torch_seed("dropout", step))
+            try:
+                gradient, seen = self.method.gradient(step)
+            except PrivacyRefused as refused:
+                self._save()
+                return str(refused)
+            self._update(gradient, step)
+            self.done = step
+            if step % self.checkpoint_every == 0 or step == self.steps:
+                self._save()
+            if tell:
+                tell(Progress(self.phase, step, self.steps, seen))
+        return None
+
+    def finish(self) -> None:
+        """Put the averaged weights in place, where averaging was asked for."""
+        if self.averaged:
+            own = trainable(self.model)
+            with torch.no_grad():
+                for name, tensor in self.average.items():
+                    own[name].copy_(tensor)
+
+    def _update(self, gradient: dict[str, Tensor], step: int) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.settings.rate * factor(self.settings, step, self.steps)
+        for name, parameter in self.model.named_parameters():
+            if parameter.requires_grad:
+                parameter.grad = gradient.get(name)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.settings.average and step > self.steps * (1 - self.settings.average):
+            self.averaged += 1
+            for name, tensor in trainable(self.model).items():
+                mean = self.average.setdefault(name, torch.zeros_like(tensor))
+                mean.add_(tensor - mean, alpha=1 / self.averaged)
+
+    def _save(self) -> None:
+        if self.folder is not None:
+            entries = len(self.ledger) if self.ledger is not None else 0
+            place = Place(self.phase, self.done, entries, self.averaged)
+            save_checkpoint(self.folder, self.model, self.optimizer, self.average, place)
+
+
+def make_optimizer(model: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimizer:
+    """SGD, Adam or AdamW over the trainable parameters."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    if settings.name == "sgd":
+        return torch.optim.SGD(
+            parameters,
+            lr=settings.rate,
+            momentum=settings.momentum,
+            weight_decay=settings.weight_decay,
+        )
+    kind = torch.optim.Adam if settings.name == "adam" else torch.optim.AdamW
+    return kind(parameters, lr=settings.rate, weight_decay=settings.weight_decay)
+
+
+def factor(settings: OptimizerSettings, step: int, steps: int) -> float:
+    """The learning rate of a step over the given one.
+
+    >>> factor(OptimizerSettings(schedule="linear", warmup=2), 1, 10)
+    0.5
+    """
+    if step <= settings.warmup:
+        return step / settings.warmup
+    if settings.schedule == "constant":
+        return 1.0
+    share = (step - settings.warmup) / max(1, steps - settings.warmup)
+    if settings.schedule == "linear":
+        return max(0.0, 1.0 - share) + 1e-3
+    return 0.5 * (1 + math.cos(math.pi * share)) + 1e-3

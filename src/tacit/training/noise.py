@@ -1,0 +1,99 @@
+"""The only place where noise is added.
+
+`release` takes a bounded sum and nothing else, writes the ledger first, and takes the standard
+deviation from the event that it wrote: clip norm, noise and entry cannot drift apart.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+from math import frexp, ldexp
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tacit.errors import PrivacyRefused
+from tacit.privacy.events import AnyEvent, Flat, ReplaceOne, SampledGaussian, UserClip
+from tacit.privacy.ledger import Ledger
+from tacit.training.gradients import BoundedSum
+from tacit.training.randomness import Chance
+
+GRID_BITS = 10
+"""Released values are rounded to a multiple of about noise_std / 2^10."""
+
+_BLOCK = 1 << 20
+
+
+def release(
+    total: BoundedSum, event: AnyEvent, ledger: Ledger, chance: Chance, *, phase: str, step: int
+) -> dict[str, Tensor]:
+    """The sum with Gaussian noise on every coordinate, after the ledger has the event.
+
+    *Guarantee*: one unit moves the sum by at most `total.clip_norm`; the noise has standard
+    deviation `event.noise_multiplier * total.clip_norm`, drawn afresh and independently for every
+    coordinate. The result is rounded to a grid of about a thousandth of the noise, which is
+    post-processing: every cell holds thousands of single-precision numbers, so the uneven spacing
+    of floating-point noise, which attacks on its low bits use, does not show.
+    """
+    noise_std = _noise_std(total, event)
+    ledger.charge(event, phase=phase)
+    tensors = {name: tensor.detach().clone() for name, tensor in total.tensors.items()}
+    _add(tensors, noise_std, chance, step)
+    return tensors
+
+
+def _noise_std(total: BoundedSum, event: AnyEvent) -> float:
+    """The standard deviation that the event asks for, if the sum is bounded as the event says."""
+    match event:
+        case SampledGaussian() | ReplaceOne():
+            unit = "records" if event.unit == "tokens" else event.unit
+        case UserClip():
+            unit = "users"
+            if event.entity_share < 2 and total.record_clip is None:
+                raise PrivacyRefused(
+                    f"entity_share={event.entity_share:g} needs records clipped before users are; "
+                    "this sum clips users only."
+                )
+        case Flat():
+            unit = "records"
+        case _:
+            raise PrivacyRefused(f"The event '{event.event}' adds no noise to a sum.")
+    if total.unit != unit:
+        raise PrivacyRefused(
+            f"The sum bounds {total.unit}, and the event '{event.event}' speaks of {unit}."
+        )
+    return event.noise_multiplier * total.clip_norm
+
+
+def _add(tensors: dict[str, Tensor], noise_std: float, chance: Chance, step: int) -> None:
+    """Noise and rounding in place, block by block on all cores, a stream for each block."""
+    if noise_std == 0:
+        return
+    blocks = [
+        (tensor.view(-1), start)
+        for tensor in tensors.values()
+        for start in range(0, tensor.numel(), _BLOCK)
+    ]
+    streams = chance.streams("noise", step, len(blocks))
+    grid = _grid(noise_std)
+
+    def fill(job: tuple[tuple[Tensor, int], np.random.Generator]) -> None:
+        (flat, start), rng = job
+        part = flat[start : start + _BLOCK]
+        single = part.dtype == torch.float32
+        noise: NDArray = rng.standard_normal(part.numel(), dtype=np.float32 if single else float)
+        part.add_(torch.from_numpy(noise), alpha=noise_std)
+        part.div_(grid).round_().mul_(grid)
+
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+        list(pool.map(fill, zip(blocks, streams, strict=True)))
+
+
+def _grid(noise_std: float) -> float:
+    """A power of two at or below noise_std / 2^GRID_BITS.
+
+    >>> _grid(1.0) == 2.0**-10, _grid(1.5) == 2.0**-10, _grid(3.0) == 2.0**-9
+    (True, True, True)
+    """
+    _, exponent = frexp(noise_std)
+    return ldexp(1.0, exponent - 1 - GRID_BITS)

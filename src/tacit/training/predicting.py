@@ -1,0 +1,39 @@
+"""What a trained model answers to a text."""
+
+from typing import Any
+
+import numpy as np
+from torch import nn
+from transformers import PreTrainedTokenizerBase
+
+from tacit.corpus import Corpus
+from tacit.training.generating import complete, next_words
+from tacit.training.tagging import Tagging
+from tacit.training.tasks import Classification, Regression, Task
+
+
+def answer(
+    model: nn.Module,
+    tokenizer: PreTrainedTokenizerBase,
+    task: Task,
+    text: str,
+    *,
+    words: int,
+    choices: int,
+) -> dict[str, Any]:
+    """Next tokens with probabilities and the likeliest completion; or labels; or tags."""
+    if isinstance(task, Tagging):
+        return {"tags": [list(pair) for pair in task.tag(model, tokenizer, text)]}
+    if isinstance(task, Classification | Regression):
+        corpus = Corpus.from_records([{"id": "0", "text": text}])
+        examples = task.encode(corpus, tokenizer, context=512, training=False)
+        found = task.predict(model, examples)[0]
+        if isinstance(task, Regression):
+            return {"value": float(found)}
+        ranked = sorted(zip(task.labels, found.tolist(), strict=True), key=lambda p: -p[1])
+        return {"class": ranked[0][0], "probabilities": [list(p) for p in ranked[:choices]]}
+    added = complete(
+        model, tokenizer, text, tokens=words, temperature=0, rng=np.random.default_rng(0)
+    )
+    likely = next_words(model, tokenizer, text, top=choices)
+    return {"next": [list(pair) for pair in likely], "completion": text + added}

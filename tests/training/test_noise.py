@@ -1,0 +1,94 @@
+"""Noise: as much as the event says, fresh every time, and never without its entry."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import nn
+
+from tacit.errors import PrivacyRefused
+from tacit.privacy.events import Flat, NotPrivate, SampledGaussian, UserClip
+from tacit.privacy.ledger import Ledger, read_ledger
+from tacit.training.gradients import BoundedSum, ClippedSums
+from tacit.training.noise import release
+from tacit.training.randomness import Chance
+
+EVENT = SampledGaussian(unit="users", rate=0.1, noise_multiplier=3.0)
+
+
+def empty_sum(clip_norm: float = 0.5, record_clip: float | None = None) -> BoundedSum:
+    """The sum over a draw in which nobody came: exactly zero."""
+    sums = ClippedSums(nn.Linear(300, 200))
+    return sums.users(
+        lambda batch: batch["x"].sum(1), [], clip_norm=clip_norm, record_clip=record_clip, units=0
+    )
+
+
+def released(ledger: Ledger, chance: Chance, step: int = 1, **options: float) -> np.ndarray:
+    out = release(empty_sum(**options), EVENT, ledger, chance, phase="train", step=step)
+    return torch.cat([t.reshape(-1) for t in out.values()]).numpy()
+
+
+def test_noise_is_gaussian_with_the_declared_deviation(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "ledger.jsonl", {}) as ledger:
+        noise = released(ledger, Chance(3))
+    wanted = 3.0 * 0.5  # noise multiplier times clip norm: not its square, not the multiplier
+    assert noise.std() == pytest.approx(wanted, rel=0.02)
+    assert abs(noise.mean()) < 5 * wanted / np.sqrt(len(noise))
+    assert stats.kstest(noise / wanted, "norm").pvalue > 1e-3
+    assert np.abs(noise).max() > 3.5 * wanted  # tails are there
+
+
+def test_noise_differs_between_coordinates_steps_and_runs(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "ledger.jsonl", {}) as ledger:
+        first, second = released(ledger, Chance(3), 1), released(ledger, Chance(3), 2)
+        third, fourth = released(ledger, Chance(), 1), released(ledger, Chance(), 1)
+    halves = np.split(first[: len(first) // 2 * 2], 2)
+    for a, b in [(first, second), (third, fourth), (halves[0], halves[1])]:
+        assert abs(np.corrcoef(a, b)[0, 1]) < 5 / np.sqrt(len(a))
+
+
+def test_every_release_has_its_entry_first(tmp_path: Path) -> None:
+    def none_allowed(releases: dict, event: object) -> None:
+        raise PrivacyRefused("over the budget")
+
+    with Ledger(tmp_path / "a" / "ledger.jsonl", {}) as ledger:
+        for step in range(4):
+            released(ledger, Chance(), step)
+    assert read_ledger(tmp_path / "a" / "ledger.jsonl").releases() == {EVENT: 4}
+    with Ledger(tmp_path / "b" / "ledger.jsonl", {}, allows=none_allowed) as ledger:
+        with pytest.raises(PrivacyRefused):
+            released(ledger, Chance())
+        assert len(ledger) == 0
+
+
+def test_a_sum_of_other_units_is_refused(tmp_path: Path) -> None:
+    user_clip = UserClip(user_rate=0.1, users_per_entity=2, entity_share=0.5, noise_multiplier=1.0)
+    events = [
+        SampledGaussian(unit="records", rate=0.1, noise_multiplier=1.0),
+        Flat(record_rate=0.1, records_per_user=1, records_per_entity=1, noise_multiplier=1.0),
+        NotPrivate(what="plain"),
+        user_clip,  # its share needs records clipped first, and this sum has none
+    ]
+    with Ledger(tmp_path / "ledger.jsonl", {}) as ledger:
+        for event in events:
+            with pytest.raises(PrivacyRefused):
+                release(empty_sum(), event, ledger, Chance(), phase="train", step=1)
+        assert len(ledger) == 0
+        release(empty_sum(record_clip=0.25), user_clip, ledger, Chance(), phase="train", step=1)
+
+
+def test_nothing_but_a_bounded_sum_can_be_made() -> None:
+    with pytest.raises(TypeError, match="ClippedSums"):
+        BoundedSum({}, 1.0, "users", None, 0, 0, 0)
+
+
+def test_released_values_lie_on_a_coarse_grid(tmp_path: Path) -> None:
+    """The low bits of floating-point noise, which attacks read, are rounded away."""
+    with Ledger(tmp_path / "ledger.jsonl", {}) as ledger:
+        noise = released(ledger, Chance()).astype(float)
+    grid = 2.0**-10  # noise_std is 1.5
+    assert np.array_equal(noise, np.round(noise / grid) * grid)
+    assert len(np.unique(noise)) > 1000

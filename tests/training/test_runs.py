@@ -1,0 +1,227 @@
+"""Runs end to end, on a small LSTM and generated dialogs: promise, resume, refusals."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+from tacit.corpora import customersim
+from tacit.detecting import detect
+from tacit.detecting.mentions import write_lines
+from tacit.errors import PrivacyRefused, TacitError, UsageError
+from tacit.privacy.events import NotPrivate
+from tacit.privacy.ledger import read_ledger
+from tacit.training import runs
+from tacit.training.loop import Progress
+from tacit.training.settings import Run, read_run, run_yaml
+from tacit.verifying import verify
+from tacit.writing import write
+
+USERS = {"protect": "users", "epsilon": 8, "steps": 3, "user_rate": 0.3, "users": 50}
+BOTH = {"protect": "users+entities", "epsilon": 8, "steps": 3, "user_rate": 0.3, "clip_norm": 0.5}
+RECORDS = {"protect": "records", "epsilon": 8, "steps": 3, "record_rate": 0.1, "records": 120}
+FLAT = {
+    "protect": "users+entities", "mechanism": "flat", "epsilon": 20, "steps": 3,
+    "record_rate": 0.2, "records_per_user": 2, "records_per_entity": 2,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("data")
+    corpus = customersim.generate(120, 3)
+    write(corpus, folder / "c.jsonl")
+    write_lines(folder / "m.jsonl", detect(corpus, "given", kinds=["PERSON", "PII"]).mentions)
+    return {
+        "corpus": str(folder / "c.jsonl"),
+        "mentions": str(folder / "m.jsonl"),
+        "model": {"kind": "lstm", "config": {"embedding_size": 8, "hidden_size": 8, "layers": 1}},
+        "tokenizer": {"size": 400},
+        "context": 24,
+        "seed": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    "plan", [USERS, BOTH, RECORDS, FLAT], ids=["users", "both", "records", "flat"]
+)
+def test_a_private_run_keeps_its_promise_on_paper(
+    tmp_path: Path, base: dict[str, Any], plan: dict[str, Any]
+) -> None:
+    seen: list[Progress] = []
+    done = runs.train(Run(**base, plan=plan), tmp_path / "run", tell=seen.append)
+    assert [c.what for c in verify(tmp_path / "run") if not c.ok] == []
+    assert done.certificate.standing == "heuristic"  # a fixed seed promises nothing
+    assert "With unpredictable randomness" in done.certificate.sentence
+    assert done.certificate.epsilon <= plan["epsilon"]
+    assert [at.step for at in seen] == [1, 2, 3]
+    assert seen[-1].spent.startswith("epsilon <=")
+    assert len(read_ledger(tmp_path / "run" / "ledger.jsonl").entries) == 3
+    assert (
+        done.metrics["parameters"] == {"moved": 5, "unmoved": 0}
+        or done.metrics["parameters"]["unmoved"] == 0
+    )
+    assert "Not for release" in (tmp_path / "run" / "certificate.md").read_text()
+
+
+@pytest.mark.parametrize("method", ["plain", "deidentify"])
+def test_a_run_without_promise_says_so(tmp_path: Path, base: dict[str, Any], method: str) -> None:
+    done = runs.train(Run(**base, method=method, steps=3), tmp_path / "run")
+    assert done.certificate.standing == "heuristic"
+    assert "Nothing is promised" in done.certificate.sentence
+    assert [c.what for c in verify(tmp_path / "run") if not c.ok] == []
+    (event,) = read_ledger(tmp_path / "run" / "ledger.jsonl").releases()
+    assert isinstance(event, NotPrivate)
+
+
+class Kill(Exception):
+    pass
+
+
+def test_killed_and_resumed_equals_uninterrupted(tmp_path: Path, base: dict[str, Any]) -> None:
+    """A real process is killed between steps; the weights come out the same (fixed seed)."""
+    run = Run(**base, plan=BOTH | {"steps": 5}, optimizer={"momentum": 0.9, "average": 0.5})
+    whole = runs.train(run, tmp_path / "whole")
+    (tmp_path / "run.yml").write_text(run_yaml(run))
+    code = (
+        "import os, signal, sys; from pathlib import Path;"
+        "from tacit.training import runs; from tacit.training.settings import read_run;"
+        "die = lambda at: at.step == 3 and os.kill(os.getpid(), signal.SIGKILL);"
+        "runs.train(read_run(Path(sys.argv[1])), Path(sys.argv[2]), tell=die)"
+    )
+    killed = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "run.yml"), str(tmp_path / "cut")], check=False
+    )
+    assert killed.returncode == -signal.SIGKILL
+    cut = runs.resume(tmp_path / "cut")
+    one, other = (load_file(t.folder / "model.safetensors") for t in (whole, cut))
+    assert one.keys() == other.keys()
+    assert all(bool((one[name] == other[name]).all()) for name in one)
+    assert cut.certificate.epsilon == whole.certificate.epsilon
+    assert [c.what for c in verify(tmp_path / "cut") if not c.ok] == []
+
+
+def test_a_step_in_flight_is_charged_again(tmp_path: Path, base: dict[str, Any]) -> None:
+    """Killed after the charge and before the checkpoint: the entry stays, the step is redone."""
+    plan = USERS | {"epsilon": 30, "noise_multiplier": 3.0}
+    run = Run(**base | {"seed": None}, plan=plan)
+
+    def stop(at: Progress) -> None:
+        if at.step == 2:
+            checkpoint = tmp_path / "run" / "checkpoint.safetensors"
+            checkpoint.write_bytes(saved[0])  # as if step 2's checkpoint had not been written
+            raise Kill
+        saved.append((tmp_path / "run" / "checkpoint.safetensors").read_bytes())
+
+    saved: list[bytes] = []
+    with pytest.raises(Kill):
+        runs.train(run, tmp_path / "run", tell=stop)
+    done = runs.resume(tmp_path / "run")
+    entries = read_ledger(tmp_path / "run" / "ledger.jsonl").entries
+    assert len(entries) == 4  # three steps, one of them charged twice
+    assert done.certificate.ledger_entries == 4
+
+
+def test_training_stops_before_the_budget_is_exceeded(tmp_path: Path, base: dict[str, Any]) -> None:
+    run = Run(**base, plan=USERS | {"steps": 4})
+    with pytest.raises(Kill):
+        runs.train(run, tmp_path / "run", tell=_kill_at(2))
+    (tmp_path / "run" / "checkpoint.safetensors").unlink()  # all steps must be done again
+    done = runs.resume(tmp_path / "run")
+    assert done.stopped is not None
+    assert "over the budget" in done.stopped
+    assert done.certificate.epsilon <= 8
+    assert [c.what for c in verify(tmp_path / "run") if not c.ok] == []
+
+
+def _kill_at(step: int) -> Any:
+    def tell(at: Progress) -> None:
+        if at.step == step:
+            raise Kill
+
+    return tell
+
+
+def test_resuming_is_refused_when_something_changed(tmp_path: Path, base: dict[str, Any]) -> None:
+    run = Run(**base, plan=USERS)
+    with pytest.raises(Kill):
+        runs.train(run, tmp_path / "run", tell=_kill_at(1))
+    with pytest.raises(UsageError, match="not empty"):
+        runs.train(run, tmp_path / "run")
+    good = (tmp_path / "run" / "run.yml").read_text()
+    (tmp_path / "run" / "run.yml").write_text(good.replace("context: 24", "context: 25"))
+    with pytest.raises(PrivacyRefused, match="another plan, corpus or run"):
+        runs.resume(tmp_path / "run")
+    (tmp_path / "run" / "run.yml").write_text(good)
+    plan = (tmp_path / "run" / "plan.yml").read_text()
+    (tmp_path / "run" / "plan.yml").write_text(plan.replace("epsilon: 8", "epsilon: 9"))
+    with pytest.raises(PrivacyRefused, match="another plan, corpus or run"):
+        runs.resume(tmp_path / "run")
+    (tmp_path / "run" / "plan.yml").write_text(plan)
+    corpus = Path(base["corpus"])
+    text = corpus.read_text()
+    try:
+        corpus.write_text(text.replace("Hello", "Hullo"))
+        with pytest.raises(PrivacyRefused, match="another plan, corpus or run"):
+            runs.resume(tmp_path / "run")
+    finally:
+        corpus.write_text(text)
+    assert runs.resume(tmp_path / "run").stopped is None
+
+
+def test_evaluate_and_predict(tmp_path: Path, base: dict[str, Any]) -> None:
+    runs.train(Run(**base, plan=USERS), tmp_path / "run")
+    scores = runs.evaluate(tmp_path / "run", "test")
+    assert scores["trigram_perplexity"] < scores["unigram_perplexity"]
+    assert scores["perplexity"] > 1
+    found = runs.predict(tmp_path / "run", "my order number is", words=3)
+    assert len(found["next"]) == 5
+    assert found["completion"].startswith("my order number is")
+
+
+def test_a_public_start_is_recorded_and_free(tmp_path: Path, base: dict[str, Any]) -> None:
+    public = tmp_path / "public.jsonl"
+    write(customersim.generate(40, 99), public)
+    start = {"corpus": str(public), "steps": 4, "batch": 8}
+    done = runs.train(Run(**base, plan=USERS, pretrain=start), tmp_path / "run")
+    assert done.certificate.phases == {"pretrain": 1, "train": 3}
+    assert any("public corpus public.jsonl" in line for line in done.certificate.assumptions)
+    assert [c.what for c in verify(tmp_path / "run") if not c.ok] == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"plan": {"protect": "users"}}, "needs epsilon"),
+        ({"plan": USERS | {"users": None}}, "public denominator"),
+        ({"plan": BOTH, "mentions": None}, "needs mentions"),
+        ({"method": "plain"}, "needs steps"),
+        ({"method": "plain", "steps": 3, "plan": USERS}, "takes no plan"),
+        ({"plan": USERS, "modle": 1}, "did you mean 'model'"),
+        ({"plan": USERS, "model": {"kind": "folder"}}, "needs model.folder"),
+        ({"plan": USERS, "model": {"kind": "folder", "folder": "/nowhere"}}, "nowhere"),
+        ({"plan": BOTH | {"entity_rate": 0.5}}, "entity_rate"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_first(
+    tmp_path: Path, base: dict[str, Any], changes: dict[str, Any], expected: str
+) -> None:
+    fields = {k: v for k, v in (base | changes).items() if v is not None}
+    if isinstance(fields.get("plan"), dict):
+        fields["plan"] = {k: v for k, v in fields["plan"].items() if v is not None}
+    with pytest.raises(TacitError, match=expected):
+        runs.train(Run(**fields), tmp_path / "run")
+
+
+def test_settings_survive_a_file(tmp_path: Path, base: dict[str, Any]) -> None:
+    run = Run(**base, plan=USERS)
+    (tmp_path / "run.yml").write_text(run_yaml(run))
+    assert read_run(tmp_path / "run.yml") == run
+    changed = read_run(tmp_path / "run.yml", {"plan.epsilon": 2, "optimizer.rate": 0.5})
+    assert changed.plan["epsilon"] == 2
+    assert json.loads(changed.model_dump_json())["optimizer"]["rate"] == 0.5
