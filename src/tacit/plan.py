@@ -72,7 +72,11 @@ class Plan(BaseModel):
         tuple[str, ...] | None, Field(description="Kinds of entities to protect; all if not given.")
     ] = None
     entity_list: Annotated[
-        str | None, Field(description="A file of entity names, one a line, to protect only those.")
+        str | None,
+        Field(
+            description="A file of entity names or ids, one a line: only those are protected. A "
+            "run's plan holds a keyed digest of it instead."
+        ),
     ] = None
     steps: Annotated[int, Field(ge=1, le=10**9)]
     user_rate: Annotated[Rate | None, Field(description="Chance of a user to be in a step.")] = None
@@ -102,6 +106,13 @@ class Plan(BaseModel):
     ] = None
     records_per_entity: Annotated[
         Cap | None, Field(description="Cap on the records of one entity; needed by flat.")
+    ] = None
+    records_per_step: Annotated[
+        Cap | None,
+        Field(
+            description="A drawn user gives at most so many records in a step, chosen afresh by "
+            "coins; all of them if not given."
+        ),
     ] = None
     segments: Annotated[
         Cap, Field(description="Cap on the sensitive segments of one record (selective).")
@@ -274,8 +285,16 @@ def _problems(plan: Plan) -> list[str]:
     if not entities and plan.records_per_user is not None:
         found.append(
             f"records_per_user drops records by a rule over the whole graph, and protect="
-            f"{plan.protect} does not hold the graph fixed; leave it out."
+            f"{plan.protect} does not hold the graph fixed; leave it out"
+            + (", or give records_per_step." if plan.protect == "users" else ".")
         )
+    if plan.records_per_step is not None and not _by_user(plan):
+        found.append(
+            f"records_per_step is about drawn users, and protect={plan.protect} here draws "
+            "records; leave it out."
+        )
+    if plan.entity_list is not None and not entities:
+        found.append(f"entity_list is about entities; protect={plan.protect} needs none.")
     if plan.protect in plan.targets:
         found.append(f"targets repeats {plan.protect}, which epsilon is for; give one of the two.")
     if plan.users is not None and plan.delta > 1 / plan.users:

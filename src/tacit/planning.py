@@ -220,6 +220,10 @@ def _mechanics(plan: Plan) -> str:
             f"{plan.records_per_user_entity} record(s) that name one entity, so that an entity "
             f"moves a user by at most {plan.entity_share:g} of the clip norm."
         )
+    if plan.records_per_step is not None:
+        lines.append(
+            f"A drawn user gives at most {plan.records_per_step:,} records, chosen afresh by coins."
+        )
     if plan.caps:
         caps = ", ".join(f"{name.replace('_', ' ')} {cap}" for name, cap in plan.caps.items())
         lines.append(f"Caps on the owner graph: {caps} (seed {plan.seed}).")

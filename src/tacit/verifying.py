@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
+from inspect import signature
 from pathlib import Path
 
 from tacit.errors import TacitError
@@ -18,6 +19,8 @@ from tacit.privacy.certificate import (
 )
 from tacit.privacy.events import NotPrivate, Public
 from tacit.privacy.ledger import Books, read_ledger
+from tacit.privacy.local import is_local
+from tacit.privacy.published import PublishedPrice, uedp_claim, uedp_release
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,10 @@ class Check:
 def verify(run: Path) -> list[Check]:
     """Everything that can be checked about a run folder; a mismatch is a check that is not ok."""
     run = Path(run)
+    if is_local(run / "certificate.json"):
+        from tacit.verifying_sanitized import verify_sanitized
+
+        return verify_sanitized(run)
     checks: list[Check] = []
     certificate = _try(checks, "certificate", lambda: read_certificate(run / "certificate.json"))
     books = _try(checks, "ledger chain", lambda: read_ledger(run / "ledger.jsonl"))
@@ -92,7 +99,7 @@ def _plan_checks(
         yield Check(name, books.about.get(name) == said, "as in the ledger's first line")
     if plan is None:
         none = books.about.get("plan") is None and not certificate.plan_digest
-        yield Check("plan", none, "none: nothing was promised" if none else "missing")
+        yield Check("plan", none, "none: no target was set" if none else "missing")
         return
     same = plan.digest() == certificate.plan_digest == books.about.get("plan")
     yield Check("plan digest", same, "plan, certificate and ledger agree" if same else "differs")
@@ -136,6 +143,11 @@ def _recomputed(certificate: Certificate, books: Books, plan: Plan | None) -> It
     yield Check("units", not missing, ", ".join(certificate.costs) or "none")
     if missing:
         return
+    claim = _claim(certificate, books)
+    if certificate.published is not None:
+        fits = claim is not None and plan is None
+        detail = "recomputed from the ledger" if fits else "is not a claim about these releases"
+        yield Check("published claim", fits, detail)
     fresh = issue(
         books,
         protect=protect,
@@ -147,6 +159,7 @@ def _recomputed(certificate: Certificate, books: Books, plan: Plan | None) -> It
         data=made.data,
         randomness=made.randomness,
         by_degree=plan.by_degree if plan else None,
+        published=claim,
         context=certificate.context,
         weights=certificate.weights,
     )
@@ -158,7 +171,9 @@ def _recomputed(certificate: Certificate, books: Books, plan: Plan | None) -> It
     for unit, target in limits.items():
         epsilon = float(fresh.costs[unit].epsilon)
         yield Check(f"target for {unit}", epsilon <= target, f"{epsilon:.4g} of {target:g}")
-    if plan is None:
+    if certificate.published is not None:
+        yield Check("published figure", fresh.published == certificate.published, "as recomputed")
+    elif plan is None:
         none = all(cost.epsilon == "infinity" for cost in fresh.costs.values())
         yield Check("no plan, no promise", none, "nothing is promised" if none else "no plan")
     for name in ("standing", "sentence", "assumptions", "not_covered"):
@@ -166,6 +181,26 @@ def _recomputed(certificate: Certificate, books: Books, plan: Plan | None) -> It
         yield Check(
             name.replace("_", " "), fits, "as recomputed" if fits else "differs from what holds"
         )
+
+
+def _claim(certificate: Certificate, books: Books) -> PublishedPrice | None:
+    """The published claim, made again for what the ledger holds; None if it is about other things.
+
+    It has to describe every release that is not public, in number and kind.
+    """
+    said = certificate.published
+    if said is None or said.get("method") != "uedp":
+        return None
+    try:
+        details = {n: said["details"][n] for n in ("user_rate", "holders", "entity_rule", "noise")}
+        inputs = {**said["inputs"], **details}
+        steps = inputs.pop("steps")
+        claim = uedp_claim(steps=steps, delta=certificate.delta, **inputs)
+        event = uedp_release(**{n: inputs[n] for n in signature(uedp_release).parameters})
+    except (KeyError, TypeError, AttributeError, TacitError):
+        return None
+    executed = {e: n for e, n in books.releases().items() if not isinstance(e, Public)}
+    return claim if executed == {event: steps} else None
 
 
 def _compare(unit: str, certified: Cost, found: Cost, same_code: bool) -> Check:

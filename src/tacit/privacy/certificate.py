@@ -25,7 +25,8 @@ from tacit.files import whole_file
 from tacit.privacy.accounting import Price, adversary_gain, price
 from tacit.privacy.events import Unit
 from tacit.privacy.ledger import Books
-from tacit.privacy.wording import STANDINGS, assumptions, guarantee, not_covered
+from tacit.privacy.published.claims import PublishedPrice
+from tacit.privacy.wording import STANDINGS, assumptions, claimed, guarantee, not_covered
 
 Standing = Literal["proved", "published", "heuristic", "broken"]
 Randomness = Literal["system", "fixed seed"]
@@ -83,6 +84,8 @@ class Certificate(_Frozen):
     context: dict[str, Any]
     weights: dict[str, str]
     provenance: Provenance
+    published: dict[str, Any] | None = None
+    """What a paper claims for the same releases, where the method is a paper's."""
 
     @property
     def epsilon(self) -> float:
@@ -106,24 +109,32 @@ def issue(
     data: str,
     randomness: Randomness,
     by_degree: int | None = None,
+    published: PublishedPrice | None = None,
     context: Mapping[str, Any] | None = None,
     weights: Mapping[str, str] | None = None,
 ) -> Certificate:
     """The certificate for what a ledger says was released.
 
     `context` holds what else the reader must know (graph, vocabulary, detectors and their measured
-    recall); `data` is a commitment, not a digest; `by_degree` as in `wording.guarantee`.
+    recall); `data` is a commitment, not a digest; `by_degree` as in `wording.guarantee`. With a
+    `published` claim the standing is that claim's, and what is proved stands beside it: the costs
+    are computed from the ledger all the same.
     """
     releases = books.releases()
     costs = {unit: _cost(price(releases, unit, delta, fresh=True), books) for unit in units}
     main = costs[protect]
     epsilon = float(main.epsilon)
     sentence = guarantee(protect, main.adjacency, epsilon, delta, by_degree)
-    proved = math.isfinite(epsilon) and randomness == "system"
+    standing: Standing = "heuristic"
+    if math.isfinite(epsilon) and randomness == "system":
+        standing = "proved"
+    if published is not None:
+        standing = published.standing
+        sentence = claimed(published.source, published.epsilon[protect], delta, sentence)
     if randomness == "fixed seed":
         sentence = f"{NOT_FOR_RELEASE} With unpredictable randomness it would be: {sentence}"
     return Certificate(
-        standing="proved" if proved else "heuristic",
+        standing=standing,
         protect=protect,
         sentence=sentence,
         delta=delta,
@@ -133,7 +144,7 @@ def issue(
         ledger_digest=books.digest,
         ledger_entries=len(books.entries),
         phases={phase: sum(books.releases(phase).values()) for phase in books.phases()},
-        assumptions=tuple(assumptions(releases, by_degree)),
+        assumptions=tuple(assumptions(releases, by_degree, capped=published is None)),
         not_covered=tuple(not_covered(releases, by_degree)),
         context=dict(context or {}),
         weights=dict(weights or {}),
@@ -145,7 +156,16 @@ def issue(
             randomness=randomness,
             created=datetime.now(UTC).strftime("%Y-%m-%d"),
         ),
+        published=_claim(published),
     )
+
+
+def _claim(published: PublishedPrice | None) -> dict[str, Any] | None:
+    if published is None:
+        return None
+    fields = published.as_dict()
+    fields["epsilon"] = {unit: _finite(value) for unit, value in fields["epsilon"].items()}
+    return json.loads(json.dumps(fields))
 
 
 def _cost(found: Price, books: Books) -> Cost:
@@ -266,6 +286,7 @@ def render(certificate: Certificate) -> str:
         if c.provenance.randomness == "fixed seed"
         else []
     )  # fmt: skip
+    beside = _published_lines(c.published) if c.published else []
     context = [f"- {name}: {_text(value)}" for name, value in c.context.items()] or ["- nothing"]
     lines = [
         "# Privacy certificate",
@@ -280,6 +301,7 @@ def render(certificate: Certificate) -> str:
         "|---|---|---|---|---|---|",
         *rows,
         "",
+        *beside,
         "## What is assumed",
         "",
         *[f"- {line}" for line in c.assumptions],
@@ -310,6 +332,18 @@ def render(certificate: Certificate) -> str:
         *[f"- {name}: `{digest}`" for name, digest in c.weights.items()],
     ]
     return "\n".join(lines) + "\n"
+
+
+def _published_lines(claim: Mapping[str, Any]) -> list[str]:
+    figures = ", ".join(f"{_shown(value)} for {unit}" for unit, value in claim["epsilon"].items())
+    bound = "It is a bound." if claim["is_bound"] else f"It is not a bound: {claim['why_not']}"
+    return [
+        "## What is claimed elsewhere",
+        "",
+        f"{claim['source']}: epsilon {figures}. {bound} The table above has what is proved for "
+        "exactly what was released.",
+        "",
+    ]
 
 
 def _shown(value: float | str) -> str:

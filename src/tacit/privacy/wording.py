@@ -82,6 +82,15 @@ def guarantee(
     )
 
 
+def claimed(source: str, epsilon: float, delta: float, proved: str) -> str:
+    """A paper's claim, and what is proved of the same releases."""
+    figure = f"epsilon {epsilon:.4g}" if math.isfinite(epsilon) else "no finite epsilon"
+    return (
+        f"{source}, claims {figure} at delta {delta:.4g}; that is not a bound and is not what is "
+        f"promised. Proved, for exactly what was released: {proved}"
+    )
+
+
 def _up(epsilon: float) -> str:
     """Epsilon in four digits, rounded up: what is printed must not promise more.
 
@@ -153,8 +162,10 @@ def _about_tokens(event: AnyEvent) -> bool:
     return False
 
 
-def assumptions(events: Iterable[AnyEvent], by_degree: int | None = None) -> list[str]:
-    """What must be true for the guarantee to hold."""
+def assumptions(
+    events: Iterable[AnyEvent], by_degree: int | None = None, *, capped: bool = True
+) -> list[str]:
+    """What must be true for the guarantee to hold; `capped` is false where no cap was enforced."""
     events = list(events)
     hidden = "" if any(isinstance(e, Selective) for e in events) else ", and never shown"
     found = [
@@ -167,6 +178,13 @@ def assumptions(events: Iterable[AnyEvent], by_degree: int | None = None) -> lis
         found += [
             "No record was dropped because of what other records hold, and each user's weight "
             "depends on that user alone.",
+            "Users and entities are what the owner graph says they are.",
+        ]
+    elif not capped:
+        most = max((e.users_per_entity for e in events if isinstance(e, UserClip)), default=0)
+        found += [
+            f"No entity is in more than {most:,} users of the owner graph, on which nothing was "
+            "capped; that number, the weights and the denominators were counted there.",
             "Users and entities are what the owner graph says they are.",
         ]
     elif any(isinstance(e, UserClip | Flat) for e in events):

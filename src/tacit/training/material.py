@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -18,10 +19,15 @@ from tacit.owners import Owners
 from tacit.plan import Plan
 from tacit.planning import apply_caps
 from tacit.reading import read
+from tacit.training.focusing import Focus
 from tacit.training.settings import Run
 from tacit.training.tasks import Examples
 
 Rows = NDArray[np.int64]
+
+_STRETCH, _WORTHWHILE = 1.5, 16
+_KEPT_ASIDE = 1 << 25
+"""Numbers that gradients kept aside may take: 128 MiB in single precision."""
 
 
 @dataclass(frozen=True)
@@ -62,28 +68,35 @@ def mentions_of(run: Run, corpus: Corpus) -> list[Mention]:
 
 
 def prepare(
-    examples: Examples, corpus: Corpus, mentions: Sequence[Mention], plan: Plan | None
+    examples: Examples,
+    corpus: Corpus,
+    mentions: Sequence[Mention],
+    plan: Plan | None,
+    focus: Focus | None = None,
 ) -> Material:
-    """Who owns what, and what the plan's caps keep of it."""
+    """Who owns what, and what the plan's caps keep of it.
+
+    Without a plan nothing is capped; the graph is made where a `focus` says what an entity is.
+    """
     if len(examples) == 0:
         raise DataError("There is no record to train on.")
     everything = np.arange(len(examples))
+    if plan is None and focus is not None:
+        owners = focus.owners(corpus, mentions)
+        return Material(examples, everything, _by_user(examples, everything), owners, None)
     if plan is None or plan.protect in ("records", "tokens"):
         return Material(examples, everything, _by_user(examples, everything), None, None)
     corpus.need_users()
-    owners = bounded = None
+    graph = bounded = None
     kept = everything
-    if plan.caps or "entities" in plan.protect:
-        own = set(corpus.column("id").to_pylist())
-        owners = Owners.from_mentions(
-            corpus, [m for m in mentions if m.record in own], kinds=plan.kinds
-        )
-        bounded = apply_caps(plan, owners)
-        _need_caps(owners, bounded, plan)
+    if "entities" in plan.protect:
+        graph = (focus or Focus(plan.kinds)).owners(corpus, mentions)
+        bounded = apply_caps(plan, graph)
+        _need_caps(graph, bounded, plan)
         kept = np.flatnonzero(bounded.kept[examples.record])
     if len(kept) == 0:
         raise PrivacyRefused("The caps keep no record; raise them.")
-    return Material(examples, kept, _by_user(examples, kept), owners, bounded)
+    return Material(examples, kept, _by_user(examples, kept), graph, bounded)
 
 
 def _need_caps(owners: Owners, bounded: Bounded, plan: Plan) -> None:
@@ -100,26 +113,62 @@ def _by_user(examples: Examples, rows: Rows) -> tuple[Rows, ...]:
     return tuple(np.split(order, starts[1:]))
 
 
-def batches(
-    examples: Examples, units: Sequence[Rows], token_budget: int
-) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
-    """Batches within a budget of padded tokens, with the number of each record's unit.
+class Batched(Protocol):
+    """Examples, as far as batches need them."""
 
-    Units come one after the other, each sorted by length so that little is padded; a unit larger
-    than the budget goes on in the next batch.
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """How many tokens each has."""
+        ...
+
+    def batch(self, rows: NDArray[Any]) -> dict[str, Tensor]:
+        """Some of them as tensors."""
+        ...
+
+
+def units_together(parameters: int) -> int:
+    """How many units a batch may mix: as many as have room for a gradient each.
+
+    >>> units_together(300_000), units_together(124_000_000)
+    (32, 1)
+    """
+    return max(1, min(32, _KEPT_ASIDE // max(1, parameters)))
+
+
+def batches(
+    examples: Examples, units: Sequence[Rows], token_budget: int, *, together: int = 1
+) -> Iterator[tuple[dict[str, Tensor], Tensor, set[int]]]:
+    """Batches within a budget of padded tokens, the number of each record's unit, who goes on.
+
+    So many units are laid `together` and their records sorted by length, so that little is
+    padded; a unit may then be spread over several batches, and its gradient has to be kept until
+    the last of them. The result of a sum does not depend on it.
     """
     lengths = examples.lengths
-    rows: list[int] = []
-    owner: list[int] = []
-    widest = 0
-    for number, unit in enumerate(units):
-        for row in unit[np.argsort(lengths[unit], kind="stable")]:
-            width = max(widest, int(lengths[row]))
-            if rows and width * (len(rows) + 1) > token_budget:
-                yield examples.batch(np.asarray(rows)), torch.tensor(owner)
-                rows, owner, width = [], [], int(lengths[row])
-            rows.append(int(row))
-            owner.append(number)
-            widest = width
-    if rows:
-        yield examples.batch(np.asarray(rows)), torch.tensor(owner)
+    for first in range(0, len(units), together):
+        part = units[first : first + together]
+        rows = np.concatenate([np.asarray(unit, dtype=np.int64) for unit in part])
+        owner = np.repeat(np.arange(first, first + len(part)), [len(unit) for unit in part])
+        order = np.argsort(lengths[rows], kind="stable")
+        rows, owner = rows[order], owner[order]
+        last = {int(unit): at for at, unit in enumerate(owner)}
+        for start, stop in _cut(lengths[rows], token_budget):
+            own = owner[start:stop]
+            goes_on = {int(unit) for unit in np.unique(own) if last[int(unit)] >= stop}
+            yield examples.batch(rows[start:stop]), torch.from_numpy(own), goes_on
+
+
+def _cut(lengths: Rows, token_budget: int) -> Iterator[tuple[int, int]]:
+    """Where a run of rising lengths is cut: not over the budget, and little padding.
+
+    A batch ends also where its shortest record would be half padding: two batches cost less.
+    """
+    start = 0
+    while start < len(lengths):
+        stop = start + 1
+        while stop < len(lengths) and lengths[stop] * (stop + 1 - start) <= token_budget:
+            if lengths[stop] > _STRETCH * lengths[start] and stop - start >= _WORTHWHILE:
+                break
+            stop += 1
+        yield start, stop
+        start = stop

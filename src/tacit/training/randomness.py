@@ -7,13 +7,14 @@ equals one that was not, and the certificate says "not for release".
 """
 
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-Purpose = Literal["coins", "noise", "dropout", "order", "init"]
-_PURPOSES: tuple[Purpose, ...] = ("coins", "noise", "dropout", "order", "init")
+Purpose = Literal["coins", "noise", "dropout", "order", "init", "subset"]
+_PURPOSES: tuple[Purpose, ...] = ("coins", "noise", "dropout", "order", "init", "subset")
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,18 @@ class Chance:
     def stream(self, purpose: Purpose, step: int) -> np.random.Generator:
         """One generator for one purpose in one step."""
         return self.streams(purpose, step, 1)[0]
+
+    def of_users(
+        self, purpose: Purpose, step: int, users: int
+    ) -> Callable[[int], np.random.Generator]:
+        """A generator for each user, which does not depend on who else is drawn.
+
+        >>> Chance(1).of_users("order", 3, 9)(8).random() == (
+        ...     Chance(1).of_users("order", 3, 9)(8).random())
+        True
+        """
+        seeds = self.stream(purpose, step).integers(2**63, size=users)
+        return lambda user: np.random.Generator(np.random.PCG64DXSM(int(seeds[user])))
 
     def torch_seed(self, purpose: Purpose, step: int) -> int:
         """A seed for torch's own generator, which serves what needs no secrecy (dropout)."""

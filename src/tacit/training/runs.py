@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from tacit.corpus import Corpus
 from tacit.detecting.mentions import Mention
-from tacit.errors import DataError, UsageError
+from tacit.errors import DataError, PrivacyRefused, UsageError
 from tacit.files import whole_file
 from tacit.plan import Plan, calibrated, plan_yaml, read_plan
 from tacit.privacy.certificate import (
@@ -24,17 +24,20 @@ from tacit.privacy.certificate import (
     write_certificate,
 )
 from tacit.privacy.events import Public, Unit
-from tacit.privacy.ledger import Ledger, read_ledger
+from tacit.privacy.ledger import Books, Ledger, read_ledger
+from tacit.privacy.published import PublishedPrice
 from tacit.reading import read
 from tacit.training import baselines, networks, tokens, weights
 from tacit.training.deidentifying import deidentified
 from tacit.training.fingerprint import code_digest
+from tacit.training.focusing import Focus, focus_on, list_digest
 from tacit.training.loop import Loop, Progress, make_optimizer
 from tacit.training.material import Material, mentions_of, open_corpus, prepare, training_part
-from tacit.training.methods import Method, Plain, Private
+from tacit.training.methods import Method, Plain, fedavg, private, uedp
+from tacit.training.methods.uedp import claim_of, event_of
 from tacit.training.predicting import answer
 from tacit.training.randomness import Chance
-from tacit.training.settings import Run, read_run, run_yaml
+from tacit.training.settings import PLANNED, LocalSettings, Run, UedpSettings, read_run, run_yaml
 from tacit.training.spent import Spent
 from tacit.training.tagging import Tagging
 from tacit.training.tasks import (
@@ -72,6 +75,7 @@ class _Opened:
     model: nn.Module
     chance: Chance
     leaks: list[str]
+    focus: Focus | None = None
 
 
 def train(run: Run, folder: Path, *, tell: Tell | None = None) -> Trained:
@@ -81,7 +85,7 @@ def train(run: Run, folder: Path, *, tell: Tell | None = None) -> Trained:
         raise UsageError(f"{folder} is not empty; give a new folder, or --resume {folder}.")
     plan = run.made_plan()
     if plan is not None:
-        plan = calibrated(plan)
+        plan = _without_names(calibrated(plan), run)
     opened = _open(run)
     folder.mkdir(parents=True, exist_ok=True)
     _write(folder / "run.yml", run_yaml(run))
@@ -96,8 +100,35 @@ def resume(folder: Path, *, tell: Tell | None = None) -> Trained:
     if not (folder / "run.yml").exists():
         raise DataError(f"{folder} holds no run; give the folder that `tacit train -o` made.")
     run = read_run(folder / "run.yml")
-    plan = read_plan(folder / "plan.yml") if run.method == "private" else None
+    plan = read_plan(folder / "plan.yml") if run.method in PLANNED else None
+    if plan is not None and plan.entity_list != _without_names(plan, run).entity_list:
+        raise PrivacyRefused(
+            f"{run.entity_list} is not the list that {folder} was begun with; give that list "
+            "back, or a new folder."
+        )
     return _carry_out(_open(run), folder, plan, tell)
+
+
+def _without_names(plan: Plan, run: Run) -> Plan:
+    """The plan with a commitment to its list of entities instead of the list's place."""
+    if run.entity_list is None:
+        return plan
+    return plan.model_copy(update={"entity_list": _committed_list(run)})
+
+
+def _committed_list(run: Run) -> str:
+    return commitment(list_digest(Path(str(run.entity_list))), own_salt())
+
+
+def _focus(run: Run, mentions: list[Mention]) -> Focus | None:
+    """What counts as an entity; None where nothing does."""
+    plan = run.made_plan()
+    if run.mentions is None or not (run.method == "uedp" or (plan and "entities" in plan.protect)):
+        return None
+    source = Path(run.mentions)
+    kinds = plan.kinds if plan else (run.uedp or UedpSettings()).kinds
+    listed = Path(run.entity_list) if run.entity_list is not None else None
+    return focus_on(kinds, listed, mentions, source.with_name(source.stem + ".entities.jsonl"))
 
 
 def _open(run: Run) -> _Opened:
@@ -110,7 +141,8 @@ def _open(run: Run) -> _Opened:
     tokenizer, leaks = _tokenizer(run, part)
     task = _task(run, part)
     model = _model(run, task, tokenizer, chance)
-    return _Opened(run, corpus, part, mentions, tokenizer, task, model, chance, leaks)
+    focus = _focus(run, mentions)
+    return _Opened(run, corpus, part, mentions, tokenizer, task, model, chance, leaks, focus)
 
 
 def _tokenizer(run: Run, part: Corpus) -> tuple[PreTrainedTokenizerBase, list[str]]:
@@ -177,13 +209,13 @@ def _carry_out(opened: _Opened, folder: Path, plan: Plan | None, tell: Tell | No
     }
     examples = _encode(opened, opened.part)
     check_fit(model, examples)
-    stuff = prepare(examples, opened.part, opened.mentions, plan)
+    stuff = prepare(examples, opened.part, opened.mentions, plan, opened.focus)
     before = weights.snapshot(model)
     allows = plan.budget.allows if plan else None
     with Ledger(folder / "ledger.jsonl", about, allows=allows) as ledger:
         _public_start(opened, folder, ledger, tell)
         method = _method(opened, stuff, ledger, plan)
-        spent = Spent(plan)
+        spent = _spent(opened, stuff, plan)
         loop = Loop(
             model,
             method,
@@ -199,11 +231,27 @@ def _carry_out(opened: _Opened, folder: Path, plan: Plan | None, tell: Tell | No
 
         def told(at: Progress) -> None:
             if tell:
-                tell(replace(at, spent=spent.line(ledger.releases)))
+                tell(replace(at, spent=spent.line(ledger.releases) if spent else ""))
 
         stopped = loop.run(told)
         loop.finish()
     return _finish(opened, folder, plan, stuff, before, salt, stopped)
+
+
+def _spent(opened: _Opened, stuff: Material, plan: Plan | None) -> Spent | None:
+    """What the live line says about epsilon; nothing where nothing is promised."""
+    if plan is not None:
+        return Spent.of(plan)
+    if opened.run.method != "uedp":
+        return None
+    settings = opened.run.uedp or UedpSettings()
+    return Spent(
+        event_of(stuff, settings),
+        "users+entities",
+        settings.delta,
+        opened.run.total_steps,
+        claim=lambda steps: claim_of(stuff, settings, steps).epsilon["users+entities"],
+    )
 
 
 def _encode(opened: _Opened, corpus: Corpus, *, training: bool = True) -> Examples:
@@ -221,21 +269,17 @@ def _encode(opened: _Opened, corpus: Corpus, *, training: bool = True) -> Exampl
 
 
 def _method(opened: _Opened, stuff: Material, ledger: Ledger, plan: Plan | None) -> Method:
-    losses = opened.task.losses
+    run, losses = opened.run, opened.task.losses
+    made_of = (opened.model, losses, stuff, opened.chance, ledger)
+    if run.method == "uedp":
+        settings = run.uedp or UedpSettings()
+        return uedp(*made_of, settings, token_budget=run.token_budget)
     if plan is None:
-        what = f"training without protection (method {opened.run.method})"
-        return Plain(
-            opened.model, losses, stuff, opened.chance, ledger, batch=opened.run.batch, what=what
-        )
-    return Private(
-        opened.model,
-        losses,
-        stuff,
-        opened.chance,
-        ledger,
-        plan,
-        token_budget=opened.run.token_budget,
-    )
+        what = f"training without protection (method {run.method})"
+        return Plain(*made_of, batch=run.batch, what=what)
+    if run.method == "fedavg":
+        return fedavg(*made_of, plan, run.fedavg or LocalSettings())
+    return private(*made_of, plan, token_budget=run.token_budget)
 
 
 def _public_start(opened: _Opened, folder: Path, ledger: Ledger, tell: Tell | None) -> None:
@@ -289,19 +333,22 @@ def _finish(
         metrics["valid"] = _scores(opened, "valid")
     metrics["parameters"] = {"moved": len(moved.moved), "unmoved": len(moved.still)}
     _write(folder / "metrics.json", json.dumps(metrics, indent=2) + "\n")
-    protect: Unit = plan.protect if plan else "users"
-    units: tuple[Unit, ...] = plan.units if plan else ("users",)
+    books = read_ledger(folder / "ledger.jsonl")
+    claim = _claim(opened, stuff, books)
+    both: tuple[Unit, ...] = ("users", "entities", "users+entities")
+    units: tuple[Unit, ...] = plan.units if plan else both if claim else ("users",)
     certificate = issue(
-        read_ledger(folder / "ledger.jsonl"),
-        protect=protect,
+        books,
+        protect=plan.protect if plan else units[-1],
         units=units,
-        delta=plan.delta if plan else 1e-5,
+        delta=plan.delta if plan else claim.delta if claim else 1e-5,
         plan=plan.model_dump(mode="json") if plan else {},
         plan_digest=plan.digest() if plan else "",
         config_digest=opened.run.digest(),
         data=commitment(opened.corpus.digest(), salt),
         randomness=opened.chance.name,
         by_degree=plan.by_degree if plan else None,
+        published=claim,
         context=_context(opened, stuff),
         weights={
             name: file_digest(folder / name)
@@ -311,6 +358,14 @@ def _finish(
     )
     write_certificate(certificate, folder)
     return Trained(folder, certificate, metrics, stopped)
+
+
+def _claim(opened: _Opened, stuff: Material, books: Books) -> PublishedPrice | None:
+    """What a paper claims for what was carried out, where the method is a paper's."""
+    if opened.run.method != "uedp":
+        return None
+    settings = opened.run.uedp or UedpSettings()
+    return claim_of(stuff, settings, books.releases().get(event_of(stuff, settings), 0))
 
 
 def _context(opened: _Opened, stuff: Material) -> dict[str, Any]:
@@ -325,8 +380,13 @@ def _context(opened: _Opened, stuff: Material) -> dict[str, Any]:
     if opened.leaks:
         facts["leak"] = opened.leaks
     if stuff.owners is not None:
-        facts["owner graph"] = "held fixed; the caps of the plan were enforced on it"
+        caps = "the caps of the plan were enforced on it" if stuff.bounded else "nothing was capped"
+        facts["owner graph"] = f"held fixed; {caps}"
         facts["detector"] = "mentions as given to the run; what it missed is not protected"
+    if run.uedp is not None:
+        facts["settings of the paper"] = run.uedp.model_dump(mode="json", exclude={"entity_list"})
+    if run.entity_list is not None:
+        facts["entity list"] = _committed_list(run)
     if run.pretrain:
         facts["public start"] = f"{run.pretrain.steps} steps on {Path(run.pretrain.corpus).name}"
     return facts

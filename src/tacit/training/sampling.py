@@ -1,6 +1,7 @@
 """Who takes part in a step. A sampler says which events it carries out; no others are priced."""
 
 from dataclasses import dataclass
+from typing import Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,19 @@ from tacit.privacy.events import (
 )
 
 Drawn = NDArray[np.int64]
+Drawn_co = TypeVar("Drawn_co", covariant=True)
+
+
+class Sampler(Protocol[Drawn_co]):
+    """Draws, and knows what it carries out."""
+
+    def draw(self, rng: np.random.Generator) -> Drawn_co:
+        """Who takes part."""
+        ...
+
+    def carries_out(self, event: AnyEvent) -> bool:
+        """Whether an event describes this sampling."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -80,10 +94,47 @@ class Shuffled:
         return isinstance(event, NotPrivate | Public)
 
 
-Sampler = PoissonUsers | PoissonRecords | Shuffled
+@dataclass(frozen=True)
+class Turnout:
+    """Who and what takes part in a step of `UserEntityCoins`."""
+
+    users: Drawn
+    entities: NDArray[np.bool_]
+    plain: NDArray[np.bool_]
 
 
-def need_match(sampler: Sampler, event: AnyEvent) -> None:
+@dataclass(frozen=True)
+class UserEntityCoins:
+    """A coin for each user, one for each entity and one for each plain record, in every step.
+
+    With `rule="any"` a record takes part if one of its entities is drawn; another entity of it
+    may not have been, so that entity's coin hides nothing and only a rate of 1 is carried out.
+    """
+
+    users: int
+    user_rate: float
+    entities: int
+    entity_rate: float
+    plain: int
+    plain_rate: float
+    rule: Literal["any", "all"]
+
+    def draw(self, rng: np.random.Generator) -> Turnout:
+        """The users who take part, and which entities and plain records do."""
+        return Turnout(
+            np.flatnonzero(rng.random(self.users) < self.user_rate),
+            rng.random(self.entities) < self.entity_rate,
+            rng.random(self.plain) < self.plain_rate,
+        )
+
+    def carries_out(self, event: AnyEvent) -> bool:
+        """Whether an event describes this sampling."""
+        if not isinstance(event, UserClip) or event.user_rate != self.user_rate:
+            return False
+        return event.entity_rate == (self.entity_rate if self.rule == "all" else 1.0)
+
+
+def need_match(sampler: Sampler[object], event: AnyEvent) -> None:
     """Refuse to price a sampling as something that it is not."""
     if not sampler.carries_out(event):
         raise PrivacyRefused(

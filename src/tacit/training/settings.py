@@ -11,7 +11,7 @@ optimizer: {name: sgd, rate: 2.0, momentum: 0.9}
 import difflib
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -32,7 +32,25 @@ METHODS = {
         "proved",
         "clipped sums with noise; the plan protects records, users, entities or users+entities",
     ),
+    "fedavg": (
+        "proved",
+        "users train for some steps each, their whole update is clipped and noised; the plan "
+        "protects users",
+    ),
+    "uedp": (
+        "published",
+        "the user-entity algorithm as its paper prints it; the price that is proved stands beside",
+    ),
 }
+
+PLANNED = ("private", "fedavg")
+"""The methods that keep a plan."""
+
+_SERVER = {"name": "sgd", "rate": 1.0, "momentum": 0.0}
+"""Methods whose users send updates add them up; nothing is left to scale."""
+
+Cap = Annotated[int, Field(ge=1, le=10**9)]
+Rate = Annotated[float, Field(gt=0, le=1)]
 
 
 class _Part(BaseModel):
@@ -85,14 +103,61 @@ class PublicStart(_Part):
     optimizer: OptimizerSettings = OptimizerSettings(name="adamw", rate=2e-3, schedule="linear")
 
 
+class LocalSettings(_Part):
+    """What a drawn user does by itself before anything is clipped (method fedavg)."""
+
+    local_epochs: Annotated[int, Field(ge=1, description="Passes over a user's records.")] = 1
+    local_steps: Annotated[
+        int | None, Field(ge=1, description="Batches instead of passes, if given.")
+    ] = None
+    local_batch: Annotated[int, Field(ge=1, description="Records in a local batch.")] = 8
+    local_rate: Annotated[float, Field(gt=0, description="Rate of the local SGD.")] = 0.5
+
+
+class UedpSettings(_Part):
+    """The published user-entity algorithm; the names of the paper's letters are in docs/papers."""
+
+    estimator: Annotated[
+        Literal["f_E", "f_E+"], Field(description="f_E: sensitive records only; f_E+: plain too.")
+    ] = "f_E+"
+    entity_rule: Annotated[
+        Literal["any", "all"],
+        Field(description="A record takes part if any, or all, of its entities are drawn."),
+    ] = "any"
+    noise: Annotated[
+        Literal["lemma", "patent"],
+        Field(description="Noise by the lemmas (users per step + 1) or the patent (users + 1)."),
+    ] = "lemma"
+    user_rate: Rate = 0.05
+    entity_rate: Rate = 0.5
+    plain_rate: Rate = 1.0
+    noise_multiplier: Annotated[
+        float, Field(ge=0, le=1e9, description="Noise over the published sensitivity.")
+    ] = 2.0
+    clip_norm: Annotated[float, Field(gt=0, description="Norm of a user's update.")] = 0.1
+    local_rate: Annotated[
+        float, Field(gt=0, description="Rate by which a gradient becomes a user's update.")
+    ] = 1.0
+    user_weight_cap: Annotated[Cap, Field(description="Records of a user of full weight.")] = 1
+    entity_weight_cap: Annotated[Cap, Field(description="Records of an entity likewise.")] = 1
+    plain_weight_cap: Annotated[Cap, Field(description="Plain records in all likewise.")] = 1
+    kinds: tuple[str, ...] | None = None
+    entity_list: Annotated[
+        str | None, Field(description="A file of entities, one a line: only these are sensitive.")
+    ] = None
+    delta: Annotated[float, Field(gt=0, le=0.01)] = 1e-5
+
+
 class Run(_Part):
     """Everything that decides a run."""
 
     corpus: str
     data: str | None = None
     mentions: str | None = None
-    method: Literal["plain", "deidentify", "private"] = "private"
+    method: Literal["plain", "deidentify", "private", "fedavg", "uedp"] = "private"
     plan: dict[str, Any] = {}
+    fedavg: LocalSettings | None = None
+    uedp: UedpSettings | None = None
     steps: Annotated[int | None, Field(ge=1)] = None
     batch: Annotated[int, Field(ge=1, description="Records in a step of plain training.")] = 32
     task: Literal["next-word", "classification", "regression", "tagging"] = "next-word"
@@ -118,32 +183,30 @@ class Run(_Part):
         except ValidationError as error:
             raise UsageError(_explain(error)) from None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _server(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("method") in ("fedavg", "uedp"):
+            return {"optimizer": _SERVER, values["method"]: {}} | values
+        return values
+
     @model_validator(mode="after")
     def _consistent(self) -> "Run":
-        if self.method == "private":
-            plan = self.plan | ({"steps": self.steps} if self.steps is not None else {})
-            if not plan:
-                raise UsageError("method=private needs a plan: whom to protect, and at what price.")
-            made = Plan(**plan)
-            if "entities" in made.protect and self.mentions is None:
-                raise UsageError(
-                    f"protect={made.protect} needs mentions: the file that `tacit detect` writes."
-                )
-        elif self.steps is None:
-            raise UsageError(f"method={self.method} needs steps.")
-        elif self.plan:
-            raise UsageError(f"method={self.method} promises nothing, so it takes no plan.")
-        if self.model.kind == "folder" and not self.model.folder:
-            raise UsageError("model.kind=folder needs model.folder.")
-        if self.method == "deidentify" and self.mentions is None:
-            raise UsageError("method=deidentify needs mentions: what is to be replaced.")
+        for problem in _problems(self):
+            raise UsageError(problem)
         return self
 
     def made_plan(self) -> Plan | None:
         """The plan, where the method has one."""
-        if self.method != "private":
+        if self.method not in PLANNED:
             return None
         return Plan(**self.plan | ({"steps": self.steps} if self.steps is not None else {}))
+
+    @property
+    def entity_list(self) -> str | None:
+        """The file of the entities that are protected, where there is one."""
+        given = self.uedp.entity_list if self.uedp else self.plan.get("entity_list")
+        return None if given is None else str(given)
 
     @property
     def total_steps(self) -> int:
@@ -156,6 +219,41 @@ class Run(_Part):
         fields = self.model_dump(mode="json", exclude={"token_budget", "checkpoint_every"})
         text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _problems(run: Run) -> Iterator[str]:
+    """What is wrong with settings that are each right by themselves."""
+    if run.method in PLANNED:
+        yield from _plan_problems(run)
+    elif run.steps is None:
+        yield f"method={run.method} needs steps."
+    elif run.plan:
+        why = "is not ours to promise" if run.method == "uedp" else "promises nothing"
+        yield f"method={run.method} {why}, so it takes no plan."
+    for name in ("fedavg", "uedp"):
+        if getattr(run, name) is not None and run.method != name:
+            yield f"{name} has settings, and method={run.method}; leave them out."
+    if run.model.kind == "folder" and not run.model.folder:
+        yield "model.kind=folder needs model.folder."
+    if run.method in ("deidentify", "uedp") and run.mentions is None:
+        yield f"method={run.method} needs mentions: the file that `tacit detect` writes."
+
+
+def _plan_problems(run: Run) -> Iterator[str]:
+    if not run.plan:
+        yield f"method={run.method} needs a plan: whom to protect, and at what price."
+        return
+    plan = run.made_plan()
+    assert plan is not None
+    if "entities" in plan.protect and run.mentions is None:
+        yield f"protect={plan.protect} needs mentions: the file that `tacit detect` writes."
+    if run.method == "fedavg" and plan.user_rate is None:
+        yield f"method=fedavg is about users; protect={plan.protect} draws records."
+    if run.method == "fedavg" and plan.record_clip is not None:
+        yield (
+            f"entity_share={plan.entity_share:g} needs records clipped one by one, which several "
+            "local steps do not do; give entity_share=2, or method=private."
+        )
 
 
 def read_run(path: Path, overrides: Mapping[str, Any] | None = None) -> Run:
@@ -184,6 +282,8 @@ def _put(fields: dict[str, Any], names: list[str], value: Any) -> None:
 def run_yaml(run: Run) -> str:
     """The run as a YAML file that `read_run` gives back."""
     fields = run.model_dump(mode="json", exclude_defaults=True)
+    if run.method in ("fedavg", "uedp"):  # what is the default elsewhere is a choice here
+        fields["optimizer"] = run.optimizer.model_dump(mode="json", exclude_defaults=True)
     return yaml.safe_dump(fields, sort_keys=False, allow_unicode=True)
 
 
@@ -201,5 +301,6 @@ def _explain(error: ValidationError) -> str:
 
 
 def _all_fields() -> list[str]:
-    parts = (Run, ModelSettings, TokenizerSettings, OptimizerSettings, PublicStart)
+    parts = (Run, ModelSettings, TokenizerSettings, OptimizerSettings, PublicStart, LocalSettings,
+             UedpSettings)  # fmt: skip
     return [name for part in parts for name in part.model_fields]

@@ -1,31 +1,47 @@
 """Epsilon spent so far, as the live line shows it: priced from the ledger, rounded up."""
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
 from tacit.plan import Plan
 from tacit.privacy.accounting import price
+from tacit.privacy.events import AnyEvent, Unit
 from tacit.privacy.ledger import Releases
 
 _POINTS = 25
 
 
+@dataclass(frozen=True)
 class Spent:
     """Prices at some twenty-five numbers of steps; in between, the next one up is shown."""
 
-    def __init__(self, plan: Plan | None) -> None:
-        self._plan = plan
-        self._known: dict[int, float] = {}
+    event: AnyEvent
+    protect: Unit
+    delta: float
+    steps: int
+    target: float | None = None
+    claim: Callable[[int], float] | None = None
+    """What a paper claims after so many steps, where the method is a paper's."""
+    _known: dict[int, float] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, plan: Plan) -> "Spent":
+        """For what a plan protects."""
+        return cls(plan.event(), plan.protect, plan.delta, plan.steps, plan.epsilon)
 
     def line(self, releases: Releases) -> str:
-        """`epsilon <= 1.23 of 8`, for what the plan protects; nothing where nothing is promised."""
-        plan = self._plan
-        if plan is None:
-            return ""
-        event = plan.event()
-        done = releases.get(event, 0)
-        every = max(1, plan.steps // _POINTS)
+        """`epsilon <= 1.23 of 8`."""
+        done = releases.get(self.event, 0)
+        every = max(1, self.steps // _POINTS)
         shown = -(-done // every) * every
-        if shown > plan.steps >= done:
-            shown = plan.steps
+        if shown > self.steps >= done:
+            shown = self.steps
         if shown not in self._known:
-            counted = dict(releases) | {event: shown}
-            self._known[shown] = price(counted, plan.protect, plan.delta, lower=False).epsilon
-        return f"epsilon <= {self._known[shown]:.3g} of {plan.epsilon:g}"
+            counted = dict(releases) | {self.event: shown}
+            self._known[shown] = price(counted, self.protect, self.delta, lower=False).epsilon
+        line = f"epsilon <= {self._known[shown]:.3g}"
+        if self.target is not None:
+            line += f" of {self.target:g}"
+        if self.claim is not None and done:
+            line += f" (published: {self.claim(done):.3g}, no bound)"
+        return line

@@ -27,7 +27,16 @@ from tacit.privacy.published.tables import (
     UedpRow,
     uedp_table,
 )
-from tacit.privacy.published.user_entity import lemma1, lemma2, patent, uedp, uedp_rate, user
+from tacit.privacy.published.user_entity import (
+    lemma1,
+    lemma2,
+    patent,
+    uedp,
+    uedp_claim,
+    uedp_rate,
+    uedp_release,
+    user,
+)
 
 __all__ = [
     "PUBLISHED",
@@ -48,7 +57,9 @@ __all__ = [
     "patent",
     "selective",
     "uedp",
+    "uedp_claim",
     "uedp_rate",
+    "uedp_release",
     "uedp_table",
     "user",
 ]

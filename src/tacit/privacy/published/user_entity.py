@@ -4,6 +4,8 @@ Source: Lai et al. 2022, and the patent by the same authors of 2023.
 """
 
 import math
+from dataclasses import replace
+from typing import Any
 
 from tacit.errors import UsageError
 from tacit.privacy.checking import (
@@ -14,6 +16,7 @@ from tacit.privacy.checking import (
     check_user_rate,
     check_whole,
 )
+from tacit.privacy.events import UserClip
 from tacit.privacy.published.claims import PublishedPrice, PublishedScale
 from tacit.privacy.published.moments import moments_epsilon
 
@@ -121,6 +124,52 @@ def uedp(
         source=f"{UEDP_SOURCE}, Theorem 1",
         details={"rate": rate, "epsilon_floor": _epsilon_floor(delta)},
     )
+
+
+def uedp_release(
+    *,
+    users: int,
+    users_per_step: float,
+    user_rate: float,
+    entity_rate: float,
+    noise_multiplier: float,
+    holders: int,
+    entity_rule: str = "any",
+    noise: str = "lemma",
+) -> UserClip:
+    """What one step of the published algorithm really releases, as an event that has a price.
+
+    A user's whole update is clipped, so an entity moves each of its holders by up to twice the
+    clip norm; with the rule `any` a record may be used although the entity was not drawn, so the
+    entity's coin counts for nothing. The noise, over the clip norm of one user, is the published
+    multiplier times users per step + 1 (the lemmas) or users + 1 (the patent).
+
+    Guarantee: for fixed-graph neighbours, under which weights and denominators are constants, if
+    no entity is in more than `holders` users; docs/guarantees.md, section 5.
+
+    >>> uedp_release(users=946, users_per_step=50, user_rate=50 / 946, entity_rate=0.5,
+    ...              noise_multiplier=2.0, holders=112).noise_multiplier
+    102.0
+    """
+    check_user_rate(users, users_per_step)
+    check_one_of("entity_rule", entity_rule, ("any", "all"))
+    check_one_of("noise", noise, ("lemma", "patent"))
+    units = users_per_step + 1 if noise == "lemma" else users + 1
+    return UserClip(
+        user_rate=user_rate,
+        users_per_entity=holders,
+        entity_share=2.0,
+        entity_rate=entity_rate if entity_rule == "all" else 1.0,
+        noise_multiplier=noise_multiplier * units,
+    )
+
+
+def uedp_claim(*, steps: int, delta: float, **setting: Any) -> PublishedPrice:
+    """The paper's epsilon for a run, with what `uedp_release` needs to know in its details."""
+    beside = ("user_rate", "holders", "entity_rule", "noise")
+    given = {name: value for name, value in setting.items() if name not in beside}
+    claim = uedp(steps=steps, delta=delta, **given)
+    return replace(claim, details={**claim.details, **{n: setting[n] for n in beside}})
 
 
 def user(

@@ -1,0 +1,74 @@
+"""Which entities are protected: all, those of some kinds, or those on the user's own list."""
+
+import hashlib
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tacit.corpus import Corpus
+from tacit.detecting.mentions import Mention, fold, read_entities
+from tacit.errors import DataError
+from tacit.files import need_file
+from tacit.owners import Owners
+
+
+@dataclass(frozen=True)
+class Focus:
+    """What counts as an entity; `names` is the length of the list, where there is one."""
+
+    kinds: tuple[str, ...] | None = None
+    entities: frozenset[str] | None = None
+    names: int = 0
+
+    def owners(self, corpus: Corpus, mentions: Sequence[Mention]) -> Owners:
+        """The graph of these entities in one corpus."""
+        own = set(corpus.column("id").to_pylist())
+        here = [m for m in mentions if m.record in own]
+        wanted = None if self.entities is None else self.entities & {m.entity for m in here}
+        return Owners.from_mentions(corpus, here, kinds=self.kinds, entities=wanted)
+
+
+def list_digest(path: Path) -> str:
+    """A SHA-256 of the names on a list; order, repeats and comments do not matter."""
+    return hashlib.sha256("\n".join(sorted(set(_lines(path)))).encode()).hexdigest()
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        text = need_file(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise DataError(f"{path} is not UTF-8; a list of entities is one name a line.") from None
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    found = [line for line in lines if line and not line.startswith("#")]
+    if not found:
+        raise DataError(f"{path} names no entity; give one name, or one entity id, a line.")
+    return found
+
+
+def focus_on(
+    kinds: Collection[str] | None, path: Path | None, mentions: Sequence[Mention], table: Path
+) -> Focus:
+    """The entities that kinds and a list ask for.
+
+    A line is an entity's id, or its name as the entity table beside the mentions has it (case,
+    width and white space do not matter). A name that nobody mentions protects nothing and is no
+    fault: a list may be written before anybody looks.
+    """
+    chosen = None if kinds is None else tuple(kinds)
+    if path is None:
+        return Focus(chosen)
+    lines = _lines(path)
+    ids = {m.entity for m in mentions}
+    known = [e for e in read_entities(table) if e.id in ids] if table.exists() else []
+    wanted = set(lines) & ids
+    by_name: dict[str, set[str]] = {}
+    for kind in {e.kind for e in known}:
+        by_name[kind] = {fold(line, kind) for line in lines}
+    wanted |= {e.id for e in known if fold(e.name, e.kind) in by_name[e.kind]}
+    if not wanted:
+        beside = "" if table.exists() else f" ({table.name}, which has the names, is not there)"
+        raise DataError(
+            f"None of the {len(lines):,} entities on {path} is mentioned{beside}, so there is "
+            "nothing to protect; give ids of the mentions, or names of their entity table."
+        )
+    return Focus(chosen, frozenset(wanted), len(lines))

@@ -1,0 +1,16 @@
+"""The methods: each says who is drawn, what is summed and bounded, and what is released.
+
+plain.py      Plain: mean gradients, nothing promised (also `deidentify`, and public starts)
+noisy.py      NoisySums: sampler + bounded sum + noise, one step of every private method
+private.py    private: clipped gradients of records, users, users and entities
+fedavg.py     fedavg: clipped updates of users who take several steps each
+uedp.py       uedp: the published algorithm, weights and coins as printed
+"""
+
+from tacit.training.methods.fedavg import fedavg
+from tacit.training.methods.noisy import Losses, Method, NoisySums, Seen
+from tacit.training.methods.plain import Plain
+from tacit.training.methods.private import private
+from tacit.training.methods.uedp import uedp
+
+__all__ = ["Losses", "Method", "NoisySums", "Plain", "Seen", "fedavg", "private", "uedp"]

@@ -1,0 +1,96 @@
+"""User-level privacy with several local steps.
+
+Source: McMahan, Ramage, Talwar and Zhang 2018 (the estimator with a fixed denominator).
+"""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import nn
+
+from tacit.plan import Plan
+from tacit.privacy.ledger import Ledger
+from tacit.training.gradients import BoundedSum
+from tacit.training.material import Material, Rows
+from tacit.training.methods.noisy import Losses, NoisySums, Watched, finite_losses
+from tacit.training.methods.private import contributions, denominator, poisson, user_weights
+from tacit.training.randomness import Chance
+from tacit.training.sampling import Drawn
+from tacit.training.settings import LocalSettings
+from tacit.training.updates import ClippedUpdates
+
+
+def fedavg(
+    model: nn.Module,
+    losses: Losses,
+    material: Material,
+    chance: Chance,
+    ledger: Ledger,
+    plan: Plan,
+    local: LocalSettings,
+    *,
+    phase: str = "train",
+) -> NoisySums[Drawn]:
+    """Sums of clipped updates: each drawn user trains for itself, and the whole change is clipped.
+
+    *Guarantee*: as `private` for users; where entities are protected too, only for
+    `entity_share` 2, because local steps mix a user's records before anything is clipped.
+    """
+    updates, watched = ClippedUpdates(model), Watched(model, losses)
+    parameters = [p for p in model.parameters() if p.requires_grad]
+
+    def train_locally(rows: Rows, rng: np.random.Generator) -> int:
+        bad = 0
+        for chosen in local_batches(rows, local, rng):
+            values, left_out = finite_losses(watched, material.examples.batch(chosen))
+            bad += left_out
+            if not len(values):
+                continue
+            gradients = torch.autograd.grad(values.mean(), parameters, allow_unused=True)
+            with torch.no_grad():
+                for parameter, gradient in zip(parameters, gradients, strict=True):
+                    if gradient is not None:
+                        parameter.sub_(gradient, alpha=local.local_rate)
+        return bad
+
+    def total(step: int, drawn: Drawn) -> BoundedSum:
+        units = contributions(plan, material, chance, step, drawn)
+        streams = chance.of_users("order", step, material.users)
+        weights = user_weights(plan, material)
+        return updates.users(
+            lambda unit: train_locally(units[unit], streams(int(drawn[unit]))),
+            len(units),
+            clip_norm=plan.clip_norm,
+            weights=weights[drawn] if weights is not None else None,
+        )
+
+    return NoisySums(
+        poisson(plan, material),
+        plan.event(),
+        total,
+        denominator(plan, material),
+        watched,
+        ledger,
+        chance,
+        phase=phase,
+    )
+
+
+def local_batches(rows: Rows, local: LocalSettings, rng: np.random.Generator) -> Iterator[Rows]:
+    """A user's own batches: shuffled passes, as many as the epochs or the steps ask for.
+
+    >>> settings = LocalSettings(local_steps=3, local_batch=2)
+    >>> [len(b) for b in local_batches(np.arange(3), settings, np.random.default_rng(0))]
+    [2, 1, 2]
+    """
+    if not len(rows):
+        return
+    each = math.ceil(len(rows) / local.local_batch)
+    left = local.local_steps if local.local_steps is not None else each * local.local_epochs
+    while left > 0:
+        order = rng.permutation(rows)
+        for start in range(0, min(each, left) * local.local_batch, local.local_batch):
+            yield order[start : start + local.local_batch]
+        left -= each

@@ -1,0 +1,113 @@
+"""What every private method shares: draw, sum with a bound, release, divide."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from tacit.privacy.events import AnyEvent
+from tacit.privacy.ledger import Ledger
+from tacit.training.gradients import BoundedSum
+from tacit.training.noise import release
+from tacit.training.randomness import Chance
+from tacit.training.sampling import Sampler, need_match
+
+Losses = Callable[[nn.Module, dict[str, Tensor]], Tensor]
+"""From a model and a batch to one loss for each of its records."""
+
+Drawn_co = TypeVar("Drawn_co", covariant=True)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a step saw of the data: exact, hence not private."""
+
+    units: int
+    clipped: int
+    not_finite: int
+    loss: float
+
+
+class Method(Protocol):
+    """One step of training: a gradient for every trainable parameter."""
+
+    def gradient(self, step: int) -> tuple[dict[str, Tensor], Seen]:
+        """The direction of the step, and what it saw."""
+        ...
+
+
+class Watched:
+    """Losses of a model that remember their mean, for the line that is shown while training."""
+
+    def __init__(self, model: nn.Module, losses: Losses) -> None:
+        self._model, self._losses = model, losses
+        self._sum, self._count = 0.0, 0
+
+    def __call__(self, batch: dict[str, Tensor]) -> Tensor:
+        """One loss for each record."""
+        values = self._losses(self._model, batch)
+        kept = values.detach()[torch.isfinite(values.detach())]
+        self._sum += float(kept.sum())
+        self._count += len(kept)
+        return values
+
+    def mean(self) -> float:
+        """The mean since it was last asked for; losses that are not finite do not count."""
+        mean = self._sum / max(1, self._count)
+        self._sum, self._count = 0.0, 0
+        return mean
+
+
+def finite_losses(
+    losses: Callable[[dict[str, Tensor]], Tensor], batch: dict[str, Tensor]
+) -> tuple[Tensor, int]:
+    """The losses of the records whose loss is finite, and how many others were left out.
+
+    The others are left out of the pass, too: even with weight zero they would spread NaN.
+    """
+    values = losses(batch)
+    finite = torch.isfinite(values.detach())
+    bad = int((~finite).sum())
+    if bad == 0:
+        return values, 0
+    if bad == len(values):
+        return values[:0], bad
+    return losses({name: tensor[finite] for name, tensor in batch.items()}), bad
+
+
+class NoisySums(Generic[Drawn_co]):
+    """A sampler, a bounded sum over those it draws, and noise: one step of a private method.
+
+    *Guarantee*: what leaves `gradient` is the release of one event, which the ledger holds
+    already, divided by the public constant `denominator`.
+    """
+
+    def __init__(
+        self,
+        sampler: Sampler[Drawn_co],
+        event: AnyEvent,
+        total: Callable[[int, Drawn_co], BoundedSum],
+        denominator: float,
+        watched: Watched,
+        ledger: Ledger,
+        chance: Chance,
+        *,
+        phase: str = "train",
+    ) -> None:
+        need_match(sampler, event)
+        self._sampler, self._event, self._total = sampler, event, total
+        self._denominator, self._watched = denominator, watched
+        self._ledger, self._chance, self._phase = ledger, chance, phase
+
+    def gradient(self, step: int) -> tuple[dict[str, Tensor], Seen]:
+        """The noisy sum over its public denominator."""
+        drawn = self._sampler.draw(self._chance.stream("coins", step))
+        total = self._total(step, drawn)
+        noisy = release(
+            total, self._event, self._ledger, self._chance, phase=self._phase, step=step
+        )
+        for tensor in noisy.values():
+            tensor.div_(self._denominator)
+        return noisy, Seen(total.units, total.clipped, total.not_finite, self._watched.mean())

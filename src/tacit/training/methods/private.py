@@ -1,0 +1,125 @@
+"""Clipped sums of gradients with noise: for records, users, or users and their entities."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tacit.errors import UsageError
+from tacit.plan import Plan
+from tacit.privacy.ledger import Ledger
+from tacit.training.gradients import BoundedSum, ClippedSums
+from tacit.training.material import Material, Rows, batches, units_together
+from tacit.training.methods.noisy import Losses, NoisySums, Watched
+from tacit.training.randomness import Chance
+from tacit.training.sampling import Drawn, PoissonRecords, PoissonUsers
+
+
+def private(
+    model: nn.Module,
+    losses: Losses,
+    material: Material,
+    chance: Chance,
+    ledger: Ledger,
+    plan: Plan,
+    *,
+    token_budget: int,
+    phase: str = "train",
+) -> NoisySums[Drawn]:
+    """Sums of clipped gradients: for records, for users, or for users and the entities they name.
+
+    *Guarantee*: the plan's, see docs/guarantees.md sections 3 to 5.
+    """
+    sums, watched = ClippedSums(model), Watched(model, losses)
+    examples = material.examples
+    together = units_together(sum(p.numel() for p in model.parameters()))
+
+    def of_users(step: int, drawn: Drawn) -> BoundedSum:
+        units = contributions(plan, material, chance, step, drawn)
+        weights = user_weights(plan, material)
+        return sums.users(
+            watched,
+            batches(examples, units, token_budget, together=together),
+            clip_norm=plan.clip_norm,
+            record_clip=plan.record_clip,
+            weights=weights[drawn] if weights is not None else None,
+            units=len(units),
+        )
+
+    def of_records(_: int, drawn: Drawn) -> BoundedSum:
+        units = [np.asarray([row]) for row in material.rows[drawn]]
+        return sums.records(
+            watched,
+            # A record is never spread over batches, so all of them may be sorted.
+            batches(examples, units, token_budget, together=max(1, len(units))),
+            clip_norm=plan.clip_norm,
+            units=len(units),
+        )
+
+    return NoisySums(
+        poisson(plan, material),
+        plan.event(),
+        of_users if plan.user_rate is not None else of_records,
+        denominator(plan, material),
+        watched,
+        ledger,
+        chance,
+        phase=phase,
+    )
+
+
+def poisson(plan: Plan, material: Material) -> PoissonUsers | PoissonRecords:
+    """The sampler that a plan asks for."""
+    if plan.entity_rate < 1:
+        raise UsageError("entity_rate below 1 is priced but not trained; leave it at 1.")
+    if plan.user_rate is not None:
+        return PoissonUsers(material.users, plan.user_rate)
+    return PoissonRecords(len(material.rows), float(plan.record_rate or 0))
+
+
+def denominator(plan: Plan, material: Material) -> float:
+    """A public constant: what the plan says, or a count of the graph where that is held fixed."""
+    fixed = "entities" in plan.protect and plan.adjacency == "fixed-graph"
+    if plan.user_rate is not None:
+        units, name = plan.users, "users"
+        counted = material.users
+    else:
+        units, name = plan.records, "records"
+        counted = len(material.rows)
+    if units is None:
+        if not fixed:
+            raise UsageError(
+                f"protect={plan.protect} needs {name}, the public denominator: how many there are "
+                "may not be counted from the data. Give a round number that you knew before."
+            )
+        units = counted
+    rate = plan.user_rate if plan.user_rate is not None else plan.record_rate
+    return float(rate or 0) * units
+
+
+def user_weights(plan: Plan, material: Material) -> Tensor | None:
+    """Users with few records weigh less, if the plan says so; nobody weighs more than 1."""
+    if plan.user_weight_cap is None:
+        return None
+    counts = torch.tensor([len(rows) for rows in material.rows_of_user], dtype=torch.float32)
+    return torch.clamp(counts / plan.user_weight_cap, max=1.0)
+
+
+def contributions(
+    plan: Plan, material: Material, chance: Chance, step: int, drawn: Drawn
+) -> Sequence[Rows]:
+    """The records of each drawn user: all, or as many as the plan allows in one step.
+
+    *Guarantee*: which ones is decided by fresh coins that look at nobody else's records and at no
+    text, so what a user gives is still a function of that user's own records.
+    """
+    most = plan.records_per_step
+    rows = [material.rows_of_user[user] for user in drawn]
+    if most is None or all(len(own) <= most for own in rows):
+        return rows
+    streams = chance.of_users("subset", step, material.users)
+    return [
+        own if len(own) <= most else np.sort(streams(int(user)).choice(own, most, replace=False))
+        for user, own in zip(drawn, rows, strict=True)
+    ]

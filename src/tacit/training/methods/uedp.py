@@ -1,0 +1,212 @@
+"""The published user-entity algorithm, as printed.
+
+Source: Lai et al. 2022, Algorithm 1, Equations 4 to 7; Lai et al. 2023 (patent) for its noise.
+Guarantee: what the paper claims is not a bound. What is charged is what really happens: users
+drawn by coins and clipped to `clip_norm`, each entity moving each of its holders by up to twice
+that, in as many users as hold the entity that most users share.
+
+Departs, where the text contradicts itself: entities are drawn once a step (the listing draws
+them inside the loop over users); an entity's weight is applied once (lines 29 and 30 apply it
+twice); the weights of entities are summed over entities (Equation 4 and its expectation; line 6
+sums over sensitive records, which would scale update and noise alike).
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from tacit.errors import DataError
+from tacit.owners import Owners
+from tacit.privacy.events import UserClip
+from tacit.privacy.ledger import Ledger
+from tacit.privacy.published import PublishedPrice, uedp_claim, uedp_release
+from tacit.training.examples import Examples
+from tacit.training.gradients import BoundedSum, ClippedSums
+from tacit.training.material import Material, Rows, batches
+from tacit.training.methods.noisy import Losses, NoisySums, Watched
+from tacit.training.randomness import Chance
+from tacit.training.sampling import Turnout, UserEntityCoins
+from tacit.training.settings import UedpSettings
+
+_WEIGHT = "record_weight"
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """The published weights, counted once on the owner graph.
+
+    Legend: w_u = min(n_u / cap, 1) of a user with n_u records; w_e = min(n_e / cap, 1) of an
+    entity named in n_e records; w_s = min(n_s / cap, 1) of each of the n_s plain records.
+    """
+
+    users: NDArray[np.float64]
+    entities: NDArray[np.float64]
+    plain: float
+    plain_records: int
+
+    @classmethod
+    def count(cls, material: Material, owners: Owners, settings: UedpSettings) -> "Weights":
+        """From the records that are trained on."""
+        n_u = np.array([len(rows) for rows in material.rows_of_user], dtype=np.float64)
+        plain = int((~_sensitive(material, owners)).sum())
+        return cls(
+            np.minimum(n_u / settings.user_weight_cap, 1.0),
+            np.minimum(owners.records_per_entity / settings.entity_weight_cap, 1.0),
+            min(plain / settings.plain_weight_cap, 1.0),
+            plain,
+        )
+
+    def denominator(self, settings: UedpSettings) -> float:
+        """Equations 4 and 6: the weight that a step has in expectation."""
+        records = settings.entity_rate * float(self.entities.sum())
+        if settings.estimator == "f_E+":
+            records += settings.plain_rate * self.plain * self.plain_records
+        return settings.user_rate * float(self.users.sum()) * records
+
+
+def uedp(
+    model: nn.Module,
+    losses: Losses,
+    material: Material,
+    chance: Chance,
+    ledger: Ledger,
+    settings: UedpSettings,
+    *,
+    token_budget: int,
+    phase: str = "train",
+) -> NoisySums[Turnout]:
+    """Users' weighted sums over drawn entities' records (and plain ones, for f_E+), clipped.
+
+    The local update of a record is `local_rate` times its gradient, and it is the update that is
+    clipped: gradients are clipped to clip_norm / local_rate, which is the same.
+    """
+    owners = need_entities(material)
+    weights = Weights.count(material, owners, settings)
+    sums, watched = ClippedSums(model), Watched(model, losses)
+    user_weight = torch.tensor(weights.users, dtype=torch.float32)
+
+    def total(_: int, drawn: Turnout) -> BoundedSum:
+        of_row = record_weights(owners, drawn, weights, settings)[material.examples.record]
+        units = [_used(material.rows_of_user[u], of_row) for u in drawn.users]
+        return sums.users(
+            lambda batch: _weighted(watched, batch),
+            batches(_Weighing(material.examples, of_row), units, token_budget),
+            clip_norm=settings.clip_norm / settings.local_rate,
+            weights=user_weight[drawn.users],
+            weight_cap=float(user_weight.max()),
+            units=len(units),
+        )
+
+    return NoisySums(
+        UserEntityCoins(
+            material.users,
+            settings.user_rate,
+            len(owners.entities),
+            settings.entity_rate,
+            len(owners),
+            settings.plain_rate,
+            settings.entity_rule,
+        ),
+        event_of(material, settings),
+        total,
+        weights.denominator(settings) / settings.local_rate,
+        watched,
+        ledger,
+        chance,
+        phase=phase,
+    )
+
+
+def need_entities(material: Material) -> Owners:
+    """The owner graph, if it names an entity."""
+    owners = material.owners
+    if owners is None or not len(owners.entities):
+        raise DataError(
+            "No record names an entity, so method=uedp has nothing to draw; check mentions, kinds "
+            "and entity_list."
+        )
+    return owners
+
+
+def _about(material: Material, settings: UedpSettings) -> dict[str, Any]:
+    owners = need_entities(material)
+    return {
+        "users": material.users,
+        "users_per_step": settings.user_rate * material.users,
+        "entity_rate": settings.entity_rate,
+        "noise_multiplier": settings.noise_multiplier,
+        "holders": int(owners.users_per_entity.max()),
+        "entity_rule": settings.entity_rule,
+        "noise": settings.noise,
+    }
+
+
+def event_of(material: Material, settings: UedpSettings) -> UserClip:
+    """What one step really releases."""
+    return uedp_release(**_about(material, settings), user_rate=settings.user_rate)
+
+
+def claim_of(material: Material, settings: UedpSettings, steps: int) -> PublishedPrice:
+    """What the paper claims for so many steps."""
+    owners = need_entities(material)
+    return uedp_claim(
+        **_about(material, settings),
+        user_rate=settings.user_rate,
+        estimator=settings.estimator,
+        sensitive=int(_sensitive(material, owners).sum()),
+        records=len(material.rows),
+        steps=steps,
+        delta=settings.delta,
+    )
+
+
+def record_weights(
+    owners: Owners, drawn: Turnout, weights: Weights, settings: UedpSettings
+) -> NDArray[np.float64]:
+    """By what each record's update is multiplied in this step; 0 if it takes no part.
+
+    A record that names several drawn entities counts once for each, as printed.
+    """
+    named = owners.entities_per_record
+    record = np.repeat(np.arange(len(owners)), named)
+    come = drawn.entities[owners.indices]
+    worth = np.where(come, weights.entities[owners.indices], 0.0)
+    total = np.bincount(record, worth, minlength=len(owners)).astype(np.float64)
+    if settings.entity_rule == "all":
+        total[np.bincount(record, come, minlength=len(owners)) < named] = 0.0
+    if settings.estimator == "f_E+":
+        total[(named == 0) & drawn.plain] = weights.plain
+    return total
+
+
+def _sensitive(material: Material, owners: Owners) -> NDArray[np.bool_]:
+    """Which of the trained records name an entity."""
+    return owners.sensitive[material.examples.record[material.rows]]
+
+
+def _used(rows: Rows, of_row: NDArray[np.float64]) -> Rows:
+    return rows[of_row[rows] > 0]
+
+
+class _Weighing:
+    """Examples whose batches carry each record's weight."""
+
+    def __init__(self, examples: Examples, of_row: NDArray[np.float64]) -> None:
+        self._examples, self._of_row = examples, of_row
+        self.lengths = examples.lengths
+
+    def batch(self, rows: NDArray[Any]) -> dict[str, Tensor]:
+        """These examples, and their weights."""
+        weight = torch.tensor(self._of_row[rows], dtype=torch.float32)
+        return self._examples.batch(rows) | {_WEIGHT: weight}
+
+
+def _weighted(watched: Watched, batch: dict[str, Tensor]) -> Tensor:
+    """Losses times weights: the gradient of a weighted loss is the weighted gradient."""
+    weight = batch[_WEIGHT]
+    values = watched({name: tensor for name, tensor in batch.items() if name != _WEIGHT})
+    return values * weight.to(values.dtype)
