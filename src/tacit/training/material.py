@@ -136,7 +136,7 @@ def units_together(parameters: int) -> int:
 
 
 def batches(
-    examples: Examples, units: Sequence[Rows], token_budget: int, *, together: int = 1
+    examples: Batched, units: Sequence[Rows], token_budget: int, *, together: int = 1
 ) -> Iterator[tuple[dict[str, Tensor], Tensor, set[int]]]:
     """Batches within a budget of padded tokens, the number of each record's unit, who goes on.
 

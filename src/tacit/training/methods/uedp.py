@@ -26,7 +26,7 @@ from tacit.privacy.ledger import Ledger
 from tacit.privacy.published import PublishedPrice, uedp_claim, uedp_release
 from tacit.training.examples import Examples
 from tacit.training.gradients import BoundedSum, ClippedSums
-from tacit.training.material import Material, Rows, batches
+from tacit.training.material import Material, Rows, batches, units_together
 from tacit.training.methods.noisy import Losses, NoisySums, Watched
 from tacit.training.randomness import Chance
 from tacit.training.sampling import Turnout, UserEntityCoins
@@ -87,14 +87,16 @@ def uedp(
     owners = need_entities(material)
     weights = Weights.count(material, owners, settings)
     sums, watched = ClippedSums(model), Watched(model, losses)
+    together = units_together(sum(p.numel() for p in model.parameters()))
     user_weight = torch.tensor(weights.users, dtype=torch.float32)
 
     def total(_: int, drawn: Turnout) -> BoundedSum:
         of_row = record_weights(owners, drawn, weights, settings)[material.examples.record]
         units = [_used(material.rows_of_user[u], of_row) for u in drawn.users]
+        weighing = _Weighing(material.examples, of_row)
         return sums.users(
             lambda batch: _weighted(watched, batch),
-            batches(_Weighing(material.examples, of_row), units, token_budget),
+            batches(weighing, units, token_budget, together=together),
             clip_norm=settings.clip_norm / settings.local_rate,
             weights=user_weight[drawn.users],
             weight_cap=float(user_weight.max()),
