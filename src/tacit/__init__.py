@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tacit.privacy.certificate import Certificate
     from tacit.privacy.ledger import Ledger
     from tacit.reading import Layout, from_dataset, read
+    from tacit.sanitizing import sanitize
     from tacit.verifying import verify
     from tacit.writing import write
 
@@ -40,6 +41,7 @@ _HOMES = {
     "from_dataset": "tacit.reading",
     "price": "tacit.privacy.accounting",
     "read": "tacit.reading",
+    "sanitize": "tacit.sanitizing",
     "verify": "tacit.verifying",
     "write": "tacit.writing",
 }
@@ -62,6 +64,7 @@ __all__ = [
     "from_dataset",
     "price",
     "read",
+    "sanitize",
     "verify",
     "write",
 ]

@@ -16,6 +16,7 @@ from tacit.privacy.events import (
     Public,
     ReplaceOne,
     SampledGaussian,
+    SanitizedText,
     Selective,
     UserClip,
     read_event,
@@ -29,6 +30,10 @@ EXAMPLES = [
     Flat(record_rate=0.05, records_per_user=4, records_per_entity=1, noise_multiplier=4),
     ReplaceOne(unit="tokens", rate=0.01, noise_multiplier=1),
     Selective(noise_multiplier=4, state_noise_multiplier=4, segments=2, states=2),
+    SanitizedText(
+        mechanism="santext+", epsilon_per_distance=2, replace_plain_rate=0.3, vocabulary=9,
+        output_vocabulary=8, unknown="random",
+    ),  # fmt: skip
     Public(what="a tokenizer trained elsewhere"),
     NotPrivate(what="phase 1 on masked text", spares=("tokens",)),
 ]

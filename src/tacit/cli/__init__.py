@@ -11,7 +11,7 @@ import click
 import typer
 from typer.core import TyperGroup
 
-from tacit.cli import corpus, detect, owners, plan, price, train
+from tacit.cli import corpus, detect, owners, plan, price, sanitize, train
 from tacit.errors import TacitError
 
 INTERRUPTED = 130
@@ -24,7 +24,7 @@ class InOrder(TyperGroup):
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The path first, then the rest."""
         path = ["corpus", "detect", "owners", "price", "plan", "methods", "train", "evaluate"]
-        path += ["predict", "verify", "spent"]
+        path += ["predict", "sanitize", "verify", "spent"]
         return [*path, *(name for name in self.commands if name not in path)]
 
 
@@ -51,6 +51,7 @@ app.command("methods")(train.methods)
 app.command("train")(train.train)
 app.command("evaluate")(train.evaluate)
 app.command("predict")(train.predict)
+app.command("sanitize")(sanitize.sanitize)
 app.command("verify")(plan.verify)
 app.command("spent")(plan.spent)
 

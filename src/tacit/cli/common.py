@@ -79,6 +79,15 @@ _DEFAULTS = {"encoding": "utf-8", "quotes": True}
 
 def reads_corpus(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command that takes `corpus: Corpus` all the options that say which corpus."""
+    return _with_corpus(command, open_corpus)
+
+
+def names_corpus(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The same for a command that takes the options, and opens the corpus in its own way."""
+    return _with_corpus(command, dict)
+
+
+def _with_corpus(command: Callable[..., Any], opened: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(command)
     ours = [
         inspect.Parameter(
@@ -98,7 +107,7 @@ def reads_corpus(command: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(command)
     def wrapper(**given: Any) -> Any:
         chosen = {name: given.pop(name) for name in _CORPUS_OPTIONS}
-        return command(corpus=open_corpus(**chosen), **given)
+        return command(corpus=opened(**chosen), **given)
 
     wrapper.__signature__ = inspect.Signature([*ours, *theirs])  # type: ignore[attr-defined]
     return wrapper
@@ -127,22 +136,37 @@ def open_corpus(
         corpus = corpora.load(source, data)
         split = split or "train"
     else:
-        named = {ours: theirs for ours, theirs in columns.items() if theirs}
-        for pair in column or []:
-            ours, _, theirs = pair.partition("=")
-            if not theirs:
-                raise UsageError(f"--column {pair}: write it as OURS=THEIRS.")
-            named[ours] = theirs
-        layout = Layout(
-            columns=named,
-            format=format,
-            encoding=encoding,
-            header=tuple(header.split(",")) if header else None,
-            quoted=quotes,
-        )
+        layout = layout_of(format, column, header, encoding, quotes, **columns)
         with progress("Reading", None) as advance:
             corpus = read(Path(source), layout, progress=advance)
     return corpus if split in (None, "all") else corpus.only(split)
+
+
+def layout_of(
+    format: str | None = None,
+    column: list[str] | None = None,
+    header: str | None = None,
+    encoding: str = "utf-8",
+    quotes: bool = True,
+    source: str | None = None,
+    data: Path | None = None,
+    split: str | None = None,
+    **columns: str | None,
+) -> Layout:
+    """How a command's options say that a source is laid out."""
+    named = {ours: theirs for ours, theirs in columns.items() if theirs}
+    for pair in column or []:
+        ours, _, theirs = pair.partition("=")
+        if not theirs:
+            raise UsageError(f"--column {pair}: write it as OURS=THEIRS.")
+        named[ours] = theirs
+    return Layout(
+        columns=named,
+        format=format,
+        encoding=encoding,
+        header=tuple(header.split(",")) if header else None,
+        quoted=quotes,
+    )
 
 
 def columns_of(corpus: Corpus, names: str, option: str) -> tuple[str, ...]:

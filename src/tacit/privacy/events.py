@@ -9,6 +9,7 @@ divided by the clip norm of one unit, never by a sensitivity.
     Flat              Poisson-sampled records; at most k_u per user and k_e per entity
     ReplaceOne        as SampledGaussian, stated for neighbours that replace one unit
     Selective         one pass over a record whose sensitive segments alone are noised
+    SanitizedText     texts whose words were replaced one by one, under local privacy by distance
     Public            a release that reads no protected data: free
     NotPrivate        a release without protection: infinite, except for the units it spares
 
@@ -191,6 +192,30 @@ class Selective(_Release):
         return "replace"
 
 
+class SanitizedText(_Release):
+    """Texts whose words were each replaced at random, independently (`tacit.privacy.local`).
+
+    The promise is about single words and grows with their distance, so it bounds no unit of the
+    other events: in their currency this release costs infinity.
+
+    Guarantee: metric local differential privacy for `santext`, `fbdd` and `random`; its
+    utility-optimized form for `santext+`.
+    """
+
+    event: Literal["sanitized-text"] = "sanitized-text"
+    mechanism: Annotated[
+        Literal["santext", "santext+", "fbdd", "random"],
+        Field(description="'santext', 'santext+', 'fbdd' or 'random'"),
+    ]
+    epsilon_per_distance: Noise
+    replace_plain_rate: Rate | None = None
+    vocabulary: Annotated[int, Field(ge=2, le=MOST, description="a whole number, 2 or more")]
+    output_vocabulary: Annotated[int, Field(ge=2, le=MOST, description="a whole number, 2 or more")]
+    unknown: Annotated[
+        Literal["random", "drop", "keep"], Field(description="'random', 'drop' or 'keep'")
+    ]
+
+
 class Public(_Release):
     """A release that reads no protected data: it costs nothing for any unit."""
 
@@ -227,7 +252,7 @@ class NotPrivate(_Release):
 
 
 AnyEvent: TypeAlias = (
-    SampledGaussian | UserClip | Flat | ReplaceOne | Selective | Public | NotPrivate
+    SampledGaussian | UserClip | Flat | ReplaceOne | Selective | SanitizedText | Public | NotPrivate
 )
 Event: TypeAlias = Annotated[AnyEvent, Field(discriminator="event")]
 

@@ -1,0 +1,430 @@
+"""`tacit sanitize`: text changed under local privacy, with its certificate."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import pyarrow as pa
+import typer
+from rich.markup import escape
+
+from tacit.cli.common import (
+    AsJson,
+    Overwrite,
+    names_corpus,
+    new_corpus_file,
+    open_corpus,
+    out,
+    print_json,
+    progress,
+    say,
+    simple_table,
+)
+from tacit.errors import UsageError
+from tacit.files import refuse_overwrite
+
+METHODS_HELP = (
+    "`santext`, `santext+`, `fbdd` or `random` (local privacy by distance); `redact`, `mask` or "
+    "`pseudonym` (on mentions; these promise nothing)."
+)
+
+
+@names_corpus
+def sanitize(
+    corpus: dict[str, Any],
+    to: Annotated[
+        Path | None,
+        typer.Option(
+            "-o", "--out", help="File to write: .jsonl, .csv, .tsv (also .gz), .parquet, .txt."
+        ),
+    ] = None,
+    method: Annotated[str, typer.Option(help=METHODS_HELP)] = "santext",
+    epsilon_per_distance: Annotated[
+        str | None,
+        typer.Option(help="The papers' epsilon; several with commas for --profile."),
+    ] = None,
+    replace_plain_rate: Annotated[
+        float | None, typer.Option(help="santext+: how often a plain word is replaced (0.3).")
+    ] = None,
+    sensitive_share: Annotated[
+        float | None,
+        typer.Option(
+            help="santext+: this share of the vocabulary, the rarest, is sensitive (0.9)."
+        ),
+    ] = None,
+    sensitive_words: Annotated[
+        Path | None, typer.Option(help="santext+: a public list of sensitive words, one a line.")
+    ] = None,
+    sensitive_in: Annotated[
+        Path | None,
+        typer.Option(help="santext+: a public text; what the detectors find there is sensitive."),
+    ] = None,
+    frequencies: Annotated[
+        Path | None,
+        typer.Option(help="A public frequency list (word, tab, count) for --sensitive-share."),
+    ] = None,
+    embeddings: Annotated[
+        str,
+        typer.Option(
+            help="`own`, .npz, GloVe/word2vec/fastText .txt or .vec, the folder of a model, or "
+            "`all-minilm-l6-v2` if that package is installed."
+        ),
+    ] = "own",
+    vocabulary: Annotated[
+        Path | None, typer.Option(help="A public list of words: only these of the embeddings.")
+    ] = None,
+    vocabulary_from_corpus: Annotated[
+        bool,
+        typer.Option(
+            "--vocabulary-from-corpus",
+            help="Only words that occur in the private text, as the paper does: a leak that the "
+            "certificate records.",
+        ),
+    ] = False,
+    unknown: Annotated[
+        str,
+        typer.Option(
+            help="Words outside the vocabulary: `random`, `drop`, or `keep` (unprotected)."
+        ),
+    ] = "random",
+    using: Annotated[
+        str, typer.Option("--with", help="Detectors for mentions, as in `tacit detect`.")
+    ] = "patterns,lists",
+    mentions: Annotated[
+        Path | None, typer.Option(help="Mentions that `tacit detect` wrote, instead of --with.")
+    ] = None,
+    kinds: Annotated[str, typer.Option(help="Only mentions of these kinds.")] = "",
+    same_within: Annotated[
+        str, typer.Option(help="pseudonym: the same stand-in within a `document` or the `corpus`.")
+    ] = "document",
+    drop: Annotated[str, typer.Option(help="Columns to leave out, comma-separated.")] = "",
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Show what each epsilon does; write no text.")
+    ] = False,
+    plot: Annotated[
+        Path | None, typer.Option(help="With --profile: a figure (.png, .svg, .html).")
+    ] = None,
+    samples: Annotated[
+        int, typer.Option(min=0, help="With --profile: how many texts to show side by side.")
+    ] = 3,
+    seed: Annotated[
+        int | None,
+        typer.Option(min=0, help="Experiment mode: a fixed seed. The result is not for release."),
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Threads; does not change the result.")] = 2,
+    as_json: AsJson = False,
+    overwrite: Overwrite = False,
+) -> None:
+    """Replace the words of a corpus under local differential privacy, and certify the result.
+
+    Writes the corpus, and beside it a folder with ledger and certificate (`tacit verify`). With
+    `--profile`: how often words stay and how far they spread, for each epsilon.
+
+    Examples: `tacit sanitize mail.jsonl --epsilon-per-distance 2 -o out.jsonl` ·
+    `tacit sanitize mail.jsonl --method santext+ --epsilon-per-distance 2 --sensitive-words
+    names.txt -o out.jsonl` · `tacit sanitize mail.jsonl --profile --epsilon-per-distance 1,2,3`
+    """
+    from tacit.sanitizing.operators import OPERATORS
+
+    if profile == (to is not None):
+        raise UsageError("Give -o FILE to write a corpus, or --profile to look at epsilons.")
+    if plot is not None and not profile:
+        raise UsageError("--plot goes with --profile.")
+    dropped = _dropped(drop)
+    if to is not None:
+        _new_file(to, overwrite)
+    if method in OPERATORS:
+        if profile or epsilon_per_distance is not None:
+            raise UsageError(f"method={method} has no epsilon: it promises nothing.")
+        work, public = _replacer(corpus, method, using, mentions, kinds, same_within, seed)
+        _write(corpus, to, work, dropped, [], public, overwrite, as_json)
+        return
+    epsilons = _numbers(epsilon_per_distance)
+    embedding, leaks = _vocabulary(corpus, embeddings, vocabulary, vocabulary_from_corpus)
+    sensitive = _sensitive(
+        method, embedding, sensitive_share, frequencies, sensitive_words, sensitive_in, using
+    )
+    make = _Maker(embedding, method, sensitive, replace_plain_rate, unknown, seed, workers)
+    if profile:
+        if plot is not None:
+            from tacit.reporting.plots import format_of
+
+            format_of(plot)
+            refuse_overwrite(plot, overwrite=overwrite)
+        _profile(corpus, make, epsilons, plot, samples, as_json)
+        return
+    if len(epsilons) > 1:
+        raise UsageError("Several epsilons go with --profile; give one to write a corpus.")
+    work = make(epsilons[0] if epsilons else None)
+    _write(corpus, to, work, dropped, leaks, {}, overwrite, as_json)
+
+
+def _numbers(text: str | None) -> list[float]:
+    try:
+        return [float(part) for part in (text or "").split(",") if part]
+    except ValueError:
+        raise UsageError(
+            f"--epsilon-per-distance {text}: give a number, or several with commas between."
+        ) from None
+
+
+def _dropped(names: str) -> tuple[str, ...]:
+    from tacit.sanitizing.streaming import PASSED_ON
+
+    wanted = tuple(filter(None, names.split(",")))
+    for name in wanted:
+        if name not in PASSED_ON or name == "text":
+            accepted = ", ".join(n for n in PASSED_ON if n != "text")
+            raise UsageError(f"--drop {name}: accepted: {accepted}.")
+    return wanted
+
+
+def _new_file(to: Path, overwrite: bool) -> None:
+    from tacit.sanitizing import certificate_folder
+
+    if Path(to.name.removesuffix(".gz")).suffix == ".txt":
+        refuse_overwrite(to, overwrite=overwrite)
+    else:
+        new_corpus_file(to, overwrite=overwrite)
+    folder = certificate_folder(to)
+    if folder.exists() and not overwrite:
+        raise UsageError(f"{folder} exists; choose another name, or add --overwrite.")
+
+
+def _batches(corpus: dict[str, Any]) -> Iterator[pa.RecordBatch]:
+    """The records of the corpus that the options name, streamed where it is a file."""
+    from tacit import corpora
+    from tacit.cli.common import layout_of
+    from tacit.reading import stream
+
+    source = Path(corpus["source"])
+    named = corpus["source"] in corpora.known() and not source.exists()
+    if named or corpus["split"] not in (None, "all") or source.is_dir():
+        return iter(open_corpus(**corpus).table.to_batches())
+    return stream(source, layout_of(**corpus))
+
+
+def _vocabulary(
+    corpus: dict[str, Any], embeddings: str, listed: Path | None, counted: bool
+) -> tuple[Any, list[str]]:
+    from tacit.sanitizing import open_embeddings
+    from tacit.sanitizing.words import Words, read_word_list
+
+    if listed is not None and counted:
+        raise UsageError("Give --vocabulary or --vocabulary-from-corpus, not both.")
+    embedding = open_embeddings(embeddings)
+    if listed is not None:
+        return embedding.only(read_word_list(listed), listed.name), []
+    if not counted:
+        return embedding, []
+    units = embedding.pieces or Words(embedding.places)
+    seen: set[int] = set()
+    for batch in _batches(corpus):
+        for column in {"text", "pair"} & set(batch.schema.names):
+            for text in batch.column(column).to_pylist():
+                seen.update(units.encode(text or "")[0])
+    words = [embedding.words[place] for place in sorted(seen) if place >= 0]
+    say("Leak: the vocabulary is the set of words of the private text; the certificate says so.")
+    return embedding.only(words, "the corpus"), [
+        "the vocabulary was taken from the private text: it tells which words occur there"
+    ]
+
+
+def _sensitive(
+    method: str,
+    embedding: Any,
+    share: float | None,
+    frequencies: Path | None,
+    words: Path | None,
+    found_in: Path | None,
+    using: str,
+) -> Any:
+    from tacit.sanitizing import choose_sensitive
+
+    if method == "santext+":
+        return choose_sensitive(
+            embedding, share=share, frequencies=frequencies, words=words, found_in=found_in,
+            using=using,
+        )  # fmt: skip
+    if any(given is not None for given in (share, frequencies, words, found_in)):
+        raise UsageError("Sensitive words go with --method santext+.")
+    return None
+
+
+class _Maker:
+    """A sanitizer for each epsilon, all over the same vocabulary."""
+
+    def __init__(self, embedding: Any, method: str, sensitive: Any, rate: float | None,
+                 unknown: str, seed: int | None, workers: int) -> None:  # fmt: skip
+        self._given = (embedding, method, sensitive, rate, unknown, seed, workers)
+
+    def __call__(self, epsilon: float | None) -> Any:
+        from tacit.sanitizing import Recipe, Sanitizer
+
+        embedding, method, sensitive, rate, unknown, seed, workers = self._given
+        recipe = Recipe(method, epsilon, rate, unknown)  # type: ignore[arg-type]
+        return Sanitizer(embedding, recipe, sensitive, seed=seed, workers=workers)
+
+
+def _replacer(
+    corpus: dict[str, Any],
+    method: str,
+    using: str,
+    mentions: Path | None,
+    kinds: str,
+    same_within: str,
+    seed: int | None,
+) -> tuple[Any, dict[str, Any]]:
+    from tacit.detecting import open_detectors
+    from tacit.detecting.kinds import kind_of
+    from tacit.detecting.mentions import read_mentions
+    from tacit.sanitizing.operators import FromDetectors, FromMentions, Replacer
+
+    wanted = [kind_of(kind) for kind in kinds.split(",")] if kinds else None
+    finder: Any
+    if mentions is not None:
+        finder = FromMentions(read_mentions(mentions, open_corpus(**corpus)), wanted)
+        public = {"detectors": f"mentions as in {mentions.name}"}
+    else:
+        finder = FromDetectors(open_detectors(using), wanted)
+        public = {"detectors": using}
+    if kinds:
+        public["kinds"] = kinds
+    if method == "pseudonym":
+        public["the same stand-in within"] = f"one {same_within}"
+    return Replacer(method, finder, within=same_within, seed=seed), public  # type: ignore[arg-type]
+
+
+def _write(
+    corpus: dict[str, Any],
+    to: Path | None,
+    work: Any,
+    drop: tuple[str, ...],
+    leaks: list[str],
+    public: dict[str, Any],
+    overwrite: bool,
+    as_json: bool,
+) -> None:
+    from tacit.sanitizing import sanitize_file
+
+    assert to is not None
+    with progress("Sanitizing", None) as advance:
+        done = sanitize_file(
+            _batches(corpus), to, work, drop=drop, leaks=leaks, public=public,
+            overwrite=overwrite, progress=advance,
+        )  # fmt: skip
+    c, seen = done.certificate, done.counted
+    if as_json:
+        print_json(
+            {
+                "file": str(done.file),
+                "certificate": str(done.folder),
+                "notion": c.notion,
+                "standing": c.standing,
+                "epsilon_per_distance": c.epsilon_per_distance,
+                "epsilon_0": c.epsilon_0,
+                "not_private": vars(seen),
+            }
+        )
+        return
+    out.print(c.sentence, markup=False)
+    if c.reach:
+        out.print()
+        _print_reach(c)
+    if c.notion == "none":
+        say(f"{seen.texts:,} texts, {seen.words:,} mentions replaced (exact: keep inside)")
+    else:
+        share = seen.unchanged / max(1, seen.words)
+        say(
+            f"{seen.texts:,} texts, {seen.words:,} words, {share:.1%} unchanged, "
+            f"{seen.unknown:,} unknown ({work.recipe.unknown}) - exact figures: keep inside",
+        )
+        if work.recipe.unknown == "keep" and seen.unknown:
+            say(f"{seen.unknown:,} unknown words were kept as they stand: they are unprotected.")
+    if work.streams.seed is not None:
+        say("Not for release: the randomness came from a fixed seed.", style="bold")
+    say(f"corpus: {done.file}")
+    say(f"certificate: {done.folder} (check it with: tacit verify {done.folder})")
+
+
+def _print_reach(certificate: Any) -> None:
+    table = simple_table("a word and", "distance", "epsilon, one word", "epsilon, ten such words")
+    for name, reach in certificate.reach.items():
+        ten = reach.texts["10"]
+        table.add_row(
+            name,
+            f"{reach.distance['median']:.3g}",
+            f"{reach.epsilon['median']:.3g}",
+            f"{ten:.3g}" if isinstance(ten, float) else ten,
+        )
+    out.print(table)
+
+
+def _profile(
+    corpus: dict[str, Any],
+    make: _Maker,
+    epsilons: list[float],
+    plot: Path | None,
+    samples: int,
+    as_json: bool,
+) -> None:
+    from tacit.sanitizing.profiling import as_json as rows
+    from tacit.sanitizing.profiling import plot_profile, profile
+
+    if not epsilons:
+        raise UsageError("--profile needs --epsilon-per-distance with one or more values.")
+    works = [make(epsilon) for epsilon in epsilons]
+    with progress("Profiling", works[0].space.width) as advance:
+        found = profile(works[0], epsilons, progress=advance)
+    if plot is not None:
+        plot_profile(found, plot, f"What epsilon does with {works[0].embedding.name}")
+    texts = _first_texts(corpus, samples)
+    shown = [
+        {"text": text, **{f"{e:g}": w([f"text\0{n}"], [text])[0][0]
+                          for e, w in zip(epsilons, works, strict=True)}}
+        for n, text in enumerate(texts)
+    ]  # fmt: skip
+    if as_json:
+        print_json({"profile": rows(found), "samples_not_private": shown})
+        return
+    _print_profile(found)
+    if shown:
+        say("\nSamples (the first line of each is private text: keep them inside)", style="dim")
+    for sample in shown:
+        for name, text in sample.items():
+            label = "original" if name == "text" else f"epsilon {name}"
+            out.print(f"[bold]{label:>12}[/bold]  {escape(text)}")
+        out.print()
+    if plot is not None:
+        say(f"figure: {plot}")
+
+
+def _print_profile(found: list[Any]) -> None:
+    first = found[0]
+    out.print(f"Over {len(first.stays):,} words: 10 %, median and 90 % of the vocabulary")
+    table = simple_table("epsilon per distance", *first.quantiles())
+    for p in found:
+        cells = [
+            " ".join(_short(values[q]) for q in ("10%", "50%", "90%"))
+            for values in p.quantiles().values()
+        ]
+        table.add_row(f"{p.epsilon_per_distance:g}", *cells)
+    out.print(table)
+
+
+def _short(value: float) -> str:
+    return f"{value:.2f}" if value < 10 else f"{value:,.0f}"
+
+
+def _first_texts(corpus: dict[str, Any], count: int) -> list[str]:
+    """A few texts that fit a line, from the beginning of the corpus."""
+    found: list[str] = []
+    if not count:
+        return found
+    for batch in _batches(corpus):
+        for text in batch.column("text").to_pylist():
+            if text and len(text.split()) >= 4 and len(text) <= 160:
+                found.append(text)
+                if len(found) == count:
+                    return found
+    return found

@@ -1,0 +1,237 @@
+"""Corpora through a sanitizer, a window of text in memory at a time, and into a file."""
+
+import gzip
+import hashlib
+import io
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet
+
+from tacit.corpus import SCHEMA, record_from_row
+from tacit.errors import DataError, UsageError
+from tacit.reading import format_of
+from tacit.sanitizing.operators import Replacer
+from tacit.sanitizing.sanitizer import Counted, Progress, Sanitizer
+
+PASSED_ON = ("id", "user", "text", "pair", "label", "split")
+"""What a sanitized record has; tokens, tags and spans belong to the old text and are left out."""
+
+WINDOW = 12 << 20
+"""How many bytes of text are sanitized at once: about two million words."""
+
+OUTPUT_FORMATS = ("jsonl", "csv", "tsv", "parquet", "text")
+
+
+class Passing:
+    """Batches on their way through a sanitizer, with what was seen of them.
+
+    In experiment mode (a fixed seed) a record's chance is named by its id, so that neither order
+    nor grouping matters; otherwise by its number, so that no two records can share any.
+    """
+
+    def __init__(self, work: Sanitizer | Replacer, progress: Progress | None = None) -> None:
+        self._work, self._progress = work, progress
+        self.counted = Counted()
+        self._sha = hashlib.sha256()
+        self._records = 0
+
+    @property
+    def digest(self) -> str:
+        """A SHA-256 over ids and texts as they came."""
+        return self._sha.hexdigest()
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The batches with their texts replaced."""
+        for window in windows(batches):
+            yield self._sanitized(window)
+            if self._progress:
+                self._progress(window.num_rows)
+        if not self._records:
+            raise DataError("The corpus is empty; give at least one record.")
+
+    def _sanitized(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        _check(batch, self._records)
+        if isinstance(self._work, Replacer):
+            new: dict[str, list[str | None]] = self._replaced(batch, self._work)
+        else:
+            new = {
+                column: self._drawn(batch, column, self._work)
+                for column in ("text", "pair")
+                if batch.column(column).null_count < batch.num_rows
+            }
+        self._records += batch.num_rows
+        columns = [
+            pa.array(new[name], pa.string()) if name in new else batch.column(name)
+            for name in PASSED_ON
+        ]
+        return pa.RecordBatch.from_arrays(columns, names=list(PASSED_ON))
+
+    def _drawn(self, batch: pa.RecordBatch, column: str, work: Sanitizer) -> list[str | None]:
+        texts: list[str | None] = batch.column(column).to_pylist()
+        ids: list[str] = batch.column("id").to_pylist()
+        self._note(ids, texts)
+        system = work.streams.seed is None
+        names = [
+            f"{column}\0{self._records + row if system else id_}" for row, id_ in enumerate(ids)
+        ]
+        given = [row for row, text in enumerate(texts) if text is not None]
+        found, counted = work([names[r] for r in given], [texts[r] or "" for r in given])
+        self.counted += counted
+        for row, text in zip(given, found, strict=True):
+            texts[row] = text
+        return texts
+
+    def _replaced(self, batch: pa.RecordBatch, work: Replacer) -> dict[str, list[str | None]]:
+        records = [record_from_row(row) for row in batch.to_pylist()]
+        if batch.column("pair").null_count < batch.num_rows:
+            raise UsageError(
+                f"method={work.operator} reads one text of a record, and these have two (pair); "
+                "sanitize them by santext, or leave one out."
+            )
+        self._note([r.id for r in records], [r.text for r in records])
+        texts: list[str | None] = []
+        for start in range(0, len(records), 1024):
+            found, count = work(records[start : start + 1024])
+            texts += found
+            self.counted += Counted(texts=len(found), words=count)
+        return {"text": texts}
+
+    def _note(self, ids: Sequence[str], texts: Sequence[str | None]) -> None:
+        for id_, text in zip(ids, texts, strict=True):
+            self._sha.update(f"{len(id_)}:{id_}{len(text or '')}:{text or ''}".encode())
+
+
+def _check(batch: pa.RecordBatch, seen: int) -> None:
+    for column in ("id", "text"):
+        if batch.column(column).null_count:
+            row = int(pc.index(pc.is_null(batch.column(column)), True).as_py())
+            raise DataError(f"record {seen + row + 1} has no {column}; every record needs one.")
+
+
+def windows(batches: Iterable[pa.RecordBatch], size: int = WINDOW) -> Iterator[pa.RecordBatch]:
+    """The records in pieces of about `size` bytes of text, cut and joined as needed."""
+    waiting: list[pa.RecordBatch] = []
+    held = 0
+    for batch in batches:
+        batch = _full(batch)
+        lengths = pc.fill_null(pc.binary_length(batch.column("text")), 0)
+        ends = pc.cumulative_sum(lengths.cast(pa.int64())).to_numpy()
+        start = 0
+        while start < batch.num_rows:
+            before = int(ends[start - 1]) if start else 0
+            stop = max(start + 1, int(ends.searchsorted(before + size - held, side="right")))
+            part = batch.slice(start, stop - start)
+            waiting.append(part)
+            held += int(ends[min(stop, batch.num_rows) - 1]) - before
+            start = stop
+            if held >= size or (start < batch.num_rows):
+                yield _joined(waiting)
+                waiting, held = [], 0
+    if waiting:
+        yield _joined(waiting)
+
+
+def _full(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch with every column of the schema; a corpus leaves out the empty ones."""
+    names = batch.schema.names
+    columns = [
+        batch.column(f.name) if f.name in names else pa.nulls(batch.num_rows, f.type)
+        for f in SCHEMA
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+def _joined(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return pa.Table.from_batches(parts).combine_chunks().to_batches()[0]
+
+
+class CorpusFile:
+    """A file that batches are written to as they come: JSONL, CSV, TSV, Parquet or text.
+
+    Which columns it has is told by the first batch.
+    """
+
+    def __init__(self, path: Path, format: str | None = None, drop: Sequence[str] = ()) -> None:
+        self._format = format or format_of(path)
+        if self._format not in OUTPUT_FORMATS:
+            raise UsageError(
+                f"format={self._format!r} cannot be written; accepted: {', '.join(OUTPUT_FORMATS)}."
+            )
+        self._path, self._drop = path, drop
+        self._columns: list[str] = []
+        self._raw: IO[bytes] | None = None
+        self._table: Any = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._table is not None:
+            self._table.close()
+        if self._raw is not None:
+            self._raw.close()
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Append these records."""
+        if not self._columns:
+            self._open(batch)
+        lost = [
+            name
+            for name in batch.schema.names
+            if name not in self._columns
+            and name not in self._drop
+            and batch.column(name).null_count < batch.num_rows
+        ]
+        if lost and self._format not in ("jsonl", "text"):
+            raise DataError(
+                f"The column {lost[0]} begins only after the first records; write JSONL, or leave "
+                f"it out with --drop {lost[0]}."
+            )
+        if self._format == "jsonl":
+            names = [n for n in PASSED_ON if n not in self._drop]
+            self._write_lines(
+                json.dumps({k: v for k, v in row.items() if v is not None}, ensure_ascii=False)
+                for row in batch.select(names).to_pylist()
+            )
+        elif self._format == "text":
+            self._write_lines(batch.column("text").to_pylist())
+        else:
+            self._table.write_batch(batch.select(self._columns))
+
+    def _write_lines(self, lines: Iterable[str]) -> None:
+        assert self._raw is not None
+        text = io.StringIO()
+        for line in lines:
+            text.write(line + "\n")
+        self._raw.write(text.getvalue().encode())
+
+    def _open(self, batch: pa.RecordBatch) -> None:
+        self._columns = [
+            name
+            for name in batch.schema.names
+            if name not in self._drop
+            and (name in ("id", "text") or batch.column(name).null_count < batch.num_rows)
+        ]
+        schema = pa.schema([SCHEMA.field(name) for name in self._columns])
+        if self._format == "parquet":
+            self._table = pa.parquet.ParquetWriter(self._path, schema, compression="zstd")
+            return
+        if self._path.name.endswith(".gz"):
+            self._raw = gzip.GzipFile(self._path, "wb", mtime=0)  # type: ignore[assignment]
+        else:
+            self._raw = self._path.open("wb")
+        if self._format in ("csv", "tsv"):
+            options = pa.csv.WriteOptions(delimiter="," if self._format == "csv" else "\t")
+            self._table = pa.csv.CSVWriter(self._raw, schema, write_options=options)
