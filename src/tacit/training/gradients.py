@@ -18,8 +18,9 @@ from tacit.training.summing import Gradient, Grams, Squares, Units, sum_of_squar
 
 Losses = Callable[[dict[str, Tensor]], Tensor]
 """From a batch to one loss for each of its records."""
-Batches = Iterable[tuple[dict[str, Tensor], Tensor]]
-"""Batches, with the number of each record's unit."""
+Batches = Iterable[tuple[dict[str, Tensor], Tensor] | tuple[dict[str, Tensor], Tensor, set[int]]]
+"""Batches, with the number of each record's unit, and, if anybody can tell, the units that have
+more records in some later batch; else the next batch is looked at."""
 
 _MADE_HERE = object()
 _CANCELLED = 1e-4
@@ -96,7 +97,7 @@ class ClippedSums:
     ) -> BoundedSum:
         """The sum over records: every record is a unit of its own, with a number of its own."""
         step = _Step(self._parameters, clip_norm, None, weights, weight_cap, units)
-        for batch, owner in batches:
+        for batch, owner, *_ in batches:
             if len(owner):
                 if len(torch.unique(owner)) < len(owner):
                     raise UsageError("Two records have one number; as records each has its own.")
@@ -142,10 +143,14 @@ def _join(parameters: dict[str, nn.Parameter], parts: Parts) -> dict[str, Gradie
 
 
 def _looking_ahead(batches: Batches) -> Iterator[tuple[dict[str, Tensor], Tensor, set[int]]]:
-    """Each batch with the units that go on in the next one."""
+    """Each batch with the units that go on: as the batches say, or as the next one shows."""
     source = iter(batches)
     now = next(source, None)
     while now is not None:
+        if len(now) == 3:
+            yield now
+            now = next(source, None)
+            continue
         after = next(source, None)
         own = set(now[1].tolist())
         yield now[0], now[1], own & set(after[1].tolist()) if after is not None else set()
@@ -183,6 +188,8 @@ class _Step:
 
     def finish(self, unit: Literal["records", "users"]) -> BoundedSum:
         """What has been summed."""
+        if self._pending:
+            raise UsageError("A unit was to go on in a later batch, and none came.")
         seen = max(self._closed, default=-1) + 1
         return BoundedSum(
             {name: self._into(name) for name in self._parameters},

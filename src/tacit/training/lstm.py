@@ -6,6 +6,8 @@ Every gradient of an LSTM's weights is a product of the gate gradients with what
 """
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -14,6 +16,9 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 State = tuple[Tensor, Tensor]
+
+_WORTH_SHARING = 1 << 22
+"""Multiplications in a step from which several threads are faster than one."""
 
 
 class Listener(Protocol):
@@ -160,14 +165,15 @@ class _Layer(torch.autograd.Function):
         cs = x.new_empty(steps + 1, batch, units)
         hs[0], cs[0] = h0, c0
         recurrent = w_hh.t()
-        for step in range(steps):
-            now = gates[step].addmm_(hs[step], recurrent)
-            now[:, : 2 * units].sigmoid_()
-            i, f, g, o = now.chunk(4, 1)
-            g.tanh_()
-            o.sigmoid_()
-            cell = torch.mul(f, cs[step], out=cs[step + 1]).addcmul_(i, g)
-            torch.tanh(cell, out=hs[step + 1]).mul_(o)
+        with _threads_for(batch * w_hh.numel()):
+            for step in range(steps):
+                now = gates[step].addmm_(hs[step], recurrent)
+                now[:, : 2 * units].sigmoid_()
+                i, f, g, o = now.chunk(4, 1)
+                g.tanh_()
+                o.sigmoid_()
+                cell = torch.mul(f, cs[step], out=cs[step + 1]).addcmul_(i, g)
+                torch.tanh(cell, out=hs[step + 1]).mul_(o)
         ctx.save_for_backward(x, w_ih, w_hh)
         ctx.kept = (gates, hs, cs)
         ctx.tell = tell
@@ -184,7 +190,8 @@ class _Layer(torch.autograd.Function):
         gates, hs, cs = ctx.kept
         ctx.kept = None
         needs = ctx.needs_input_grad
-        d_h0, d_c0 = _through_time(gates, cs, w_hh, d_out, d_cell)
+        with _threads_for(gates.shape[1] * w_hh.numel()):
+            d_h0, d_c0 = _through_time(gates, cs, w_hh, d_out, d_cell)
         flat = gates.view(-1, gates.shape[-1])
         d_x = (flat @ w_ih).view_as(x) if needs[0] else None
         if ctx.tell is not None:
@@ -225,3 +232,22 @@ def _through_time(
         dh = gates[step] @ w_hh
         dc.mul_(forget[step])
     return (torch.zeros_like(dc) if dh is None else dh), dc
+
+
+@contextmanager
+def _threads_for(work: int) -> Iterator[None]:
+    """One thread where steps are small.
+
+    Every step waits for all threads of the one before. Small steps gain nothing by sharing, and
+    where others use the machine too, a thread that has to be waited for hundreds of times makes
+    a pass many times slower.
+    """
+    before = torch.get_num_threads()
+    if before == 1 or work >= _WORTH_SHARING:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
