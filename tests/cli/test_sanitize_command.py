@@ -1,0 +1,310 @@
+"""`tacit sanitize`, as a person or a script meets it."""
+
+import csv
+import gzip
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from driving import SECRET, Result, Tacit, contents
+
+ROWS = [
+    {"id": "a", "user": "u", "text": "My order is late, thanks", "label": "x"},
+    {"id": "b", "user": "v", "text": f"my name is {SECRET} and I am in London", "label": "y"},
+    {"id": "c", "user": "u", "text": "please change the number", "label": "x"},
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "c.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    (tmp_path / "names.txt").write_text("Anna\nJames\nMaria\nRobert\n")
+    return tmp_path
+
+
+def lines(path: Path) -> list[dict[str, str]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def ok(done: Result) -> Result:
+    assert done.code == 0, done.err
+    return done
+
+
+PLAIN = "sanitize c.jsonl --epsilon-per-distance 2 "
+
+
+@pytest.mark.parametrize(
+    ("options", "notion", "epsilon_0"),
+    [
+        ("--method santext --epsilon-per-distance 2", "metric-LDP", 0),
+        ("--method fbdd --epsilon-per-distance 9", "metric-LDP", 0),
+        ("--method random", "metric-LDP", 0),
+        ("--method santext+ --epsilon-per-distance 2 --replace-plain-rate 0.3 --sensitive-words "
+         "names.txt", "utility-optimized metric-LDP", pytest.approx(1.2039728)),
+        ("--method santext+ --epsilon-per-distance 2 --replace-plain-rate 0",
+         "utility-optimized metric-LDP", "infinity"),
+        ("--method redact", "none", "infinity"),
+        ("--method mask", "none", "infinity"),
+        ("--method pseudonym --same-within corpus", "none", "infinity"),
+    ],
+)  # fmt: skip
+def test_every_method_writes_what_verify_accepts(
+    tacit: Tacit, folder: Path, options: str, notion: str, epsilon_0: object
+) -> None:
+    done = ok(tacit(f"sanitize c.jsonl {options} -o out.jsonl --json")).json
+    assert done["notion"] == notion
+    assert done["epsilon_0"] == epsilon_0
+    assert done["standing"] == ("heuristic" if notion == "none" else "proved")
+    rows = lines(folder / "out.jsonl")
+    assert [(r["id"], r["user"], r["label"]) for r in rows] == [
+        (r["id"], r["user"], r["label"]) for r in ROWS
+    ]
+    assert {p.name for p in (folder / "out.certificate").iterdir()} == {
+        "certificate.json", "certificate.md", "ledger.jsonl",
+    }  # fmt: skip
+    checks = ok(tacit("verify out.certificate --json")).json
+    assert checks["ok"]
+    if notion != "none":
+        assert SECRET not in (folder / "out.jsonl").read_text()
+    for file in (folder / "out.certificate").iterdir():
+        assert SECRET not in file.read_text()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("epsilon_per_distance", 0.1),
+        ("epsilon_0", 0.5),
+        ("sentence", "All is well."),
+        ("not_covered", []),
+        ("standing", "heuristic"),
+        ("notion", "utility-optimized metric-LDP"),
+        ("randomness", "fixed seed"),
+        ("data", "hmac-sha256:00"),
+        ("public", {}),
+        ("files", {}),
+        ("unheard", 1),
+    ],
+)
+def test_a_forged_certificate_is_refused(
+    tacit: Tacit, folder: Path, field: str, value: object
+) -> None:
+    ok(tacit(PLAIN + "-o out.jsonl"))
+    path = folder / "out.certificate" / "certificate.json"
+    fields = json.loads(path.read_text())
+    path.write_text(json.dumps({**fields, field: value}, indent=2))
+    assert tacit("verify out.certificate").code == 4
+
+
+def test_another_text_is_refused(tacit: Tacit, folder: Path) -> None:
+    ok(tacit(PLAIN + "-o out.jsonl"))
+    ledger = folder / "out.certificate" / "ledger.jsonl"
+    whole = ledger.read_bytes()
+    ledger.write_bytes(
+        whole.replace(b'"epsilon_per_distance": 2.0', b'"epsilon_per_distance": 1.0')
+    )
+    assert tacit("verify out.certificate").code == 4
+    ledger.write_bytes(whole)
+    ok(tacit("verify out.certificate"))
+    (folder / "out.jsonl").write_text("{}\n")
+    assert tacit("verify out.certificate").code == 4
+
+
+@pytest.mark.parametrize(
+    "name", ["out.jsonl", "out.jsonl.gz", "out.csv", "out.tsv", "out.parquet", "out.txt"]
+)
+def test_every_format_in_and_out(tacit: Tacit, folder: Path, name: str) -> None:
+    ok(tacit(PLAIN + "--seed 1 -o first.jsonl"))
+    wanted = [row["text"] for row in lines(folder / "first.jsonl")]
+    ok(tacit(PLAIN + f"--seed 1 -o {name}"))
+    path = folder / name
+    if name.endswith(".gz"):
+        packed = gzip.decompress(path.read_bytes()).splitlines()
+        found = [json.loads(line)["text"] for line in packed]
+    elif name.endswith(".parquet"):
+        found = pq.read_table(path).column("text").to_pylist()
+    elif name.endswith(".txt"):
+        found = path.read_text().splitlines()
+    elif name.endswith(".jsonl"):
+        found = [row["text"] for row in lines(path)]
+    else:
+        with path.open() as rows:
+            found = [
+                row["text"]
+                for row in csv.DictReader(rows, delimiter="\t" if "tsv" in name else ",")
+            ]
+    assert found == wanted
+    # What was written is read again.
+    ok(tacit(f"sanitize {name} --method random -o again.jsonl"))
+    assert len(lines(folder / "again.jsonl")) == 3
+
+
+def test_workers_and_order_do_not_matter_for_a_fixed_seed(tacit: Tacit, folder: Path) -> None:
+    ok(tacit(PLAIN + "--seed 3 --workers 1 -o one.jsonl"))
+    ok(tacit(PLAIN + "--seed 3 --workers 2 -o two.jsonl"))
+    assert (folder / "one.jsonl").read_bytes() == (folder / "two.jsonl").read_bytes()
+    turned = "".join(json.dumps(row) + "\n" for row in ROWS[::-1])
+    (folder / "c.jsonl").write_text(turned)
+    ok(tacit(PLAIN + "--seed 3 -o turned.jsonl"))
+    assert lines(folder / "turned.jsonl") == lines(folder / "one.jsonl")[::-1]
+
+
+def test_a_fixed_seed_is_not_for_release(tacit: Tacit, folder: Path) -> None:
+    done = ok(tacit(PLAIN + "--seed 1 -o out.jsonl"))
+    assert "Not for release" in done.err
+    assert "Not for release" in (folder / "out.certificate" / "certificate.md").read_text()
+    assert (
+        json.loads((folder / "out.certificate" / "certificate.json").read_text())["standing"]
+        == "heuristic"
+    )
+    assert "Not for release" in ok(tacit("verify out.certificate")).out
+
+
+def test_without_a_seed_runs_differ(tacit: Tacit, folder: Path) -> None:
+    for name in ("one", "two"):
+        ok(tacit(PLAIN + f"-o {name}.jsonl"))
+    assert (folder / "one.jsonl").read_text() != (folder / "two.jsonl").read_text()
+
+
+def test_a_vocabulary_from_the_corpus_is_recorded_as_a_leak(tacit: Tacit, folder: Path) -> None:
+    done = ok(tacit(PLAIN + "--vocabulary-from-corpus -o out.jsonl"))
+    assert "Leak" in done.err
+    said = (folder / "out.certificate" / "certificate.md").read_text()
+    assert "uncovered leak" in said
+    ok(tacit("verify out.certificate"))
+    known = " ".join(row["text"].lower().replace(",", " , ").replace("-", " ") for row in ROWS)
+    found = " ".join(row["text"] for row in lines(folder / "out.jsonl"))
+    assert set(found.split()) <= {*known.split(), "-", "1", "4", "7"}
+
+
+def test_a_public_vocabulary(tacit: Tacit, folder: Path) -> None:
+    (folder / "words.txt").write_text("order\nlate\nthanks\n")
+    ok(tacit(PLAIN + "--vocabulary words.txt -o out.jsonl"))
+    assert set(" ".join(r["text"] for r in lines(folder / "out.jsonl")).split()) <= {
+        "order", "late", "thanks",
+    }  # fmt: skip
+
+
+def test_keeping_unknown_words_is_said_aloud(tacit: Tacit, folder: Path) -> None:
+    done = ok(tacit(PLAIN + "--unknown keep -o out.jsonl"))
+    assert "unprotected" in done.err
+    assert "KEPT AS THEY STAND" in (folder / "out.certificate" / "certificate.md").read_text()
+
+
+def test_profile(tacit: Tacit, folder: Path) -> None:
+    done = ok(tacit("sanitize c.jsonl --profile --epsilon-per-distance 1,3 --plot p.png --json"))
+    first, second = done.json["profile"]
+    assert first["stay rate N_x"]["50%"] < second["stay rate N_x"]["50%"]
+    assert first["words from one, S_x"]["50%"] > second["words from one, S_x"]["50%"]
+    assert (folder / "p.png").read_bytes().startswith(b"\x89PNG")
+    assert {p.name for p in folder.iterdir()} == {"c.jsonl", "names.txt", "p.png"}
+    shown = ok(tacit("sanitize c.jsonl --profile --epsilon-per-distance 1,3 --samples 1"))
+    assert "epsilon 3" in shown.out
+    assert "keep them inside" in shown.err
+
+
+BAD = [
+    ("sanitize c.jsonl --epsilon-per-distance -1 -o out.jsonl", 2, "epsilon_per_distance=-1"),
+    ("sanitize c.jsonl --epsilon-per-distance nan -o out.jsonl", 2, "epsilon_per_distance=nan"),
+    ("sanitize c.jsonl --epsilon-per-distance two -o out.jsonl", 2, "give a number"),
+    ("sanitize c.jsonl -o out.jsonl", 2, "needs epsilon_per_distance"),
+    ("sanitize c.jsonl --epsilon-per-distance 1,2 -o out.jsonl", 2, "go with --profile"),
+    ("sanitize c.jsonl --epsilon-per-distance 1", 2, "Give -o FILE"),
+    ("sanitize c.jsonl --profile -o out.jsonl --epsilon-per-distance 1", 2, "Give -o FILE"),
+    ("sanitize c.jsonl --profile", 2, "needs --epsilon-per-distance"),
+    ("sanitize c.jsonl --profile --epsilon-per-distance 1 --plot p.doc", 2, "p.doc"),
+    ("sanitize c.jsonl --plot p.png --epsilon-per-distance 1 -o out.jsonl", 2, "goes with"),
+    ("sanitize c.jsonl --method shout -o out.jsonl", 2, "method=shout"),
+    ("sanitize c.jsonl --method redact --epsilon-per-distance 1 -o out.jsonl", 2, "no epsilon"),
+    ("sanitize c.jsonl --epsilon-per-distance 1 --unknown hide -o out.jsonl", 2, "unknown=hide"),
+    ("sanitize c.jsonl --epsilon-per-distance 1 -o out.doc", 2, "out.doc"),
+    ("sanitize c.jsonl --epsilon-per-distance 1 --drop text -o out.jsonl", 2, "--drop text"),
+    ("sanitize c.jsonl --epsilon-per-distance 1 --sensitive-share 0.5 -o out.jsonl", 2, "santext+"),
+    ("sanitize c.jsonl --epsilon-per-distance 1 --embeddings nan.npz -o out.jsonl", 3, "NaN"),
+    ("sanitize c.jsonl --epsilon-per-distance 1 --embeddings no.npz -o out.jsonl", 3, "no.npz"),
+    ("sanitize c.jsonl --epsilon-per-distance 1 --vocabulary twice.txt -o out.jsonl", 3, "lines 1"),
+    ("sanitize broken.jsonl --epsilon-per-distance 1 -o out.jsonl", 3, "line 4"),
+    ("sanitize nothing.jsonl --epsilon-per-distance 1 -o out.jsonl", 3, "not there"),
+    ("sanitize empty.jsonl --epsilon-per-distance 1 -o out.jsonl", 3, "empty"),
+    ("sanitize c.jsonl --epsilon-per-distance 1 -o there.jsonl", 2, "there.jsonl exists"),
+    ("sanitize c.jsonl --epsilon-per-distance 1 -o half.jsonl", 2, "half.certificate exists"),
+]
+
+
+@pytest.mark.parametrize(("command", "code", "says"), BAD, ids=[b[0][9:60] for b in BAD])
+def test_bad_input_is_one_sentence_and_leaves_nothing(
+    tacit: Tacit, folder: Path, command: str, code: int, says: str
+) -> None:
+    np.savez(
+        folder / "nan.npz", words=np.array(["a", "b"]), vectors=np.array([[0, np.nan], [1, 2]])
+    )
+    (folder / "twice.txt").write_text("order\norder\n")
+    (folder / "broken.jsonl").write_text((folder / "c.jsonl").read_text() + f"{{{SECRET}\n")
+    (folder / "empty.jsonl").write_text("\n")
+    (folder / "there.jsonl").write_text("precious\n")
+    (folder / "half.certificate").mkdir()
+    before = contents(folder)
+    done = tacit(command)
+    assert done.code == code, done.err
+    assert says in done.err
+    assert SECRET not in done.err + done.out
+    assert "Traceback" not in done.err
+    assert contents(folder) == before
+
+
+def test_overwrite_replaces_both(tacit: Tacit, folder: Path) -> None:
+    ok(tacit(PLAIN + "-o out.jsonl"))
+    ok(tacit("sanitize c.jsonl --method random -o out.jsonl --overwrite"))
+    ok(tacit("verify out.certificate"))
+    fields = json.loads((folder / "out.certificate" / "certificate.json").read_text())
+    assert fields["mechanism"] == "random"
+
+
+def test_in_the_currency_of_training_it_costs_infinity(tacit: Tacit, folder: Path) -> None:
+    ok(tacit(PLAIN + "-o out.jsonl"))
+    (found,) = ok(tacit("spent out.certificate --json")).json["data"].values()
+    assert set(found["epsilon"].values()) == {"infinity"}
+
+
+def test_the_commands_as_written(tacit: Tacit, folder: Path) -> None:
+    """On stand-ins of the same form: a table of sentences, vectors, dialogs, names."""
+    (folder / "sst2").mkdir()
+    (folder / "sst2" / "train.tsv").write_text(
+        "sentence\tlabel\nhide new units from the order \t0\ncontains no wit , only thanks \t1\n"
+    )
+    rng = np.random.default_rng(0)
+    words = np.array(["hide", "new", "from", "the", "no", ",", "only", "order", "contains"])
+    np.savez("glove_100d_top40k.npz", words=words, vectors=rng.standard_normal((9, 100)))
+    for line in (
+        "sanitize sst2/train.tsv --method santext --epsilon-per-distance 2 --embeddings "
+        "glove_100d_top40k.npz -o out.jsonl",
+        "sanitize c.jsonl --method santext+ --epsilon-per-distance 2 --replace-plain-rate 0.3 "
+        "--sensitive-words names.txt -o outp.jsonl",
+        "sanitize sst2/train.tsv --profile --epsilon-per-distance 1,2,3 --plot profile.png",
+    ):
+        ok(tacit(line))
+    assert len(lines(folder / "out.jsonl")) == 2
+    for name in ("out", "outp"):
+        ok(tacit(f"verify {name}.certificate"))
+
+
+def test_the_real_sst2(tacit: Tacit, folder: Path, data_dir: Path) -> None:
+    source = data_dir / "sst2" / "dev.tsv"
+    glove = data_dir / "glove100d" / "glove_100d_top40k.npz"
+    ok(tacit("sanitize", source, "--epsilon-per-distance", 2, "--embeddings", glove, "-o", "o.csv"))
+    ok(tacit("verify o.certificate"))
+    shutil.copy(source, folder / "dev.tsv")
+
+
+def test_generated_dialogs(tacit: Tacit, folder: Path) -> None:
+    ok(tacit("corpus generate customersim --dialogs 20 --seed 5 -o dialogs.jsonl"))
+    ok(tacit("sanitize dialogs.jsonl --epsilon-per-distance 3 -o out.parquet --drop user"))
+    assert pq.read_table(folder / "out.parquet").column_names == [
+        "id", "text", "label", "split",
+    ]  # fmt: skip
+    ok(tacit("verify out.certificate"))

@@ -1,0 +1,316 @@
+"""Utility and defence rate of sanitized text: the figures of docs/sanitizing.md.
+
+    python tools/sanitized_learning.py DATA ENCODER OUT masks     # train the masked-word models
+    python tools/sanitized_learning.py DATA ENCODER OUT table1    # accuracy by mechanism, GloVe
+    python tools/sanitized_learning.py DATA ENCODER OUT table3    # with and without pretraining
+    python tools/sanitized_learning.py DATA ENCODER OUT figure3   # accuracy over (w, p)
+    python tools/sanitized_learning.py DATA ENCODER OUT figure4   # defence rate
+    python tools/sanitized_learning.py DATA ENCODER OUT pairs     # QNLI and STS-B
+
+DATA holds sst2, glove100d and so on, as for TACIT_DATA; ENCODER is the folder of a BERT-like
+encoder. Two models are made of it, since two cores are few. The *learner* is new but for its input
+embeddings, the encoder's reduced to 128 numbers: 2 layers, 128 wide. The *attacker* is the
+encoder's first two layers, with a head for masked words that is trained here. Each figure is a line
+in OUT/results.jsonl; what is there already is not done again.
+All seeds are fixed, and all runs go through the training loop that `tacit train` uses.
+"""
+
+import argparse
+import json
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tacit import corpora
+from tacit.corpus import Corpus
+from tacit.sanitizing import Recipe, Sanitizer, choose_sensitive, open_embeddings
+from tacit.sanitizing.embeddings import Embedding
+from tacit.sanitizing.streaming import Passing
+from tacit.writing import write
+
+TRAIN, EPOCHS, BATCH, LAYERS, WIDTH, CONTEXT, RATE = 10_000, 2, 32, 2, 128, 32, 5e-4
+MASK_STEPS, ATTACKER_STEPS, MASK_BATCH, PUBLIC = 1000, 1200, 32, 20_000
+GLOVE_EPSILONS, PIECE_EPSILONS = (1.0, 2.0, 3.0), (12.0, 14.0, 16.0)
+ATTACKED = 150
+
+
+class Study:
+    """Data, encoder and results."""
+
+    def __init__(self, data: Path, encoder: Path, out: Path) -> None:
+        self.data, self.encoder, self.out = data, encoder, out
+        out.mkdir(parents=True, exist_ok=True)
+        self.results = out / "results.jsonl"
+        self._embeddings: dict[str, Embedding] = {}
+        self._corpora: dict[str, Corpus] = {}
+
+    # --- what is done once ---------------------------------------------------------------
+
+    def done(self, key: dict[str, Any]) -> bool:
+        if not self.results.exists():
+            return False
+        rows = [json.loads(line) for line in self.results.read_text().splitlines()]
+        return any(all(row.get(k) == v for k, v in key.items()) for row in rows)
+
+    def note(self, key: dict[str, Any], found: dict[str, Any], began: float) -> None:
+        row = {**key, **found, "seconds": round(time.time() - began, 1)}
+        with self.results.open("a") as lines:
+            lines.write(json.dumps(row) + "\n")
+        print(row, flush=True)
+
+    # --- data ----------------------------------------------------------------------------
+
+    def task(self, name: str) -> Corpus:
+        """Records to learn from, and others to score on: the first of a fixed shuffle."""
+        if name not in self._corpora:
+            whole = corpora.load(name, self.data)
+            train = whole.only("train")
+            rows = np.random.default_rng(5).permutation(len(train))[:TRAIN]
+            scored = "valid" if "valid" in whole.splits() else "test"
+            parts = [train.take(np.sort(rows)), whole.only(scored)]
+            records = [r for part in parts for r in part.records()]
+            named = [
+                {**r.row(), "split": "train" if n < len(parts[0]) else "valid"}
+                for n, r in enumerate(records)
+            ]
+            self._corpora[name] = Corpus.from_records(named, name=name)
+        return self._corpora[name]
+
+    def public(self) -> list[str]:
+        """Sentences that stand for public text: of the training part that is not learned from."""
+        train = corpora.load("sst2", self.data).only("train")
+        order = np.random.default_rng(5).permutation(len(train))[TRAIN:]
+        texts = train.column("text").to_pylist()
+        return [texts[r] for r in order if len(texts[r].split()) >= 6][:PUBLIC]
+
+    def embedding(self, name: str) -> Embedding:
+        if name not in self._embeddings:
+            where = {
+                "glove": self.data / "glove100d" / "glove_100d_top40k.npz",
+                "pieces": self.encoder,
+            }
+            self._embeddings[name] = open_embeddings(where[name])
+        return self._embeddings[name]
+
+    def sanitizer(self, space: str, method: str, epsilon: float | None, *, seed: int = 1,
+                  share: float = 0.9, rate: float | None = None) -> Sanitizer:  # fmt: skip
+        embedding = self.embedding(space)
+        sensitive = choose_sensitive(embedding, share=share) if method == "santext+" else None
+        recipe = Recipe(method, epsilon, rate)  # type: ignore[arg-type]
+        return Sanitizer(embedding, recipe, sensitive, seed=seed, workers=2)
+
+    def sanitized(self, task: str, work: Sanitizer | None) -> Corpus:
+        import pyarrow as pa
+
+        corpus = self.task(task)
+        if work is None:
+            return corpus
+        table = pa.Table.from_batches(list(Passing(work)(corpus.table.to_batches())))
+        kept = [n for n in table.column_names if n in corpus.columns]
+        return Corpus(table.select(kept), name=task)
+
+    # --- learning ------------------------------------------------------------------------
+
+    def start(self) -> Path:
+        """The learner before any training: new, but for its input embeddings."""
+        import torch
+        from transformers import BertConfig, BertForMaskedLM
+
+        from tacit.training.masking import load_masked
+        from tacit.training.tokens import load_tokenizer
+        from tacit.training.weights import save_model
+
+        folder = self.out / "start"
+        if folder.exists():
+            return folder
+        tokenizer = load_tokenizer(self.encoder)
+        table = load_masked(self.encoder).get_input_embeddings().weight.detach().double()
+        centred = table - table.mean(0)
+        _, turns = torch.linalg.eigh(centred.T @ centred)
+        points = centred @ turns[:, -WIDTH:]
+        torch.manual_seed(1)
+        model = BertForMaskedLM(
+            BertConfig(
+                vocab_size=len(table), hidden_size=WIDTH, num_hidden_layers=LAYERS,
+                num_attention_heads=2, intermediate_size=4 * WIDTH, max_position_embeddings=128,
+                pad_token_id=tokenizer.pad_token_id,
+            )
+        )  # fmt: skip
+        with torch.no_grad():
+            model.get_input_embeddings().weight.copy_(points / points.std() * 0.05)
+        save_model(model, tokenizer, folder)
+        return folder
+
+    def fine_tune(
+        self, key: dict[str, Any], task: str, work: Sanitizer | None, start: Path
+    ) -> None:
+        from tacit.training import runs
+        from tacit.training.settings import Run
+
+        if self.done(key):
+            return
+        began = time.time()
+        corpus = self.sanitized(task, work)
+        path, folder = self.out / "corpus.parquet", self.out / "run"
+        write(corpus, path)
+        shutil.rmtree(folder, ignore_errors=True)
+        records = len(corpus.only("train"))
+        steps = EPOCHS * records // BATCH
+        run = Run(
+            corpus=str(path), method="plain", steps=steps, batch=BATCH,
+            task="regression" if task == "stsb" else "classification",
+            model={"kind": "folder", "folder": str(start)},
+            context=CONTEXT if task == "sst2" else 2 * CONTEXT,
+            optimizer={"name": "adamw", "rate": RATE, "schedule": "linear", "warmup": steps // 10},
+            checkpoint_every=steps, seed=1,
+        )  # fmt: skip
+        found = runs.train(run, folder).metrics["valid"]
+        metric = "pearson" if task == "stsb" else "accuracy"
+        stay = {"train": records, "steps": steps}
+        self.note(key, {metric: round(found[metric], 4), "scored": found["records"], **stay}, began)
+        shutil.rmtree(folder, ignore_errors=True)
+
+    def masked_model(self, space: str | None, epsilon: float | None) -> Path:
+        """A masked-word model: of public text as it stands, or of its sanitized form."""
+        from tacit.training.masking import pretrain
+
+        name = "plain" if space is None else f"{space}-{epsilon:g}"
+        folder = self.out / f"masked-{name}"
+        if folder.exists():
+            return folder
+        began = time.time()
+        work = self.sanitizer(space, "santext", epsilon, seed=7) if space else None
+        made = pretrain(
+            self.start(), self.public(), folder, sanitizer=work, steps=MASK_STEPS,
+            batch=MASK_BATCH, rate=1e-3, context=CONTEXT, copies=3, seed=1,
+        )  # fmt: skip
+        self.note({"what": "masked-word model", "text": name}, made.scores, began)
+        return folder
+
+    def attacker(self) -> Path:
+        """The encoder's first layers with a head for masked words, trained on public text."""
+        from tacit.training.masking import pretrain
+
+        folder = self.out / "attacker"
+        if not folder.exists():
+            began = time.time()
+            made = pretrain(
+                self.encoder, self.public(), folder, steps=ATTACKER_STEPS, batch=MASK_BATCH,
+                rate=5e-4, layers=LAYERS, context=CONTEXT, copies=3, seed=1,
+            )  # fmt: skip
+            self.note({"what": "attacker"}, made.scores, began)
+        return folder
+
+    def attack(self, key: dict[str, Any], work: Sanitizer | None, folder: Path,
+               units: Sanitizer) -> None:  # fmt: skip
+        from tacit.training.mask_inference import guess_masked, verdict
+        from tacit.training.masking import align, load_masked
+        from tacit.training.tokens import load_tokenizer
+
+        if self.done(key):
+            return
+        began = time.time()
+        texts = self.task("sst2").only("valid").column("text").to_pylist()[:ATTACKED]
+        tokenizer = load_tokenizer(folder)
+        # Unsanitized text is cut the same way: the identity is santext at a huge epsilon.
+        aligned = align(texts, tokenizer, work or units)
+        found = guess_masked(load_masked(folder), tokenizer, aligned)
+        said = {"verdict": verdict(found)} if work is None else {}
+        self.note(
+            key,
+            {"defence_rate": round(found.defence_rate, 4), "error": round(found.error, 4),
+             "tokens": found.tokens, **said},
+            began,
+        )  # fmt: skip
+
+
+# --- the figures -----------------------------------------------------------------------------
+
+
+def masks(study: Study) -> None:
+    study.attacker()
+    study.masked_model(None, None)
+    for epsilon in PIECE_EPSILONS:
+        study.masked_model("pieces", epsilon)
+
+
+def table1(study: Study) -> None:
+    start = study.start()
+    study.fine_tune({"what": "table1", "mechanism": "none"}, "sst2", None, start)
+    grid: list[tuple[str, float | None]] = [("random", None)]
+    grid += [(m, e) for e in GLOVE_EPSILONS for m in ("santext", "santext+", "fbdd")]
+    for method, epsilon in grid:
+        key = {"what": "table1", "mechanism": method, "epsilon": epsilon}
+        if not study.done(key):
+            study.fine_tune(key, "sst2", study.sanitizer("glove", method, epsilon), start)
+
+
+def table3(study: Study) -> None:
+    for epsilon in PIECE_EPSILONS:
+        work = study.sanitizer("pieces", "santext", epsilon)
+        starts = {
+            "none": study.start(),
+            "plain public text": study.masked_model(None, None),
+            "sanitized public text": study.masked_model("pieces", epsilon),
+        }
+        for name, start in starts.items():
+            key = {"what": "table3", "epsilon": epsilon, "pretraining": name}
+            study.fine_tune(key, "sst2", work, start)
+
+
+def figure3(study: Study) -> None:
+    for share in (0.5, 0.9):
+        for rate in (0.1, 0.3, 0.6):
+            work = study.sanitizer("glove", "santext+", 2.0, share=share, rate=rate)
+            key = {"what": "figure3", "w": share, "p": rate}
+            study.fine_tune(key, "sst2", work, study.start())
+
+
+def figure4(study: Study) -> None:
+    strong, plain = study.attacker(), study.masked_model(None, None)
+    for space, epsilons in (("pieces", PIECE_EPSILONS), ("glove", GLOVE_EPSILONS)):
+        identity = study.sanitizer(space, "santext", 1e6)
+        key = {"what": "figure4", "space": space, "attacker": "encoder", "epsilon": None}
+        study.attack(key, None, strong, identity)
+        if space == "pieces":
+            study.attack({**key, "attacker": "learner"}, None, plain, identity)
+        for epsilon in epsilons:
+            works = {"santext": study.sanitizer(space, "santext", epsilon)}
+            if space == "glove":
+                works["santext+"] = study.sanitizer(space, "santext+", epsilon)
+                works["fbdd"] = study.sanitizer(space, "fbdd", epsilon)
+            for method, work in works.items():
+                named = {**key, "epsilon": epsilon, "mechanism": method}
+                study.attack(named, work, strong, identity)
+            if space == "pieces":
+                aware = study.masked_model("pieces", epsilon)
+                for name, folder in (("learner", plain), ("aware learner", aware)):
+                    named = {**key, "epsilon": epsilon, "mechanism": "santext", "attacker": name}
+                    study.attack(named, works["santext"], folder, identity)
+
+
+def pairs(study: Study) -> None:
+    for task in ("stsb", "qnli"):
+        study.fine_tune({"what": "pairs", "task": task}, task, None, study.start())
+        for method in ("santext", "santext+"):
+            key = {"what": "pairs", "task": task, "mechanism": method, "epsilon": 3.0}
+            study.fine_tune(key, task, study.sanitizer("glove", method, 3.0), study.start())
+
+
+def main() -> None:
+    figures = {f.__name__: f for f in (masks, table1, table3, figure3, figure4, pairs)}
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    for name in ("data", "encoder", "out"):
+        parser.add_argument(name, type=Path)
+    parser.add_argument("figure", choices=figures, nargs="+")
+    given = parser.parse_args()
+    study = Study(given.data, given.encoder, given.out)
+    for name in given.figure:
+        figures[name](study)
+
+
+if __name__ == "__main__":
+    main()
