@@ -28,9 +28,6 @@ from tacit.training import summing
 from tacit.training.gradients import BoundedSum, ClippedSums
 from tacit.training.lstm import GateLSTM
 
-# Hundreds of models against a naive loop: minutes of work.
-pytestmark = pytest.mark.slow
-
 WORDS = 13
 Batch = dict[str, Tensor]
 
@@ -128,7 +125,7 @@ def gpt2(tied: bool) -> Case:
         vocab_size=WORDS,
         n_positions=8,
         n_embd=8,
-        n_layer=2,
+        n_layer=1,
         n_head=2,
         tie_word_embeddings=tied,
         resid_pdrop=0.0,
@@ -155,7 +152,7 @@ def llama() -> Case:
         vocab_size=WORDS,
         hidden_size=8,
         intermediate_size=12,
-        num_hidden_layers=2,
+        num_hidden_layers=1,
         num_attention_heads=2,
         num_key_value_heads=1,
         bos_token_id=0,
@@ -168,7 +165,7 @@ def bert(kind: type[nn.Module]) -> Case:
     config = BertConfig(
         vocab_size=WORDS,
         hidden_size=8,
-        num_hidden_layers=2,
+        num_hidden_layers=1,
         num_attention_heads=2,
         intermediate_size=12,
         max_position_embeddings=8,
@@ -300,6 +297,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @pytest.mark.parametrize("name", CASES)
 def test_users_equal_a_loop(name: str, dtype: torch.dtype, way: str) -> None:
+    """Double precision finds wrong formulas, single precision finds what rounding does."""
     case = make(name, dtype)
     sums = ClippedSums(case.model)
     weights = [1.0, 0.5, 0.25, 0.0, 0.75]
@@ -336,8 +334,8 @@ def test_records_equal_a_loop(name: str, way: str) -> None:
 
 
 @pytest.mark.parametrize("record_clip", [None, 0.5])
-@pytest.mark.parametrize("name", ["gpt2 tied", "lstm 3", "bert classes"])
-@pytest.mark.parametrize("cuts", [[1], [4], [1, 2, 3, 8], [3, 6]])
+@pytest.mark.parametrize("name", ["gpt2 tied", "lstm 3"])
+@pytest.mark.parametrize("cuts", [[4], [1, 2, 3, 8]])
 def test_a_user_may_go_on_in_later_batches(
     name: str, cuts: list[int], record_clip: float | None, way: str
 ) -> None:
@@ -380,6 +378,31 @@ def test_many_units_are_done_in_portions(monkeypatch: pytest.MonkeyPatch) -> Non
     assert_close(got.tensors, slowly(case, OWNER, 1.0, 0.7))
 
 
+def test_batches_may_say_who_goes_on(way: str) -> None:
+    """Units that are laid together come and go in several batches; between them others end."""
+    case = make("gpt2 tied")
+    owner = torch.tensor([0, 1, 2, 0, 1, 3, 0, 2, 1])
+    cuts = [3, 6]
+    pieces = {n: v.tensor_split(cuts) for n, v in case.batch.items()}
+    batches = [
+        ({n: p[i] for n, p in pieces.items()}, own, goes_on)
+        for i, (own, goes_on) in enumerate(
+            zip(owner.tensor_split(cuts), ({0, 1, 2}, {0, 1}, set[int]()), strict=True)
+        )
+    ]
+    for record_clip in (None, 0.7):
+        got = ClippedSums(case.model).users(
+            case.losses, batches, clip_norm=1.0, record_clip=record_clip
+        )
+        assert_close(got.tensors, slowly(case, owner.tolist(), 1.0, record_clip))
+    with pytest.raises(UsageError, match="none came"):
+        ClippedSums(case.model).users(case.losses, batches[:2], clip_norm=1.0)
+    with pytest.raises(UsageError, match="comes back"):
+        ClippedSums(case.model).users(
+            case.losses, [(b, own, set()) for b, own, _ in batches], clip_norm=1.0
+        )
+
+
 @pytest.mark.parametrize("batches", [[], [({}, torch.zeros(0, dtype=torch.int64))]])
 def test_nobody_is_a_valid_sum(batches: list) -> None:
     case = make("gpt2 tied")
@@ -392,7 +415,7 @@ def test_nobody_is_a_valid_sum(batches: list) -> None:
 # --- the bound -------------------------------------------------------------------------------
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     size=st.sampled_from([1e-3, 1.0, 30.0, 1e4]),
@@ -475,16 +498,18 @@ def test_nobody_else_makes_a_bounded_sum() -> None:
 # --- records that are not finite -------------------------------------------------------------
 
 
-@pytest.mark.parametrize("poison", [float("nan"), float("inf"), -float("inf")])
-@pytest.mark.parametrize("where", ["loss", "gradient"])
+@pytest.mark.parametrize(
+    ("poison", "where"),
+    [("nan", "loss"), ("inf", "loss"), ("nan", "gradient"), ("-inf", "gradient")],
+)
 @pytest.mark.parametrize("record_clip", [None, 0.5])
-@pytest.mark.parametrize("name", ["gpt2 tied", "lstm 1 tied", "bert classes"])
+@pytest.mark.parametrize("name", ["linear used twice", "gpt2 tied", "lstm 1 tied"])
 def test_a_record_that_is_not_finite_adds_nothing(
-    name: str, record_clip: float | None, where: str, poison: float, way: str
+    name: str, record_clip: float | None, where: str, poison: str, way: str
 ) -> None:
     case = make(name)
     case.batch["poison"] = torch.zeros(9, dtype=torch.float64)
-    case.batch["poison"][4] = poison
+    case.batch["poison"][4] = float(poison)
 
     def losses(batch: Batch) -> Tensor:
         values = case.losses(batch)
