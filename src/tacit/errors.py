@@ -5,6 +5,7 @@
     │   └── MissingExtra        2   an optional package or model is not installed
     ├── DataError               3   a file or a record is not what it should be
     └── PrivacyRefused          4   going on would void or exceed a guarantee
+        └── OverBudget          4   one more release would exceed a budget
 
 A message says what was given, what is accepted and what to do next. It never quotes corpus
 text: it names the file, the record number and the offsets.
@@ -37,3 +38,7 @@ class PrivacyRefused(TacitError):
     """Going on would void or exceed a guarantee."""
 
     exit_code = 4
+
+
+class OverBudget(PrivacyRefused):
+    """One more release would exceed a budget; what was released before stands."""

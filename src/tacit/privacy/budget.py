@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tacit.errors import PrivacyRefused, UsageError
+from tacit.errors import OverBudget, UsageError
 from tacit.privacy.accounting import need_delta, price
 from tacit.privacy.events import MOST, AnyEvent, Unit, need_unit
 from tacit.privacy.ledger import Releases
@@ -44,7 +44,7 @@ class Budget:
         return {unit: price(releases, unit, self.delta).epsilon for unit in self.limits}
 
     def allows(self, releases: Releases, event: AnyEvent) -> None:
-        """Raise `PrivacyRefused` if `event` after `releases` would exceed a limit.
+        """Raise `OverBudget` if `event` after `releases` would exceed a limit.
 
         The price grows with every release, so the largest number of such events that fits beside
         the others is found once; after that the question costs a comparison.
@@ -57,7 +57,7 @@ class Budget:
         if wanted > self._room[key]:
             after = dict(others) | {event: wanted}
             unit, epsilon = self._first_exceeded(after)
-            raise PrivacyRefused(
+            raise OverBudget(
                 f"Release {sum(releases.values()) + 1} would spend epsilon {epsilon:.4g} for "
                 f"{unit}, over the budget of {self.limits[unit]:g} at delta {self.delta:g}; "
                 "nothing was released. What was released before stands and is certified."

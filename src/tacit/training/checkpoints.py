@@ -48,8 +48,14 @@ def save_checkpoint(
                 numbers[f"{key}/{name}"] = value
     tensors |= {f"average/{n}": t for n, t in average.items()}
     about = json.dumps({"place": place.__dict__, "numbers": numbers})
-    with whole_file(folder / NAME) as draft:
-        save_file({n: t.clone() for n, t in tensors.items()}, draft, metadata={"tacit": about})
+    try:
+        with whole_file(folder / NAME) as draft:
+            save_file({n: t.clone() for n, t in tensors.items()}, draft, metadata={"tacit": about})
+    except (SafetensorError, OSError):
+        raise DataError(
+            f"{folder / NAME} could not be written; is the disk full? The checkpoint before it and "
+            f"the ledger are whole: make room, then --resume {folder}."
+        ) from None
 
 
 def read_place(folder: Path) -> Place | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from tacit.errors import PrivacyRefused
+from tacit.errors import OverBudget
 from tacit.privacy.ledger import Ledger
 from tacit.training.checkpoints import (
     Place,
@@ -73,9 +73,9 @@ class Loop:
             torch.manual_seed(self.chance.torch_seed("dropout", step))
             try:
                 gradient, seen = self.method.gradient(step)
-            except PrivacyRefused as refused:
+            except OverBudget as spent:
                 self._save()
-                return str(refused)
+                return str(spent)
             self._update(gradient, step)
             self.done = step
             if step % self.checkpoint_every == 0 or step == self.steps:

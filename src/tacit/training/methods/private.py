@@ -95,7 +95,18 @@ def denominator(plan: Plan, material: Material) -> float:
             )
         units = counted
     rate = plan.user_rate if plan.user_rate is not None else plan.record_rate
-    return float(rate or 0) * units
+    return expected(name, float(rate or 0), units)
+
+
+def expected(name: str, rate: float, units: int) -> float:
+    """How many take part in a step; less than one is refused, since noise alone teaches nothing."""
+    drawn = rate * units
+    if drawn < 1:
+        raise UsageError(
+            f"{name[:-1]}_rate={rate:g} of {units:,} {name} draws {drawn:.2g} in a step, hence "
+            f"nobody in most of them; give {1 / units:.2g} or more."
+        )
+    return drawn
 
 
 def user_weights(plan: Plan, material: Material) -> Tensor | None:

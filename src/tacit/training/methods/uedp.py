@@ -28,6 +28,7 @@ from tacit.training.examples import Examples
 from tacit.training.gradients import BoundedSum, ClippedSums
 from tacit.training.material import Material, Rows, batches, units_together
 from tacit.training.methods.noisy import Losses, NoisySums, Watched
+from tacit.training.methods.private import expected
 from tacit.training.randomness import Chance
 from tacit.training.sampling import Turnout, UserEntityCoins
 from tacit.training.settings import UedpSettings
@@ -86,6 +87,7 @@ def uedp(
     """
     owners = need_entities(material)
     weights = Weights.count(material, owners, settings)
+    expected("users", settings.user_rate, material.users)
     sums, watched = ClippedSums(model), Watched(model, losses)
     together = units_together(sum(p.numel() for p in model.parameters()))
     user_weight = torch.tensor(weights.users, dtype=torch.float32)

@@ -1,0 +1,249 @@
+"""Every method as a whole run: its promise on paper, killed and resumed, its entities chosen."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+from tacit.corpora import customersim
+from tacit.detecting import detect
+from tacit.detecting.mentions import write_lines
+from tacit.errors import DataError, PrivacyRefused, UsageError
+from tacit.privacy.events import SampledGaussian, UserClip
+from tacit.privacy.ledger import read_ledger
+from tacit.privacy.published import uedp as published
+from tacit.training import opening, runs
+from tacit.training.loop import Progress
+from tacit.training.settings import METHODS, Run, read_run, run_yaml
+from tacit.verifying import verify
+from tacit.writing import write
+
+# The targets leave room for six steps and little more: nothing has to be searched for.
+GIVEN = {"noise_multiplier": 2.0, "steps": 4}
+USERS = {"protect": "users", "user_rate": 0.3, "users": 50, "epsilon": 2, **GIVEN}
+BOTH = {"protect": "users+entities", "user_rate": 0.3, "clip_norm": 0.5, "epsilon": 5.4, **GIVEN}
+FLAT = {
+    "protect": "users+entities", "mechanism": "flat", "record_rate": 0.2, "records_per_user": 2,
+    "records_per_entity": 2, "epsilon": 6.5, **GIVEN,
+}  # fmt: skip
+EVERY: dict[str, dict[str, Any]] = {
+    "plain": {"method": "plain", "steps": 4},
+    "deidentify": {"method": "deidentify", "steps": 4},
+    "records": {
+        "plan": {"protect": "records", "record_rate": 0.1, "records": 120, "epsilon": 0.7, **GIVEN}
+    },
+    "users": {"plan": USERS | {"records_per_step": 2}},
+    "flat": {"plan": FLAT},
+    "fedavg": {"method": "fedavg", "plan": USERS, "fedavg": {"local_steps": 2, "local_batch": 2}},
+    "uedp": {"method": "uedp", "steps": 4, "uedp": {"user_rate": 0.3}},
+}
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("data")
+    corpus = customersim.generate(120, 3)
+    found = detect(corpus, "given", kinds=["PERSON", "PII"])
+    write(corpus, folder / "c.jsonl")
+    write_lines(folder / "m.jsonl", found.mentions)
+    write_lines(folder / "m.entities.jsonl", found.entities)
+    return {
+        "corpus": str(folder / "c.jsonl"),
+        "mentions": str(folder / "m.jsonl"),
+        "model": {"kind": "lstm", "config": {"embedding_size": 8, "hidden_size": 8, "layers": 1}},
+        "tokenizer": {"size": 400},
+        "context": 24,
+        "seed": 1,
+    }
+
+
+class Kill(Exception):
+    pass
+
+
+def stop_after(step: int) -> Any:
+    def tell(at: Progress) -> None:
+        if at.step == step:
+            raise Kill
+
+    return tell
+
+
+SLOWER = ("deidentify", "records", "flat")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] if n in SLOWER else []) for n in EVERY]
+)
+def test_stopped_and_resumed_equals_uninterrupted(
+    tmp_path: Path, base: dict[str, Any], name: str
+) -> None:
+    run = Run(**base, **EVERY[name], checkpoint_every=2)
+    whole = runs.train(run, tmp_path / "whole")
+    with pytest.raises(Kill):
+        runs.train(run, tmp_path / "cut", tell=stop_after(3))  # step 3 has no checkpoint yet
+    cut = runs.resume(tmp_path / "cut")
+    one, other = (load_file(t.folder / "model.safetensors") for t in (whole, cut))
+    assert one.keys() == other.keys()
+    assert all(bool((one[key] == other[key]).all()) for key in one)
+    assert [c.what for c in verify(tmp_path / "cut") if not c.ok] == []
+    entries = len(read_ledger(tmp_path / "cut" / "ledger.jsonl").entries)
+    # What was charged before the stop stays charged; a run without protection says so once.
+    assert entries == (1 if name in ("plain", "deidentify") else 5)
+
+
+def test_fedavg_promises_users_and_charges_what_it_does(
+    tmp_path: Path, base: dict[str, Any]
+) -> None:
+    run = Run(**base | {"seed": None}, **EVERY["fedavg"])
+    assert (run.optimizer.rate, run.optimizer.momentum) == (1.0, 0.0)
+    done = runs.train(run, tmp_path / "run")
+    assert done.certificate.standing == "proved"
+    event = SampledGaussian(unit="users", rate=0.3, noise_multiplier=2.0)
+    assert read_ledger(tmp_path / "run" / "ledger.jsonl").releases() == {event: 4}
+    assert [c.what for c in verify(tmp_path / "run") if not c.ok] == []
+
+
+def test_the_published_method_certifies_a_claim_and_a_price(
+    tmp_path: Path, base: dict[str, Any]
+) -> None:
+    """Standing published; beside the paper's figure, what is proved of the same releases."""
+    seen: list[Progress] = []
+    run = Run(**base | {"seed": None}, **EVERY["uedp"])
+    done = runs.train(run, tmp_path / "run", tell=seen.append)
+    certificate = done.certificate
+    assert certificate.standing == "published"
+    assert certificate.published is not None
+    claim = certificate.published
+    users, sensitive, records = (claim["inputs"][n] for n in ("users", "sensitive", "records"))
+    figure = published(
+        users=users, users_per_step=0.3 * users, entity_rate=0.5, noise_multiplier=2.0, steps=4,
+        sensitive=sensitive, records=records,
+    )  # fmt: skip
+    assert claim["epsilon"]["users+entities"] == figure.epsilon["users+entities"]
+    (event,) = read_ledger(tmp_path / "run" / "ledger.jsonl").releases()
+    assert isinstance(event, UserClip)
+    assert event.noise_multiplier == 2.0 * (0.3 * users + 1)
+    assert (event.entity_share, event.entity_rate) == (2.0, 1.0)  # turned around; rule `any`
+    assert set(certificate.costs) == {"users", "entities", "users+entities"}
+    assert "not a bound" in certificate.sentence
+    assert "Proved, for exactly what was released" in certificate.sentence
+    assert "not a bound" in (tmp_path / "run" / "certificate.md").read_text()
+    assert "published:" in seen[-1].spent
+    assert [c.what for c in verify(tmp_path / "run") if not c.ok] == []
+
+
+@pytest.mark.parametrize(
+    ("change", "caught"),
+    [
+        (lambda c: c.update(standing="proved"), "standing"),
+        (lambda c: c.update(published=None), "no plan, no promise"),
+        (lambda c: c["published"]["epsilon"].update({"users+entities": 0.01}), "published figure"),
+        (lambda c: c["published"]["inputs"].update(steps=2), "published claim"),
+        (lambda c: c["published"]["details"].update(holders=1), "published claim"),
+        (lambda c: c["published"]["inputs"].update(noise_multiplier=9.0), "published claim"),
+        (lambda c: c["costs"]["users+entities"].update(epsilon=0.01), "epsilon for users+entities"),
+    ],
+)
+def test_a_published_certificate_cannot_be_dressed_up(
+    certified: Path, tmp_path: Path, change: Any, caught: str
+) -> None:
+    for file in certified.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    fields = json.loads((tmp_path / "certificate.json").read_text())
+    change(fields)
+    (tmp_path / "certificate.json").write_text(json.dumps(fields))
+    assert caught in [c.what for c in verify(tmp_path) if not c.ok]
+
+
+@pytest.fixture(scope="module")
+def certified(base: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("published") / "run"
+    runs.train(Run(**base, **EVERY["uedp"]), folder)
+    return folder
+
+
+def test_only_the_entities_on_a_list_are_owners(tmp_path: Path, base: dict[str, Any]) -> None:
+    """By name or by id; the plan that is shown holds a keyed digest, never a name."""
+    names = Path(base["mentions"].replace(".jsonl", ".entities.jsonl"))
+    table = [json.loads(line) for line in names.read_text().splitlines()]
+    listed = tmp_path / "list.txt"
+    name, other = table[0]["name"], table[1]["id"]
+    listed.write_text(f"# the two that matter\n{name.upper()}\n\n{other}\nNobody Of That Name\n")
+    plan = BOTH | {"entity_list": str(listed), "steps": 1}
+    done = runs.train(Run(**base, plan=plan), tmp_path / "run")
+    saved = "".join(
+        (tmp_path / "run" / n).read_text() for n in ("plan.yml", "certificate.json", "ledger.jsonl")
+    )
+    assert "hmac-sha256:" in done.certificate.plan["entity_list"]
+    assert name not in saved
+    assert "list.txt" not in saved
+    assert [c.what for c in verify(tmp_path / "run") if not c.ok] == []
+    opened = opening.open_run(read_run(tmp_path / "run" / "run.yml"))
+    assert opened.focus is not None
+    assert set(opened.focus.owners(opened.part, opened.mentions).entities) <= {
+        table[0]["id"],
+        other,
+    }
+    listed.write_text(f"{name}\n")
+    with pytest.raises(PrivacyRefused, match="not the list"):
+        runs.resume(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("", "names no entity"), ("# nothing\n", "names no entity"), ("Nobody\n", "is mentioned")],
+)
+def test_a_list_that_names_nobody_is_refused(
+    tmp_path: Path, base: dict[str, Any], text: str, said: str
+) -> None:
+    (tmp_path / "list.txt").write_text(text)
+    run = Run(**base, plan=BOTH | {"entity_list": str(tmp_path / "list.txt")})
+    with pytest.raises(DataError, match=said):
+        runs.train(run, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"method": "fedavg"}, "needs a plan"),
+        ({"method": "fedavg", "plan": BOTH}, "entity_share=2"),
+        ({"method": "fedavg", "plan": EVERY["records"]["plan"]}, "about users"),
+        ({"method": "uedp"}, "needs steps"),
+        ({"method": "uedp", "steps": 3, "plan": USERS}, "takes no plan"),
+        ({"method": "uedp", "steps": 3, "mentions": None}, "needs mentions"),
+        ({"method": "uedp", "steps": 3, "uedp": {"user_rate": 2}}, "uedp.user_rate"),
+        ({"method": "private", "plan": USERS, "uedp": {}}, "leave them out"),
+        ({"method": "private", "plan": USERS, "fedavg": {"local_step": 1}}, "local_steps"),
+        ({"plan": USERS | {"entity_list": "x"}}, "about entities"),
+    ],
+)
+def test_settings_of_another_method_are_refused(
+    base: dict[str, Any], changes: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        Run(**base | changes)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_settings_survive_a_file(tmp_path: Path, base: dict[str, Any], name: str) -> None:
+    for more in (
+        {},
+        {"optimizer": {"rate": 1.0, "momentum": 0.9}},
+        {"optimizer": {"name": "adam"}},
+    ):
+        run = Run(**base, **EVERY[name], **more)
+        (tmp_path / "run.yml").write_text(run_yaml(run))
+        assert read_run(tmp_path / "run.yml") == run
+
+
+def test_every_method_has_its_standing_and_is_carried_out_above() -> None:
+    tested = {fields.get("method", "private") for fields in EVERY.values()}
+    assert tested == set(METHODS)
+    assert {name: standing for name, (standing, _) in METHODS.items()} == {
+        "plain": "heuristic", "deidentify": "heuristic", "private": "proved", "fedavg": "proved",
+        "uedp": "published",
+    }  # fmt: skip
