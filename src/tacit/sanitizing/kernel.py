@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-Places = NDArray[np.int64]
+Places = NDArray[np.integer]
 Progress = Callable[[int], None]
 
 BLOCK = 4_000_000
@@ -98,9 +98,11 @@ def draw(
     becomes depends on nothing but its word and that number.
     """
     order = np.argsort(words, kind="stable")
-    distinct, starts = np.unique(words[order], return_index=True)
-    stops = np.append(starts[1:], len(words))
-    chosen = np.empty(len(words), dtype=np.int64)
+    ordered = words[order]
+    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]][: len(words)])
+    distinct, stops = ordered[starts], np.append(starts[1:], len(words))
+    del ordered
+    chosen = np.empty(len(words), dtype=np.int32)
 
     def one(first: int) -> int:
         rows = slice(first, first + space.rows_at_once)
@@ -116,7 +118,7 @@ def draw(
     each(one, range(0, len(distinct), space.rows_at_once), workers)
     # A product that was rounded up to the whole sum belongs to the last word.
     np.minimum(chosen, space.width - 1, out=chosen)
-    return space.outputs[chosen]
+    return space.outputs[chosen].astype(np.int32)
 
 
 def uniform(space: Space, uniforms: Floats) -> Places:

@@ -1,6 +1,6 @@
 """A sanitizer: texts in, texts of as many words out."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,7 @@ from tacit.sanitizing.streams import Streams
 from tacit.sanitizing.words import UNKNOWN, Words
 
 Progress = Callable[[int], None]
+_AT_ONCE = 4096
 
 
 @dataclass
@@ -73,19 +74,40 @@ class Sanitizer:
         self, names: Sequence[str], texts: Sequence[str], progress: Progress | None = None
     ) -> tuple[list[str], Counted]:
         """The texts with their words replaced; `names` name each text's stream of chance."""
-        encoded = [self._units.encode(text) for text in texts]
-        lengths = [len(places) for places, _ in encoded]
-        words = np.fromiter(
-            (place for places, _ in encoded for place in places),
-            dtype=np.int64,
-            count=sum(lengths),
-        )
+        found, counted = self.one_by_one(names, texts, progress)
+        return list(found), counted
+
+    def one_by_one(
+        self, names: Sequence[str], texts: Sequence[str], progress: Progress | None = None
+    ) -> tuple[Iterator[str], Counted]:
+        """The same, with each new text made when it is asked for.
+
+        Names and texts are only ever looked at in slices, so that they need not be in memory.
+        """
+        words, lengths, strange = self._encoded(texts)
         chosen = self.replace(words, names, lengths, progress)
         known = words >= 0
         counted = Counted(
             len(texts), len(words), int((~known).sum()), int((chosen[known] == words[known]).sum())
         )
-        return self._texts(chosen, lengths, [strange for _, strange in encoded]), counted
+        return self._texts(chosen, lengths, strange), counted
+
+    def _encoded(self, texts: Sequence[str]) -> tuple[Places, list[int], dict[int, list[str]]]:
+        """All words as places, how many each text has, and unknown words that will be kept."""
+        keep = self.recipe.unknown == "keep"
+        lengths: list[int] = []
+        strange: dict[int, list[str]] = {}
+        parts: list[Places] = [np.zeros(0, dtype=np.int32)]
+        for start in range(0, len(texts), _AT_ONCE):
+            flat: list[int] = []
+            for row, text in enumerate(texts[start : start + _AT_ONCE], start):
+                places, unknown = self._units.encode(text)
+                flat += places
+                lengths.append(len(places))
+                if keep and unknown:
+                    strange[row] = unknown
+            parts.append(np.array(flat, dtype=np.int32))
+        return np.concatenate(parts), lengths, strange
 
     def replace(
         self,
@@ -99,7 +121,7 @@ class Sanitizer:
         # Two numbers for each word: a coin for plain words, and the choice itself.
         numbers = self.streams.uniforms(names, [2 * length for length in lengths])
         coins, choices = numbers[0::2], numbers[1::2]
-        chosen = np.full(len(words), UNKNOWN, dtype=np.int64)
+        chosen: Places = np.full(len(words), UNKNOWN, dtype=np.int32)
         known = words >= 0
         if self.recipe.unknown == "random":
             chosen[~known] = uniform(self.space, choices[~known])
@@ -170,20 +192,17 @@ class Sanitizer:
         each(one, range(len(edges) - 1), self.workers)
 
     def _texts(
-        self, chosen: Places, lengths: Sequence[int], strange: Sequence[Sequence[str]]
-    ) -> list[str]:
-        words, keep = self.embedding.words, self.recipe.unknown == "keep"
-        texts = []
+        self, chosen: Places, lengths: Sequence[int], strange: Mapping[int, Sequence[str]]
+    ) -> Iterator[str]:
+        words = self.embedding.words
         start = 0
-        everything = chosen.tolist()
-        for length, unknown in zip(lengths, strange, strict=True):
-            own = everything[start : start + length]
+        for row, length in enumerate(lengths):
+            own = chosen[start : start + length].tolist()
             start += length
             if UNKNOWN not in own:
                 parts = [words[place] for place in own]
             else:
-                kept = iter(unknown if keep else ())
+                kept = iter(strange.get(row, ()))
                 parts = [words[p] if p >= 0 else next(kept, "") for p in own]
                 parts = [part for part in parts if part]
-            texts.append(self._units.join(parts))
-        return texts
+            yield self._units.join(parts)

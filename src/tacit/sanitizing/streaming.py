@@ -4,11 +4,12 @@ import gzip
 import hashlib
 import io
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any, Self, overload
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
@@ -23,8 +24,8 @@ from tacit.sanitizing.sanitizer import Counted, Progress, Sanitizer
 PASSED_ON = ("id", "user", "text", "pair", "label", "split")
 """What a sanitized record has; tokens, tags and spans belong to the old text and are left out."""
 
-WINDOW = 12 << 20
-"""How many bytes of text are sanitized at once: about two million words."""
+WINDOW = 6 << 20
+"""How many bytes of text are sanitized at once: about a million words."""
 
 OUTPUT_FORMATS = ("jsonl", "csv", "tsv", "parquet", "text")
 
@@ -59,7 +60,7 @@ class Passing:
     def _sanitized(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         _check(batch, self._records)
         if isinstance(self._work, Replacer):
-            new: dict[str, list[str | None]] = self._replaced(batch, self._work)
+            new = self._replaced(batch, self._work)
         else:
             new = {
                 column: self._drawn(batch, column, self._work)
@@ -67,45 +68,66 @@ class Passing:
                 if batch.column(column).null_count < batch.num_rows
             }
         self._records += batch.num_rows
-        columns = [
-            pa.array(new[name], pa.string()) if name in new else batch.column(name)
-            for name in PASSED_ON
-        ]
+        columns = [new[name] if name in new else batch.column(name) for name in PASSED_ON]
         return pa.RecordBatch.from_arrays(columns, names=list(PASSED_ON))
 
-    def _drawn(self, batch: pa.RecordBatch, column: str, work: Sanitizer) -> list[str | None]:
-        texts: list[str | None] = batch.column(column).to_pylist()
-        ids: list[str] = batch.column("id").to_pylist()
+    def _drawn(self, batch: pa.RecordBatch, column: str, work: Sanitizer) -> pa.Array:
+        texts, ids = batch.column(column), batch.column("id")
         self._note(ids, texts)
-        system = work.streams.seed is None
-        names = [
-            f"{column}\0{self._records + row if system else id_}" for row, id_ in enumerate(ids)
-        ]
-        given = [row for row, text in enumerate(texts) if text is not None]
-        found, counted = work([names[r] for r in given], [texts[r] or "" for r in given])
+        first = self._records if work.streams.seed is None else None
+        names = _Slices(ids, lambda row, id_: f"{column}\0{id_ if first is None else first + row}")
+        found, counted = work.one_by_one(names, _Slices(texts, lambda _, text: text or ""))
         self.counted += counted
-        for row, text in zip(given, found, strict=True):
-            texts[row] = text
-        return texts
+        made = pa.array(found, pa.string(), size=len(texts))
+        return pc.if_else(pc.is_null(texts), pa.scalar(None, pa.string()), made)
 
-    def _replaced(self, batch: pa.RecordBatch, work: Replacer) -> dict[str, list[str | None]]:
+    def _replaced(self, batch: pa.RecordBatch, work: Replacer) -> dict[str, pa.Array]:
         records = [record_from_row(row) for row in batch.to_pylist()]
         if batch.column("pair").null_count < batch.num_rows:
             raise UsageError(
                 f"method={work.operator} reads one text of a record, and these have two (pair); "
                 "sanitize them by santext, or leave one out."
             )
-        self._note([r.id for r in records], [r.text for r in records])
-        texts: list[str | None] = []
+        self._note(batch.column("id"), batch.column("text"))
+        texts: list[str] = []
         for start in range(0, len(records), 1024):
             found, count = work(records[start : start + 1024])
             texts += found
             self.counted += Counted(texts=len(found), words=count)
-        return {"text": texts}
+        return {"text": pa.array(texts, pa.string())}
 
-    def _note(self, ids: Sequence[str], texts: Sequence[str | None]) -> None:
-        for id_, text in zip(ids, texts, strict=True):
-            self._sha.update(f"{len(id_)}:{id_}{len(text or '')}:{text or ''}".encode())
+    def _note(self, ids: pa.Array, texts: pa.Array) -> None:
+        for start in range(0, len(ids), 4096):
+            some = zip(
+                ids.slice(start, 4096).to_pylist(),
+                texts.slice(start, 4096).to_pylist(),
+                strict=True,
+            )
+            for id_, text in ((i, t or "") for i, t in some):
+                self._sha.update(f"{len(id_)}:{id_}{len(text)}:{text}".encode())
+
+
+class _Slices(Sequence[str]):
+    """A column of strings that become Python's only where they are looked at."""
+
+    def __init__(self, column: pa.Array, read: Callable[[int, Any], str]) -> None:
+        self._column, self._read = column, read
+
+    def __len__(self) -> int:
+        return len(self._column)
+
+    @overload
+    def __getitem__(self, at: int) -> str: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[str]: ...
+
+    def __getitem__(self, at: int | slice) -> str | list[str]:
+        if isinstance(at, int | np.integer):
+            return self._read(int(at), self._column[int(at)].as_py())
+        start, stop, _ = at.indices(len(self._column))
+        values = self._column.slice(start, stop - start).to_pylist()
+        return [self._read(start + n, value) for n, value in enumerate(values)]
 
 
 def _check(batch: pa.RecordBatch, seen: int) -> None:

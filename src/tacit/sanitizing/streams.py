@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Uniforms = NDArray[np.float64]
+_AT_ONCE = 4096
 
 
 class Streams:
@@ -43,9 +44,17 @@ class Streams:
 
     def uniforms(self, names: Sequence[str], counts: Sequence[int]) -> Uniforms:
         """Numbers in [0, 1) with 53 bits: so many of each stream, one stream after the other."""
-        parts = [self.bytes(n, 8 * c) for n, c in zip(names, counts, strict=True) if c]
-        whole = np.frombuffer(b"".join(parts), dtype="<u8")
-        return (whole >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        found = np.empty(sum(counts))
+        at = 0
+        for start in range(0, len(names), _AT_ONCE):
+            some = zip(
+                names[start : start + _AT_ONCE], counts[start : start + _AT_ONCE], strict=True
+            )
+            parts = b"".join(self.bytes(name, 8 * count) for name, count in some if count)
+            whole = np.frombuffer(parts, dtype="<u8")
+            np.multiply(whole >> np.uint64(11), 2.0**-53, out=found[at : at + len(whole)])
+            at += len(whole)
+        return found
 
     def generator(self, name: str) -> np.random.Generator:
         """A generator of its own for that name, for what is not a uniform number."""

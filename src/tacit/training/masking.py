@@ -103,7 +103,8 @@ class _Pieces:
             if self._of_words:
                 found = self._tokenizer(word, add_special_tokens=False, verbose=False)["input_ids"]
             else:
-                found = [self._tokenizer.convert_tokens_to_ids([word])[0]]
+                ids = self._tokenizer.convert_tokens_to_ids([word])
+                found = ids if isinstance(ids, list) else [ids]
             self._known[word] = found
         return found
 
