@@ -1,6 +1,7 @@
 """Every method as a whole run: its promise on paper, killed and resumed, its entities chosen."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -238,6 +239,17 @@ def test_settings_survive_a_file(tmp_path: Path, base: dict[str, Any], name: str
         run = Run(**base, **EVERY[name], **more)
         (tmp_path / "run.yml").write_text(run_yaml(run))
         assert read_run(tmp_path / "run.yml") == run
+
+
+def test_the_examples_of_the_docs_are_runs(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "methods.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL)
+    found = set()
+    for block in blocks:
+        (tmp_path / "run.yml").write_text(block)
+        found.add(read_run(tmp_path / "run.yml").method)
+    assert found == {"deidentify", "private", "fedavg", "uedp"}
+    assert all(f"`{name}`" in page for name in METHODS)
 
 
 def test_every_method_has_its_standing_and_is_carried_out_above() -> None:

@@ -91,14 +91,25 @@ def allowed(vectors: Vectors, plan: Plan, user: int | None, entity: int | None, 
     return float(user in came)
 
 
+NAMED = {
+    "users": USERS, "weighed": WEIGHED, "both": BOTH, "turned": TURNED, "degree": DEGREE,
+    "flat": FLAT,
+}  # fmt: skip
 CASES = [
-    *((name, plan, "user") for name, plan in [("private", USERS), ("private", WEIGHED),
-                                                ("fedavg", USERS), ("fedavg", WEIGHED)]),
-    *((name, plan, unit)
-      for name, plan in [("private", BOTH), ("private", TURNED), ("private", DEGREE),
-                         ("private", FLAT), ("fedavg", TURNED)]
-      for unit in ("user", "entity", "both")),
-]  # fmt: skip
+    pytest.param(method, NAMED[name], unit, id=f"{method} {name} {unit}")
+    for method, name, units in [
+        ("private", "users", ["user"]),
+        ("private", "weighed", ["user"]),
+        ("fedavg", "users", ["user"]),
+        ("fedavg", "weighed", ["user"]),
+        ("private", "both", ["user", "entity", "both"]),
+        ("private", "turned", ["user", "entity", "both"]),
+        ("private", "degree", ["user", "entity", "both"]),
+        ("private", "flat", ["user", "entity", "both"]),
+        ("fedavg", "turned", ["user", "entity", "both"]),
+    ]
+    for unit in units
+]
 
 
 @pytest.mark.parametrize(("method", "plan", "unit"), CASES)
