@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from bench_sanitizing import sanitizing
+
 RECORDS = 1_000_000
 WORDS = "the quick brown fox jumps over a lazy dog my order is late again thanks".split()  # noqa: SIM905
 
@@ -183,6 +185,19 @@ def pricing() -> list[tuple[str, str]]:
     ]
 
 
+def training() -> list[tuple[str, str]]:
+    """A private step over a plain one, with peers; then memory. Takes most of an hour."""
+    script = str(Path(__file__).with_name("bench_training.py"))
+    rows = []
+    for option in ("--peers", "--memory"):
+        command = [sys.executable, script, option]
+        out = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+        for found in map(json.loads, out.splitlines()):
+            title = f"{found.pop('model')}, {found.pop('way')}, {option.removeprefix('--')}"
+            rows.append((title, ", ".join(f"{name} {value}" for name, value in found.items())))
+    return rows
+
+
 def main() -> None:
     """Print a Markdown table."""
     with tempfile.TemporaryDirectory() as name:
@@ -194,6 +209,7 @@ def main() -> None:
             *detecting(folder),
             *bounding(),
             *pricing(),
+            *sanitizing(large=True),
         ]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     print(f"| what | CPU time and ratio ({os.cpu_count()} cores) |\n|---|---|")

@@ -301,6 +301,43 @@ def test_the_real_sst2(tacit: Tacit, folder: Path, data_dir: Path) -> None:
     shutil.copy(source, folder / "dev.tsv")
 
 
+RUN = """
+corpus: c.jsonl
+method: plain
+task: classification
+steps: 2
+batch: 2
+model: {kind: lstm, config: {hidden_size: 8, embedding_size: 8}}
+tokenizer: {size: 300}
+seed: 1
+"""
+
+
+def test_a_query_is_sanitized_before_the_model_sees_it(tacit: Tacit, folder: Path) -> None:
+    pytest.importorskip("torch")
+    (folder / "run.yml").write_text(RUN)
+    ok(tacit("train run.yml -o RUN"))
+    plain = ok(tacit("predict RUN", "my order is late", "--json")).json
+    assert "sanitized" not in plain
+    asked = ("predict RUN", f"my order is late, {SECRET}", "--json", "--sanitize")
+    found = ok(tacit(*asked, "santext", "--epsilon-per-distance", 2)).json
+    assert len(found["sanitized"].split()) >= 5
+    assert SECRET not in json.dumps(found)
+    assert found["class"] in ("x", "y")
+    # The answer is the one to the sanitized text.
+    again = ok(tacit("predict RUN", found["sanitized"], "--json")).json
+    assert again["probabilities"] == found["probabilities"]
+    assert (
+        ok(tacit("predict RUN", "to ann@example.org", "--json", "--sanitize", "redact")).json[
+            "sanitized"
+        ]
+        == "to [PII/EMAIL]"
+    )
+    assert "needs epsilon" in tacit(*asked, "santext").err
+    assert tacit(*asked, "magic").code == 2
+    assert tacit("predict RUN x --epsilon-per-distance 2").code == 2
+
+
 def test_generated_dialogs(tacit: Tacit, folder: Path) -> None:
     ok(tacit("corpus generate customersim --dialogs 20 --seed 5 -o dialogs.jsonl"))
     ok(tacit("sanitize dialogs.jsonl --epsilon-per-distance 3 -o out.parquet --drop user"))

@@ -1,5 +1,6 @@
 """Masked words under sanitized context, and the attack that guesses them."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -150,6 +151,30 @@ def test_pretraining_on_sanitized_text_recovers_more(encoder: Path, tmp_path: Pa
         )
     ]
     assert found[0]["accuracy"] > found[1]["accuracy"] + 0.2
+
+
+def test_the_two_commands(encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    from tacit.cli import run
+
+    text = tmp_path / "public.txt"
+    text.write_text("\n".join(alike(300)) + "\n")
+    common = ["--epsilon-per-distance", "1000000", "--context", "16", "--json"]
+    folder = str(tmp_path / "aware")
+    words = ["pretrain", str(text), "--encoder", str(encoder), "--steps", "60", "--rate", "0.005",
+             "--sanitize", "santext", "-o", folder, *common]  # fmt: skip
+    assert run(words) == 0
+    assert json.loads(capsys.readouterr().out)["accuracy"] > 0.8
+    assert run(words) == 2
+    capsys.readouterr()
+    assert run(["guess", str(text), "--model", folder, "--texts", "20", *common]) == 0
+    found = json.loads(capsys.readouterr().out)
+    # At this epsilon nothing is changed.
+    assert found["sanitized"] == found["unsanitized"]
+    assert "too weak" not in found["verdict"]
+    assert (
+        run(["guess", str(text), "--model", folder, "--sanitize", "random", "--texts", "20"]) == 0
+    )
+    assert "defence rate" in capsys.readouterr().out
 
 
 def test_a_weak_attacker_is_marked() -> None:
