@@ -186,7 +186,7 @@ def pricing() -> list[tuple[str, str]]:
 
 
 def training() -> list[tuple[str, str]]:
-    """A private step over a plain one, with peers; then memory. Takes most of an hour."""
+    """A private step over a plain one, with peers; then memory: the long part of all this."""
     script = str(Path(__file__).with_name("bench_training.py"))
     rows = []
     for option in ("--peers", "--memory"):
@@ -210,6 +210,7 @@ def main() -> None:
             *bounding(),
             *pricing(),
             *sanitizing(large=True),
+            *training(),
         ]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     print(f"| what | CPU time and ratio ({os.cpu_count()} cores) |\n|---|---|")

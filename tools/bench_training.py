@@ -1,39 +1,47 @@
 """How much longer a step of private training takes than a plain one, and how much more memory.
 
-    python tools/bench_training.py                      # all five models, all ways
-    python tools/bench_training.py lstm gpt --repeats 9
+    python tools/bench_training.py                      # all five models, all ways, with peers
+    python tools/bench_training.py lstm gpt --repeats 9 --no-peers
     python tools/bench_training.py --memory             # peaks, each in a process of its own
+    python tools/bench_training.py --scaling            # twice the tokens, users, corpus
     python tools/bench_training.py awd --way records --profile
     python tools/bench_training.py --threads 1 --clock cpu   # on a machine with other work
 
 A plain step is forward, backward and SGD of the same model on the same batch, with torch's own
-LSTM; a private step is the clipped sum, noise on every coordinate, and SGD. Both are run in turn
-and medians are compared; the spread is that of the single ratios (quartiles).
+LSTM; a private step is the clipped sum, its entry in a ledger, noise on every coordinate, and SGD.
+All kinds of steps are run in turn and medians are compared; the spread is that of the single
+ratios (quartiles).
 """
 
 import argparse
 import gc
 import json
+import math
 import multiprocessing
 import os
 import resource
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from importlib.util import find_spec
+from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-import numpy as np
+from tacit.training.gradients import ClippedSums  # isort: skip  (sets how threads wait)
+
 import torch
+from bench_peers import PEERS, Peers
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import BertConfig, BertForSequenceClassification, GPT2Config, GPT2LMHeadModel
 
-from tacit.training.gradients import ClippedSums
+from tacit.privacy.events import SampledGaussian
+from tacit.privacy.ledger import Ledger
 from tacit.training.lstm import GateLSTM
+from tacit.training.noise import release
+from tacit.training.randomness import Chance
 
 Batch = dict[str, Tensor]
 WORDS = 8192
@@ -63,13 +71,14 @@ class Contest:
     """A model, and the batches it is measured on: (records, tokens), (users, records, tokens)."""
 
     title: str
-    make: Callable[[bool], nn.Module]
+    make: Callable[[bool, bool], nn.Module]
+    """From whether it is for a plain step, and whether its embeddings are tied."""
     records: tuple[int, int]
     users: tuple[int, int, int]
     classes: bool = False
 
 
-def _gpt(layers: int, width: int) -> nn.Module:
+def _gpt(layers: int, width: int, tied: bool) -> nn.Module:
     return GPT2LMHeadModel(
         GPT2Config(
             vocab_size=WORDS,
@@ -79,6 +88,7 @@ def _gpt(layers: int, width: int) -> nn.Module:
             n_head=width // 64,
             bos_token_id=0,
             eos_token_id=0,
+            tie_word_embeddings=tied,
         )
     )
 
@@ -102,121 +112,75 @@ def _recurrent(plain: bool, width: int, sizes: list[int]) -> nn.Module:
 
 
 CONTESTS = {
-    "lstm": Contest("LSTM 1x200", lambda p: _recurrent(p, 200, [200]), (64, 32), (20, 15, 16)),
-    "gpt": Contest("GPT 4x256", lambda p: _gpt(4, 256), (64, 32), (20, 15, 16)),
-    "bert": Contest("BERT 4x256", lambda p: _bert(4, 256), (64, 32), (20, 15, 16), True),
-    "gpt-large": Contest("GPT 12x768", lambda p: _gpt(12, 768), (32, 32), (4, 15, 16)),
+    "lstm": Contest("LSTM 1x200", lambda p, t: _recurrent(p, 200, [200]), (64, 32), (20, 15, 16)),
+    "gpt": Contest("GPT 4x256", lambda p, t: _gpt(4, 256, t), (64, 32), (20, 15, 16)),
+    "bert": Contest("BERT 4x256", lambda p, t: _bert(4, 256), (64, 32), (20, 15, 16), True),
+    "gpt-large": Contest("GPT 12x768", lambda p, t: _gpt(12, 768, t), (32, 32), (20, 15, 16)),
     "awd": Contest(
-        "AWD-LSTM 3x1150", lambda p: _recurrent(p, 100, [1150] * 3), (32, 32), (4, 15, 16)
+        "AWD-LSTM 3x1150", lambda p, t: _recurrent(p, 100, [1150] * 3), (32, 32), (20, 15, 16)
     ),
 }
 WAYS = ("records", "users", "two-level")
-TARGETS = {"records": 1.30, "users": 1.20, "two-level": 1.35, "memory": 1.25}
 
 
 class Steps:
     """A model and one batch, stepped in different ways."""
 
-    def __init__(self, contest: Contest, way: str, *, plain: bool) -> None:
+    def __init__(
+        self, contest: Contest, way: str, *, plain: bool, tied: bool = True, times: int = 1
+    ) -> None:
         torch.manual_seed(0)
         self._contest, self._way = contest, way
-        self._model = contest.make(plain)
-        self._model.train()
+        self.model = contest.make(plain, tied)
+        self.model.train()
         users, records, tokens = contest.users
+        users = int(os.environ.get("BENCH_USERS", users))
         if way == "records":
             (users, tokens), records = contest.records, 1
-        self.owner = torch.arange(users).repeat_interleave(records)
-        ids = torch.randint(0, WORDS, (users * records, tokens))
+            users = int(os.environ.get("BENCH_RECORDS", users))
+        self.owner = torch.arange(users * times).repeat_interleave(records)
+        ids = torch.randint(0, WORDS, (users * times * records, tokens))
         labels = torch.randint(0, 4, (len(ids),)) if contest.classes else ids
         self.batch: Batch = {"input_ids": ids, "labels": labels}
-        self._optimizer = torch.optim.SGD(self._model.parameters(), lr=1e-3)
-        self._pool = ThreadPoolExecutor(torch.get_num_threads())
-        self._streams = [np.random.default_rng(i) for i in range(torch.get_num_threads())]
+        self._optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3)
 
-    def losses(self, batch: Batch) -> Tensor:
+    def losses(self, batch: Batch, forward: Callable[[Tensor], Tensor] | None = None) -> Tensor:
         ids, labels = batch["input_ids"], batch["labels"]
-        if isinstance(self._model, Recurrent):
-            logits = self._model(ids)
-        elif self._contest.classes:
-            return F.cross_entropy(self._model(ids).logits, labels, reduction="none")
-        else:
-            logits = self._model(ids, use_cache=False).logits
+        logits = (forward or self._logits)(ids)
+        if self._contest.classes:
+            return F.cross_entropy(logits, labels, reduction="none")
         flat = logits.view(-1, logits.shape[-1])
         return F.cross_entropy(flat, labels.view(-1), reduction="none").view(ids.shape).mean(1)
+
+    def _logits(self, ids: Tensor) -> Tensor:
+        if isinstance(self.model, Recurrent):
+            return self.model(ids)
+        if self._contest.classes:
+            return self.model(ids).logits
+        return self.model(ids, use_cache=False).logits
 
     def plain(self) -> None:
         self._optimizer.zero_grad()
         self.losses(self.batch).mean().backward()
         self._optimizer.step()
 
-    def prepare(self) -> None:
-        self._sums = ClippedSums(self._model)
+    def prepare(self, ledger: Ledger) -> None:
+        self._sums, self._ledger = ClippedSums(self.model), ledger
+        unit = "records" if self._way == "records" else "users"
+        self._event = SampledGaussian(unit=unit, rate=0.1, noise_multiplier=1.0)
 
     def private(self, *, noise: bool = True) -> None:
         call = self._sums.records if self._way == "records" else self._sums.users
         options = {"record_clip": 1.0} if self._way == "two-level" else {}
         total = call(self.losses, [(self.batch, self.owner)], clip_norm=1.0, **options)
+        tensors = total.tensors
         if noise:
-            self._noise(total.tensors)
-        for name, parameter in self._model.named_parameters():
-            parameter.grad = total.tensors[name]
+            tensors = release(total, self._event, self._ledger, Chance(), phase="train", step=1)
+        del total
+        for name, parameter in self.model.named_parameters():
+            parameter.grad = tensors.pop(name)
         self._optimizer.step()
         self._optimizer.zero_grad()
-
-    def _noise(self, tensors: dict[str, Tensor]) -> None:
-        """Normal numbers on every coordinate, drawn on all cores from streams of their own."""
-        size = 1 << 18
-        blocks = [b for t in tensors.values() for b in t.view(-1).split(size)]
-
-        def fill(number: int) -> None:
-            rng = self._streams[number]
-            space = np.empty(size, dtype=np.float32)
-            for block in blocks[number :: len(self._streams)]:
-                part = space[: block.numel()]
-                rng.standard_normal(out=part, dtype=np.float32)
-                block.add_(torch.from_numpy(part), alpha=1e-3)
-
-        list(self._pool.map(fill, range(len(self._streams))))
-
-
-def _opacus(contest: Contest) -> Callable[[], None] | None:
-    """A step of Opacus on the records' batch, where it is installed."""
-    if find_spec("opacus") is None:
-        return None
-    from opacus import GradSampleModule, layers
-
-    class Theirs(layers.DPLSTM):
-        pass
-
-    steps = Steps(contest, "records", plain=True)
-    model = steps._model
-    if isinstance(model, Recurrent):
-        for number, layer in enumerate(model.layers):
-            model.layers[number] = Theirs(layer.input_size, layer.hidden_size, batch_first=True)
-    wrapped = GradSampleModule(model)
-    positions = torch.arange(contest.records[1]).repeat(contest.records[0], 1)
-
-    def logits(ids: Tensor) -> Tensor:
-        if isinstance(model, Recurrent):
-            return wrapped(ids)
-        return wrapped(ids, position_ids=positions).logits
-
-    def step() -> None:
-        ids, labels = steps.batch["input_ids"], steps.batch["labels"]
-        out = logits(ids)
-        each = F.cross_entropy(out.view(-1, out.shape[-1]), labels.view(-1), reduction="none")
-        each.view(len(ids), -1).mean(1).sum().backward()
-        own = [p for p in model.parameters() if p.requires_grad]
-        squares = torch.stack([p.grad_sample.flatten(1).square().sum(1) for p in own]).sum(0)
-        factor = (1 / squares.sqrt()).clamp(max=1)
-        for p in own:
-            total = torch.einsum("b,b...->...", factor, p.grad_sample)
-            p.grad = total + 1e-3 * torch.randn_like(total)
-            p.grad_sample = None
-        steps._optimizer.step()
-        steps._optimizer.zero_grad()
-
-    return step
 
 
 def _timed(step: Callable[[], None], clock: Callable[[], float]) -> float:
@@ -226,44 +190,77 @@ def _timed(step: Callable[[], None], clock: Callable[[], float]) -> float:
     return clock() - start
 
 
-def measure(name: str, way: str, repeats: int, clock: Callable[[], float]) -> dict[str, object]:
+def measure(
+    name: str, way: str, repeats: int, clock: str, *, peers: bool, ledger: Ledger
+) -> dict[str, object]:
     """Medians of interleaved repeats, and the ratio with its quartiles."""
     contest = CONTESTS[name]
+    now = time.perf_counter if clock == "wall" else time.process_time
     plain = Steps(contest, way, plain=True)
     ours = Steps(contest, way, plain=False)
-    ours.prepare()
-    steps: dict[str, Callable[[], None]] = {
-        "plain": plain.plain,
-        "private": ours.private,
-        "without noise": lambda: ours.private(noise=False),
+    ours.prepare(ledger)
+    steps: dict[str, Callable[[], float]] = {
+        "plain": lambda: _timed(plain.plain, now),
+        "private": lambda: _timed(ours.private, now),
     }
-    peer = _opacus(contest) if way == "records" else None
-    if peer:
-        steps["opacus"] = peer
+    if way == "records":
+        steps["without noise"] = lambda: _timed(lambda: ours.private(noise=False), now)
+    others = Peers(name, torch.get_num_threads(), clock) if peers else None
+    if others:
+        steps |= {peer: lambda peer=peer: others.step(peer) for peer in PEERS}
     times: dict[str, list[float]] = {kind: [] for kind in steps}
-    for step in steps.values():
-        step()
-    for _ in range(repeats):
+    for turn in range(repeats + 1):  # the first one warms up
         for kind, step in steps.items():
-            times[kind].append(_timed(step, clock))
-    base = times["plain"]
-    result: dict[str, object] = {"model": contest.title, "way": way}
-    result["plain_ms"] = round(1000 * statistics.median(base), 1)
-    for kind in [kind for kind in steps if kind != "plain"]:
-        ratios = sorted(a / b for a, b in zip(times[kind], base, strict=True))
+            slow = kind in PEERS and times[kind] and times[kind][-1] > 20 * times["plain"][-1]
+            if slow:
+                continue  # far behind: one step tells it
+            took = step()
+            if turn:
+                times[kind].append(took)
+    if others:
+        others.close()
+    return {"model": contest.title, "way": way} | _ratios(times)
+
+
+def _ratios(times: dict[str, list[float]]) -> dict[str, object]:
+    base = times.pop("plain")
+    result: dict[str, object] = {"plain_ms": round(1000 * statistics.median(base), 1)}
+    for kind, own in times.items():
+        ratios = sorted(a / b for a, b in zip(own, base, strict=False) if not math.isnan(a))
+        if not ratios:
+            result[kind] = "refused"
+            continue
         cut = len(ratios) // 4
-        result[kind] = round(statistics.median(times[kind]) / statistics.median(base), 3)
+        result[kind] = round(statistics.median(own) / statistics.median(base), 3)
         result[f"{kind} spread"] = [round(ratios[cut], 2), round(ratios[-1 - cut], 2)]
+    return result
+
+
+def scaling(name: str, repeats: int, ledger: Ledger) -> dict[str, object]:
+    """What twice the records, and twice the users, do to a private step (CPU time)."""
+    result: dict[str, object] = {"model": CONTESTS[name].title}
+    for way in WAYS:
+        sizes = {times: Steps(CONTESTS[name], way, plain=False, times=times) for times in (1, 2)}
+        took: dict[int, list[float]] = {times: [] for times in sizes}
+        for steps in sizes.values():
+            steps.prepare(ledger)
+            steps.private(noise=False)
+        for _ in range(repeats):
+            for times, steps in sizes.items():
+                took[times].append(
+                    _timed(lambda steps=steps: steps.private(noise=False), time.process_time)
+                )
+        result[way] = round(statistics.median(took[2]) / statistics.median(took[1]), 2)
     return result
 
 
 def _peak(name: str, way: str, kind: str, answer: "multiprocessing.SimpleQueue[float]") -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     steps = Steps(CONTESTS[name], way, plain=kind == "plain")
-    if kind == "private":
-        steps.prepare()
-    for _ in range(2):
-        steps.plain() if kind == "plain" else steps.private()
+    with tempfile.TemporaryDirectory() as folder, Ledger(Path(folder) / "l.jsonl", {}) as ledger:
+        steps.prepare(ledger)
+        for _ in range(2):
+            steps.plain() if kind == "plain" else steps.private()
     answer.put((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
 
 
@@ -286,11 +283,10 @@ def memory(name: str, way: str) -> dict[str, object]:
     }
 
 
-def profile(name: str, way: str, kind: str) -> None:
+def profile(name: str, way: str, kind: str, ledger: Ledger) -> None:
     """Where one step spends its time."""
     steps = Steps(CONTESTS[name], way, plain=kind == "plain")
-    if kind == "private":
-        steps.prepare()
+    steps.prepare(ledger)
     step = steps.plain if kind == "plain" else lambda: steps.private(noise=False)
     step()
     with torch.profiler.profile() as found:
@@ -304,22 +300,36 @@ def main() -> None:
     parser.add_argument("models", nargs="*", choices=[*CONTESTS, []], default=[])
     parser.add_argument("--way", choices=WAYS, action="append")
     parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--records", type=int, help="other than the model's own batch")
+    parser.add_argument("--users", type=int, help="other than 20")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--clock", choices=["wall", "cpu"], default="wall")
     parser.add_argument("--memory", action="store_true")
     parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--scaling", action="store_true")
+    parser.add_argument("--peers", action=argparse.BooleanOptionalAction, default=True)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    clock = time.perf_counter if options.clock == "wall" else time.process_time
-    for name in options.models or CONTESTS:
-        for way in options.way or WAYS:
-            if options.profile:
-                profile(name, way, "plain")
-                profile(name, way, "private")
-            elif options.memory:
-                print(json.dumps(memory(name, way)), flush=True)
-            else:
-                print(json.dumps(measure(name, way, options.repeats, clock)), flush=True)
+    for name, value in (("RECORDS", options.records), ("USERS", options.users)):
+        if value:  # through the environment: other processes measure, too
+            os.environ[f"BENCH_{name}"] = str(value)
+    with tempfile.TemporaryDirectory() as folder, Ledger(Path(folder) / "l.jsonl", {}) as ledger:
+        for name in options.models or CONTESTS:
+            if options.scaling:
+                print(json.dumps(scaling(name, options.repeats, ledger)), flush=True)
+                continue
+            for way in options.way or WAYS:
+                if options.profile:
+                    profile(name, way, "plain", ledger)
+                    profile(name, way, "private", ledger)
+                elif options.memory:
+                    print(json.dumps(memory(name, way)), flush=True)
+                else:
+                    peers = options.peers and way == "records"
+                    found = measure(
+                        name, way, options.repeats, options.clock, peers=peers, ledger=ledger
+                    )
+                    print(json.dumps(found), flush=True)
 
 
 if __name__ == "__main__":
