@@ -1,0 +1,171 @@
+"""Bugs of published code, planted in ours: the tests must notice each of them.
+
+A change that no longer applies fails, too: then the suite would prove nothing.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tacit
+
+HERE = Path(__file__).resolve().parent
+NEIGHBOURS = "training/test_neighbours.py::test_a_neighbour_moves_a_step_no_further_than_declared"
+
+# name: (file, what stands there, what a bug would make of it, the test that must notice)
+MUTANTS: dict[str, tuple[str, str, str, str]] = {
+    "variance passed as standard deviation": (
+        "training/noise.py",
+        "part.add_(torch.from_numpy(noise), alpha=noise_std)",
+        "part.add_(torch.from_numpy(noise), alpha=noise_std**2)",
+        "training/test_noise.py::test_noise_is_gaussian_with_the_declared_deviation",
+    ),
+    "each tensor clipped instead of the user's update": (
+        "training/updates.py",
+        "norm = math.sqrt(sum(float(t.double().square().sum()) for t in update.values()))",
+        "norm = max(float(t.double().norm()) for t in update.values())",
+        "training/test_methods.py::test_updates_leave_the_weights_and_refuse_what_they_cannot_bound",
+    ),
+    "the norm of one tensor taken for the norm of all": (
+        "training/gradients.py",
+        "    for gradient in gradients.values():\n        found.add(",
+        "    for gradient in list(gradients.values())[1:]:\n        found.add(",
+        f"{NEIGHBOURS}[private users user]",
+    ),
+    "batches of a fixed size priced as Poisson": (
+        "training/sampling.py",
+        "return np.flatnonzero(rng.random(self.users) < self.rate)",
+        "return rng.choice(self.users, size=round(self.users * self.rate), replace=False)",
+        "training/test_sampling.py::test_every_coin_falls_at_its_rate_and_alone",
+    ),
+    "a shuffled batch claims any event": (
+        "training/sampling.py",
+        "return isinstance(event, NotPrivate | Public)",
+        "return True",
+        "training/test_sampling.py::test_a_shuffled_batch_cannot_be_priced_as_poisson",
+    ),
+    "noise on hidden states left out of epsilon": (
+        "privacy/pairing.py",
+        "state = 2 * _inverse(event.state_noise_multiplier) if event.states else 0.0",
+        "state = 0.0",
+        "privacy/test_accounting.py::test_selective_passes_are_gaussian",
+    ),
+    "forked workers repeat one random stream": (
+        "training/randomness.py",
+        "secrets.randbits(256)",
+        "int(np.random.randint(2**31))  # noqa: NPY002",
+        "training/test_pitfalls.py::test_forked_workers_draw_their_own_noise",
+    ),
+    "one stream for all parameters": (
+        "training/randomness.py",
+        "parts = np.random.SeedSequence(entropy).spawn(count)",
+        "parts = [np.random.SeedSequence(entropy)] * count",
+        "training/test_pitfalls.py::test_parameters_of_one_shape_get_noise_of_their_own",
+    ),
+    "a vocabulary counted from private text": (
+        "training/opening.py",
+        "if public is not None else None\n    return tokens.byte_level_bpe",
+        'if public is not None else part.column("text").to_pylist()\n'
+        "    return tokens.byte_level_bpe",
+        "training/test_pitfalls.py::test_no_vocabulary_is_counted_from_private_text_without_a_word",
+    ),
+    "a leaking vocabulary that is not recorded": (
+        "training/opening.py",
+        "return tokenizer, [str(leak)] if public is None else []",
+        "return tokenizer, []",
+        "training/test_pitfalls.py::test_no_vocabulary_is_counted_from_private_text_without_a_word",
+    ),
+    "the size of the data as the normaliser": (
+        "training/methods/private.py",
+        "    if units is None:\n",
+        "    if units is not None:\n        units = counted\n    if units is None:\n",
+        "training/test_neighbours.py::test_really_removing_a_user_leaves_the_others_as_they_were",
+    ),
+    "a checkpoint that loses the accountant": (
+        "privacy/ledger.py",
+        'if not self.path.exists() or b"\\n" not in _head(self.path):',
+        "if True:",
+        "privacy/test_ledger.py::test_a_full_disk_stops_the_release",
+    ),
+    "adapters that silently never train": (
+        "training/weights.py",
+        "        return get_peft_model(model, config)",
+        "        return get_peft_model(model, config).requires_grad_(False)",
+        "training/test_pitfalls.py::test_every_adapter_moves_in_a_private_step",
+    ),
+    "one factor of an adapter left out of the sum": (
+        "training/gradients.py",
+        "self._parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}",
+        "self._parameters = {name: p for name, p in model.named_parameters()"
+        ' if p.requires_grad and "lora_A" not in name}',
+        "training/test_pitfalls.py::test_every_adapter_moves_in_a_private_step",
+    ),
+    "the ledger written after the noise": (
+        "training/noise.py",
+        "    ledger.charge(event, phase=phase)\n",
+        "",
+        "training/test_methods.py::test_every_noise_draw_has_its_entry_before_it",
+    ),
+    "no noise where nobody came": (
+        "training/noise.py",
+        "    if noise_std == 0:",
+        "    if noise_std == 0 or not any(bool(t.any()) for t in tensors.values()):",
+        "training/test_methods.py::test_a_step_to_which_nobody_comes_is_noise_all_the_same",
+    ),
+    "records of an entity not clipped first": (
+        "training/methods/private.py",
+        "record_clip=plan.record_clip,",
+        "record_clip=plan.record_clip and 1e9,",
+        f"{NEIGHBOURS}[private both entity]",
+    ),
+    "weights of one user carried over to the next": (
+        "training/updates.py",
+        "                self._restore(start)",
+        "                pass",
+        "training/test_methods.py::test_updates_leave_the_weights_and_refuse_what_they_cannot_bound",
+    ),
+    "published noise without the added user": (
+        "privacy/published/user_entity.py",
+        '    units = users_per_step + 1 if noise == "lemma" else users + 1\n    return UserClip(',
+        '    units = users_per_step if noise == "lemma" else users + 1\n    return UserClip(',
+        "training/test_methods.py::test_published_noise_has_the_published_deviation",
+    ),
+    "the coin of an entity counted where any entity lets a record in": (
+        "training/sampling.py",
+        'event.entity_rate == (self.entity_rate if self.rule == "all" else 1.0)',
+        "event.entity_rate == self.entity_rate",
+        "training/test_methods.py::test_every_noise_draw_has_its_entry_before_it",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int | str]:
+    source = tmp_path_factory.mktemp("mutants") / "src"
+    own = Path(tacit.__file__).parent
+    shutil.copytree(own, source / "tacit", ignore=shutil.ignore_patterns("__pycache__"))
+    names = ("file", "old", "new", "test")
+    changes = [
+        {"name": name, **dict(zip(names, change, strict=True))} for name, change in MUTANTS.items()
+    ]
+    done = subprocess.run(
+        [sys.executable, str(HERE / "mutating.py"), str(HERE.parent), str(source)],
+        input=json.dumps(changes), capture_output=True, text=True, check=False,
+        env=os.environ | {"OMP_NUM_THREADS": "1"}, cwd=source.parent,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout)
+
+
+def test_without_a_bug_the_same_tests_pass(outcomes: dict[str, int | str]) -> None:
+    assert outcomes["unchanged"] == 0
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_planted_bug_is_caught(outcomes: dict[str, int | str], name: str) -> None:
+    assert outcomes[name] == 1, "survives" if outcomes[name] == 0 else outcomes[name]
