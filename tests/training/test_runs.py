@@ -16,7 +16,7 @@ from tacit.detecting.mentions import write_lines
 from tacit.errors import PrivacyRefused, TacitError, UsageError
 from tacit.privacy.events import NotPrivate
 from tacit.privacy.ledger import read_ledger
-from tacit.training import runs
+from tacit.training import runs, scoring
 from tacit.training.loop import Progress
 from tacit.training.settings import Run, read_run, run_yaml
 from tacit.verifying import verify
@@ -90,7 +90,7 @@ def test_killed_and_resumed_equals_uninterrupted(tmp_path: Path, base: dict[str,
     (tmp_path / "run.yml").write_text(run_yaml(run))
     code = (
         "import os, signal, sys; from pathlib import Path;"
-        "from tacit.training import runs; from tacit.training.settings import read_run;"
+        "from tacit.training import runs, scoring; from tacit.training.settings import read_run;"
         "die = lambda at: at.step == 3 and os.kill(os.getpid(), signal.SIGKILL);"
         "runs.train(read_run(Path(sys.argv[1])), Path(sys.argv[2]), tell=die)"
     )
@@ -176,10 +176,10 @@ def test_resuming_is_refused_when_something_changed(tmp_path: Path, base: dict[s
 
 def test_evaluate_and_predict(tmp_path: Path, base: dict[str, Any]) -> None:
     runs.train(Run(**base, plan=USERS), tmp_path / "run")
-    scores = runs.evaluate(tmp_path / "run", "test")
+    scores = scoring.evaluate(tmp_path / "run", "test")
     assert scores["trigram_perplexity"] < scores["unigram_perplexity"]
     assert scores["perplexity"] > 1
-    found = runs.predict(tmp_path / "run", "my order number is", words=3)
+    found = scoring.predict(tmp_path / "run", "my order number is", words=3)
     assert len(found["next"]) == 5
     assert found["completion"].startswith("my order number is")
 

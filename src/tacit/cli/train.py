@@ -95,6 +95,8 @@ class _live:
         said = f"not private: loss {at.seen.loss:.3f}, drawn {at.seen.units}"
         if at.seen.units and at.seen.clipped:
             said += f", clipped {at.seen.clipped / at.seen.units:.0%}"
+        if at.seen.not_finite:
+            said += f", left out {at.seen.not_finite} (not finite)"
         if at.spent:
             said = f"[bold]{at.spent}[/bold] · {said}"
         self._bars.update(self._tasks[at.phase], completed=at.step, said=said)
@@ -124,10 +126,10 @@ def evaluate(
 
     Example: `tacit evaluate RUN --split test --json`
     """
-    from tacit.training import runs
+    from tacit.training import scoring
 
     with progress("Evaluating", None) as advance:
-        values = runs.evaluate(run, split, progress=advance)
+        values = scoring.evaluate(run, split, progress=advance)
     if as_json:
         print_json(values)
     else:
@@ -139,15 +141,45 @@ def predict(
     text: Annotated[str, typer.Argument(help="Text to go on from, to classify or to tag.")],
     words: Annotated[int, typer.Option(help="How many tokens to add.")] = 10,
     choices: Annotated[int, typer.Option(help="How many next tokens to show.")] = 5,
+    sanitize: Annotated[
+        str | None,
+        typer.Option(
+            "--sanitize", help="Sanitize the text first, by a method of `tacit sanitize`."
+        ),
+    ] = None,
+    epsilon_per_distance: Annotated[
+        float | None, typer.Option(help="With --sanitize: the papers' epsilon.")
+    ] = None,
+    embeddings: Annotated[
+        str, typer.Option(help="With --sanitize: as for `tacit sanitize`.")
+    ] = "own",
+    sensitive_words: Annotated[
+        Path | None, typer.Option(help="With --sanitize santext+: a public list of words.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """What comes next, with probabilities; or a class, or tags.
 
-    Example: `tacit predict RUN "my order number is"`
-    """
-    from tacit.training import runs
+    With `--sanitize` the text is changed on this side first; the model sees only what is shown as
+    `sanitized`.
 
-    found = runs.predict(run, text, words=words, choices=choices)
+    Examples: `tacit predict RUN "my order number is"` ·
+    `tacit predict RUN "a fine film" --sanitize santext --epsilon-per-distance 3`
+    """
+    from tacit.training import scoring
+
+    seen = {}
+    if sanitize is not None:
+        from tacit.sanitizing.queries import sanitize_query
+
+        text = sanitize_query(
+            text, sanitize, epsilon_per_distance=epsilon_per_distance, embeddings=embeddings,
+            sensitive_words=sensitive_words,
+        )  # fmt: skip
+        seen = {"sanitized": text}
+    elif epsilon_per_distance is not None or sensitive_words is not None:
+        raise UsageError("--epsilon-per-distance and --sensitive-words go with --sanitize.")
+    found = seen | scoring.predict(run, text, words=words, choices=choices)
     if as_json:
         print_json(found)
         return

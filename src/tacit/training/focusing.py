@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tacit.corpus import Corpus
-from tacit.detecting.mentions import Mention, fold, read_entities
+from tacit.detecting.mentions import Entity, Mention, fold
 from tacit.errors import DataError
 from tacit.files import need_file
 from tacit.owners import Owners
@@ -46,7 +46,10 @@ def _lines(path: Path) -> list[str]:
 
 
 def focus_on(
-    kinds: Collection[str] | None, path: Path | None, mentions: Sequence[Mention], table: Path
+    kinds: Collection[str] | None,
+    path: Path | None,
+    mentions: Sequence[Mention],
+    entities: Sequence[Entity],
 ) -> Focus:
     """The entities that kinds and a list ask for.
 
@@ -59,14 +62,14 @@ def focus_on(
         return Focus(chosen)
     lines = _lines(path)
     ids = {m.entity for m in mentions}
-    known = [e for e in read_entities(table) if e.id in ids] if table.exists() else []
+    known = [e for e in entities if e.id in ids]
     wanted = set(lines) & ids
     by_name: dict[str, set[str]] = {}
     for kind in {e.kind for e in known}:
         by_name[kind] = {fold(line, kind) for line in lines}
     wanted |= {e.id for e in known if fold(e.name, e.kind) in by_name[e.kind]}
     if not wanted:
-        beside = "" if table.exists() else f" ({table.name}, which has the names, is not there)"
+        beside = "" if known else " (the entity table beside them, which has names, is missing)"
         raise DataError(
             f"None of the {len(lines):,} entities on {path} is mentioned{beside}, so there is "
             "nothing to protect; give ids of the mentions, or names of their entity table."

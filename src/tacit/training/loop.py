@@ -33,6 +33,9 @@ class Progress:
     spent: str = ""
 
 
+Tell = Callable[[Progress], None]
+
+
 @dataclass
 class Loop:
     """A phase of training under way."""
@@ -65,7 +68,7 @@ class Loop:
         place = read_place(self.folder) if self.folder is not None else None
         return place.phase if place is not None else None
 
-    def run(self, tell: Callable[[Progress], None] | None = None) -> str | None:
+    def run(self, tell: Tell | None = None) -> str | None:
         """Train to the end; if the budget ends first, the reason, and the model as it stands."""
         self.model.train()
         while self.done < self.steps:

@@ -1,5 +1,6 @@
 """What a run learns from: tokenized records, who owns them, and which of them the caps keep."""
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,8 @@ from torch import Tensor
 from tacit import corpora
 from tacit.bounding import Bounded, Caps
 from tacit.corpus import Corpus
-from tacit.detecting.mentions import Mention, read_mentions
+from tacit.detecting import detect
+from tacit.detecting.mentions import Entity, Mention, read_entities, read_mentions
 from tacit.errors import DataError, PrivacyRefused, UsageError
 from tacit.owners import Owners
 from tacit.plan import Plan
@@ -46,13 +48,17 @@ class Material:
         return len(self.rows_of_user)
 
 
-def open_corpus(run: Run) -> Corpus:
-    """The corpus of a run, by file or by name."""
-    if run.corpus in corpora.known() and not Path(run.corpus).exists():
-        if run.data is None:
-            raise UsageError(f"corpus={run.corpus} is a known corpus; say where it lies with data.")
-        return corpora.load(run.corpus, Path(run.data))
-    return read(Path(run.corpus))
+def open_corpus(name: str, data: str | None) -> Corpus:
+    """A corpus by file, or by name from the folder that holds the known ones."""
+    if name in corpora.known() and not Path(name).exists():
+        data = data or os.environ.get("TACIT_DATA")
+        if data is None:
+            raise UsageError(
+                f"{name} is a known corpus; say which folder holds it with --set data=DIR "
+                "(or set TACIT_DATA)."
+            )
+        return corpora.load(name, Path(data))
+    return read(Path(name))
 
 
 def training_part(corpus: Corpus) -> Corpus:
@@ -60,11 +66,24 @@ def training_part(corpus: Corpus) -> Corpus:
     return corpus.only("train") if "train" in corpus.splits() else corpus
 
 
-def mentions_of(run: Run, corpus: Corpus) -> list[Mention]:
-    """The mentions that a run names, in the given corpus; other splits' are left aside."""
+@dataclass(frozen=True)
+class Found:
+    """What is sensitive in a corpus; `entities` have the names, where they are known."""
+
+    mentions: list[Mention]
+    entities: list[Entity]
+
+
+def find_mentions(run: Run, corpus: Corpus) -> Found:
+    """The mentions of a run's file, or those that its detectors find."""
+    if run.detect is not None:
+        found = detect(corpus, run.detect)
+        return Found(found.mentions, found.entities)
     if run.mentions is None:
-        return []
-    return read_mentions(Path(run.mentions), corpus)
+        return Found([], [])
+    source = Path(run.mentions)
+    table = source.with_name(source.stem + ".entities.jsonl")
+    return Found(read_mentions(source, corpus), read_entities(table) if table.exists() else [])
 
 
 def prepare(

@@ -1,18 +1,15 @@
 """A run from its settings to its folder: model, certificate, ledger, metrics."""
 
 import json
-from collections.abc import Callable, Mapping
+import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from torch import nn
-from transformers import PreTrainedTokenizerBase
+from safetensors import SafetensorError
 
-from tacit.corpus import Corpus
-from tacit.detecting.mentions import Mention
-from tacit.errors import DataError, PrivacyRefused, UsageError
+from tacit.errors import DataError, PrivacyRefused, TacitError, UsageError
 from tacit.files import whole_file
 from tacit.plan import Plan, calibrated, plan_yaml, read_plan
 from tacit.privacy.certificate import (
@@ -23,33 +20,28 @@ from tacit.privacy.certificate import (
     own_salt,
     write_certificate,
 )
-from tacit.privacy.events import Public, Unit
+from tacit.privacy.events import Unit
 from tacit.privacy.ledger import Books, Ledger, read_ledger
 from tacit.privacy.published import PublishedPrice
-from tacit.reading import read
-from tacit.training import baselines, networks, tokens, weights
-from tacit.training.deidentifying import deidentified
+from tacit.training import weights
+from tacit.training.checkpoints import read_place
 from tacit.training.fingerprint import code_digest
-from tacit.training.focusing import Focus, focus_on, list_digest
-from tacit.training.loop import Loop, Progress, make_optimizer
-from tacit.training.material import Material, mentions_of, open_corpus, prepare, training_part
+from tacit.training.focusing import list_digest
+from tacit.training.loop import Loop, Progress, Tell, make_optimizer
+from tacit.training.material import (
+    Material,
+    prepare,
+)
 from tacit.training.methods import Method, Plain, fedavg, private, uedp
 from tacit.training.methods.uedp import claim_of, event_of
-from tacit.training.predicting import answer
-from tacit.training.randomness import Chance
+from tacit.training.opening import Opened, encode, open_run
+from tacit.training.public_start import start_on_public_text
+from tacit.training.scoring import scores
 from tacit.training.settings import PLANNED, LocalSettings, Run, UedpSettings, read_run, run_yaml
 from tacit.training.spent import Spent
-from tacit.training.tagging import Tagging
 from tacit.training.tasks import (
-    Classification,
-    Examples,
-    NextWord,
-    Regression,
-    Task,
     check_fit,
 )
-
-Tell = Callable[[Progress], None]
 
 
 @dataclass(frozen=True)
@@ -62,22 +54,6 @@ class Trained:
     stopped: str | None
 
 
-@dataclass(frozen=True)
-class _Opened:
-    """A run with everything it needs in memory."""
-
-    run: Run
-    corpus: Corpus
-    part: Corpus
-    mentions: list[Mention]
-    tokenizer: PreTrainedTokenizerBase
-    task: Task
-    model: nn.Module
-    chance: Chance
-    leaks: list[str]
-    focus: Focus | None = None
-
-
 def train(run: Run, folder: Path, *, tell: Tell | None = None) -> Trained:
     """Train from the start into a new folder."""
     folder = Path(folder)
@@ -86,12 +62,23 @@ def train(run: Run, folder: Path, *, tell: Tell | None = None) -> Trained:
     plan = run.made_plan()
     if plan is not None:
         plan = _without_names(calibrated(plan), run)
-    opened = _open(run)
+    opened = open_run(run)
     folder.mkdir(parents=True, exist_ok=True)
     _write(folder / "run.yml", run_yaml(run))
     if plan is not None:
         _write(folder / "plan.yml", plan_yaml(plan))
-    return _carry_out(opened, folder, plan, tell)
+    try:
+        return _carry_out(opened, folder, plan, tell)
+    except TacitError:
+        _clear_unless_begun(folder)
+        raise
+
+
+def _clear_unless_begun(folder: Path) -> None:
+    """Take away a folder of ours in which nothing was released and nothing learnt."""
+    ledger, place = folder / "ledger.jsonl", read_place(folder)
+    if place is None and not (ledger.exists() and read_ledger(ledger).entries):
+        shutil.rmtree(folder)
 
 
 def resume(folder: Path, *, tell: Tell | None = None) -> Trained:
@@ -106,7 +93,7 @@ def resume(folder: Path, *, tell: Tell | None = None) -> Trained:
             f"{run.entity_list} is not the list that {folder} was begun with; give that list "
             "back, or a new folder."
         )
-    return _carry_out(_open(run), folder, plan, tell)
+    return _carry_out(open_run(run), folder, plan, tell)
 
 
 def _without_names(plan: Plan, run: Run) -> Plan:
@@ -120,84 +107,7 @@ def _committed_list(run: Run) -> str:
     return commitment(list_digest(Path(str(run.entity_list))), own_salt())
 
 
-def _focus(run: Run, mentions: list[Mention]) -> Focus | None:
-    """What counts as an entity; None where nothing does."""
-    plan = run.made_plan()
-    if run.mentions is None or not (run.method == "uedp" or (plan and "entities" in plan.protect)):
-        return None
-    source = Path(run.mentions)
-    kinds = plan.kinds if plan else (run.uedp or UedpSettings()).kinds
-    listed = Path(run.entity_list) if run.entity_list is not None else None
-    return focus_on(kinds, listed, mentions, source.with_name(source.stem + ".entities.jsonl"))
-
-
-def _open(run: Run) -> _Opened:
-    corpus = open_corpus(run)
-    part = training_part(corpus)
-    mentions = mentions_of(run, corpus)
-    if run.method == "deidentify":
-        part = deidentified(part, mentions)
-    chance = Chance(run.seed)
-    tokenizer, leaks = _tokenizer(run, part)
-    task = _task(run, part)
-    model = _model(run, task, tokenizer, chance)
-    focus = _focus(run, mentions)
-    return _Opened(run, corpus, part, mentions, tokenizer, task, model, chance, leaks, focus)
-
-
-def _tokenizer(run: Run, part: Corpus) -> tuple[PreTrainedTokenizerBase, list[str]]:
-    """The tokenizer, and what choosing it leaks: nothing, unless it is counted from the corpus."""
-    given = run.tokenizer
-    if given.kind == "folder" or (run.model.kind == "folder" and given.folder is None):
-        return tokens.load_tokenizer(given.folder or str(run.model.folder)), []
-    if given.kind == "words":
-        tokenizer, leak = tokens.word_vocabulary(
-            part, size=None if given.min_count else given.size, min_count=given.min_count
-        )
-        return tokenizer, [str(leak)]
-    texts = None
-    if given.public_text:
-        texts = read(Path(given.public_text)).column("text").to_pylist()
-    return tokens.byte_level_bpe(texts, given.size), []
-
-
-def _task(run: Run, part: Corpus) -> Task:
-    match run.task:
-        case "classification":
-            return Classification.of(part)
-        case "regression":
-            return Regression()
-        case "tagging":
-            return Tagging.of(part)
-    # Cutting a record into several would let one record weigh as many: it is truncated.
-    return NextWord(long="truncate")
-
-
-def _model(run: Run, task: Task, tokenizer: PreTrainedTokenizerBase, chance: Chance) -> nn.Module:
-    labels = getattr(task, "labels", None)
-    seed = chance.torch_seed("init", 0)
-    if run.model.kind == "folder":
-        model: nn.Module = networks.load_model(
-            str(run.model.folder),
-            run.task,
-            labels=labels,
-            pad_token_id=tokenizer.pad_token_id,
-            seed=seed,
-        )
-    else:
-        config = {"kind": run.model.kind} | run.model.config
-        if run.model.kind in ("gpt2", "bert", "llama"):
-            config = {"context": run.context} | config
-        model = networks.scratch_model(
-            config, run.task, tokenizer=tokenizer, labels=labels, seed=seed
-        )
-    if run.model.lora_rank:
-        targets = run.model.lora_targets or None
-        model = weights.with_lora(model, run.model.lora_rank, targets, seed=seed)  # type: ignore[arg-type]
-    return model
-
-
-def _carry_out(opened: _Opened, folder: Path, plan: Plan | None, tell: Tell | None) -> Trained:
+def _carry_out(opened: Opened, folder: Path, plan: Plan | None, tell: Tell | None) -> Trained:
     run, model = opened.run, opened.model
     salt = own_salt()
     about = {
@@ -207,13 +117,13 @@ def _carry_out(opened: _Opened, folder: Path, plan: Plan | None, tell: Tell | No
         "randomness": opened.chance.name,
         "code": code_digest(),
     }
-    examples = _encode(opened, opened.part)
+    examples = encode(opened, opened.part)
     check_fit(model, examples)
     stuff = prepare(examples, opened.part, opened.mentions, plan, opened.focus)
     before = weights.snapshot(model)
     allows = plan.budget.allows if plan else None
     with Ledger(folder / "ledger.jsonl", about, allows=allows) as ledger:
-        _public_start(opened, folder, ledger, tell)
+        start_on_public_text(opened, folder, ledger, tell)
         method = _method(opened, stuff, ledger, plan)
         spent = _spent(opened, stuff, plan)
         loop = Loop(
@@ -238,7 +148,7 @@ def _carry_out(opened: _Opened, folder: Path, plan: Plan | None, tell: Tell | No
     return _finish(opened, folder, plan, stuff, before, salt, stopped)
 
 
-def _spent(opened: _Opened, stuff: Material, plan: Plan | None) -> Spent | None:
+def _spent(opened: Opened, stuff: Material, plan: Plan | None) -> Spent | None:
     """What the live line says about epsilon; nothing where nothing is promised."""
     if plan is not None:
         return Spent.of(plan)
@@ -254,21 +164,7 @@ def _spent(opened: _Opened, stuff: Material, plan: Plan | None) -> Spent | None:
     )
 
 
-def _encode(opened: _Opened, corpus: Corpus, *, training: bool = True) -> Examples:
-    spans: dict[str, list[tuple[int, int]]] = {}
-    if opened.run.method != "deidentify":
-        for m in opened.mentions:
-            spans.setdefault(m.record, []).append((m.start, m.end))
-    return opened.task.encode(
-        corpus,
-        opened.tokenizer,
-        context=opened.run.context,
-        sensitive=spans or None,
-        training=training,
-    )
-
-
-def _method(opened: _Opened, stuff: Material, ledger: Ledger, plan: Plan | None) -> Method:
+def _method(opened: Opened, stuff: Material, ledger: Ledger, plan: Plan | None) -> Method:
     run, losses = opened.run, opened.task.losses
     made_of = (opened.model, losses, stuff, opened.chance, ledger)
     if run.method == "uedp":
@@ -282,43 +178,8 @@ def _method(opened: _Opened, stuff: Material, ledger: Ledger, plan: Plan | None)
     return private(*made_of, plan, token_budget=run.token_budget)
 
 
-def _public_start(opened: _Opened, folder: Path, ledger: Ledger, tell: Tell | None) -> None:
-    """Train on public text first, unless that is already behind us."""
-    start = opened.run.pretrain
-    if start is None:
-        return
-    event = Public(what=f"training on the public corpus {Path(start.corpus).name}")
-    if event not in ledger.releases:
-        ledger.charge(event, phase="pretrain")
-    public = training_part(read(Path(start.corpus)))
-    examples = opened.task.encode(public, opened.tokenizer, context=opened.run.context)
-    stuff = prepare(examples, public, [], None)
-    # Its draws must not be those of the private phase, also where the seed is fixed.
-    seed = opened.chance.seed
-    chance = Chance(None if seed is None else seed + 2**32)
-    method = Plain(
-        opened.model, opened.task.losses, stuff, chance, None, batch=start.batch, what="public"
-    )
-    loop = Loop(
-        opened.model,
-        method,
-        make_optimizer(opened.model, start.optimizer),
-        start.optimizer,
-        start.steps,
-        chance,
-        phase="pretrain",
-        folder=folder,
-        ledger=ledger,
-        checkpoint_every=50,
-    )
-    if not loop.behind():
-        loop.resume()
-        loop.run(tell)
-        loop.finish()
-
-
 def _finish(
-    opened: _Opened,
+    opened: Opened,
     folder: Path,
     plan: Plan | None,
     stuff: Material,
@@ -327,10 +188,17 @@ def _finish(
     stopped: str | None,
 ) -> Trained:
     moved = weights.moved(before, opened.model)
-    weights.save_model(opened.model, opened.tokenizer, folder)
+    try:
+        weights.save_model(opened.model, opened.tokenizer, folder)
+    except (SafetensorError, OSError):
+        raise DataError(
+            f"The model could not be written to {folder}; is the disk full? Its checkpoint and "
+            f"the ledger are whole: make room, then --resume {folder}."
+        ) from None
     metrics: dict[str, Any] = {"note": "exact figures over private text: keep them inside"}
     if "valid" in opened.corpus.splits():
-        metrics["valid"] = _scores(opened, "valid")
+        metrics["valid"] = scores(opened, "valid")
+    metrics["training"] = {"records": len(stuff.rows), **stuff.examples.notes}
     metrics["parameters"] = {"moved": len(moved.moved), "unmoved": len(moved.still)}
     _write(folder / "metrics.json", json.dumps(metrics, indent=2) + "\n")
     books = read_ledger(folder / "ledger.jsonl")
@@ -360,7 +228,7 @@ def _finish(
     return Trained(folder, certificate, metrics, stopped)
 
 
-def _claim(opened: _Opened, stuff: Material, books: Books) -> PublishedPrice | None:
+def _claim(opened: Opened, stuff: Material, books: Books) -> PublishedPrice | None:
     """What a paper claims for what was carried out, where the method is a paper's."""
     if opened.run.method != "uedp":
         return None
@@ -368,7 +236,7 @@ def _claim(opened: _Opened, stuff: Material, books: Books) -> PublishedPrice | N
     return claim_of(stuff, settings, books.releases().get(event_of(stuff, settings), 0))
 
 
-def _context(opened: _Opened, stuff: Material) -> dict[str, Any]:
+def _context(opened: Opened, stuff: Material) -> dict[str, Any]:
     run = opened.run
     facts: dict[str, Any] = {
         "method": run.method,
@@ -382,7 +250,8 @@ def _context(opened: _Opened, stuff: Material) -> dict[str, Any]:
     if stuff.owners is not None:
         caps = "the caps of the plan were enforced on it" if stuff.bounded else "nothing was capped"
         facts["owner graph"] = f"held fixed; {caps}"
-        facts["detector"] = "mentions as given to the run; what it missed is not protected"
+        found_by = f"detectors {run.detect}" if run.detect else "a file given to the run"
+        facts["detector"] = f"mentions of {found_by}; what it missed is not protected"
     if run.uedp is not None:
         facts["settings of the paper"] = run.uedp.model_dump(mode="json", exclude={"entity_list"})
     if run.entity_list is not None:
@@ -390,62 +259,6 @@ def _context(opened: _Opened, stuff: Material) -> dict[str, Any]:
     if run.pretrain:
         facts["public start"] = f"{run.pretrain.steps} steps on {Path(run.pretrain.corpus).name}"
     return facts
-
-
-# --- using what was trained -------------------------------------------------------------------
-
-
-def _loaded(folder: Path) -> _Opened:
-    """A finished run with its weights in place."""
-    if not (folder / "config.json").exists():
-        raise DataError(f"{folder} holds no trained model; train it, or --resume it, first.")
-    run = read_run(folder / "run.yml")
-    corpus = open_corpus(run)
-    part = training_part(corpus)
-    task = _task(run, part)
-    tokenizer = tokens.load_tokenizer(folder)
-    model = networks.load_model(
-        folder,
-        run.task,
-        labels=getattr(task, "labels", None),
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    mentions = mentions_of(run, corpus)
-    return _Opened(run, corpus, part, mentions, tokenizer, task, model, Chance(run.seed), [])
-
-
-def evaluate(
-    folder: Path, split: str, *, progress: Callable[[int], None] | None = None
-) -> dict[str, Any]:
-    """Scores on a split of the run's corpus, beside the baselines."""
-    return _scores(_loaded(Path(folder)), split, compare=True, progress=progress)
-
-
-def _scores(
-    opened: _Opened,
-    split: str,
-    *,
-    compare: bool = False,
-    progress: Callable[[int], None] | None = None,
-) -> dict[str, Any]:
-    part = opened.corpus.only(split)
-    if opened.run.method == "deidentify":
-        part = deidentified(part, opened.mentions)
-    examples = _encode(opened, part, training=False)
-    scores: dict[str, Any] = dict(opened.task.score(opened.model, examples, progress=progress))
-    if compare and opened.run.task == "next-word":
-        train = _encode(opened, opened.part)
-        found = baselines.baseline_perplexities(
-            train, examples, len(opened.tokenizer), rng=np.random.default_rng(0)
-        )
-        scores |= {f"{name}_perplexity": value for name, value in found.items()}
-    return scores
-
-
-def predict(folder: Path, text: str, *, words: int = 10, choices: int = 5) -> dict[str, Any]:
-    """Next tokens with probabilities and a completion; or a class; or tags."""
-    opened = _loaded(Path(folder))
-    return answer(opened.model, opened.tokenizer, opened.task, text, words=words, choices=choices)
 
 
 def _write(path: Path, text: str) -> None:

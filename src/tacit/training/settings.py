@@ -68,16 +68,21 @@ class ModelSettings(_Part):
 
 
 class TokenizerSettings(_Part):
-    """A byte-level BPE trained on public text, a folder, or the papers' word vocabulary."""
+    """A byte-level BPE of public text, a folder, or whole words.
+
+    Words are counted from the public text if one is given; else, as in the papers, from the
+    private corpus, which the certificate records as a leak.
+    """
 
     kind: Literal["bpe", "folder", "words"] = "bpe"
     folder: str | None = None
     size: Annotated[int, Field(ge=300, le=200_000)] = 4000
     public_text: Annotated[
         str | None,
-        Field(description="A corpus of public text for the BPE; generated if not given."),
+        Field(description="Public text to learn from: a file or a known corpus."),
     ] = None
     min_count: Annotated[int | None, Field(ge=1)] = None
+    punctuation: Annotated[bool, Field(description="Words: keep marks that stand alone.")] = False
 
 
 class OptimizerSettings(_Part):
@@ -95,12 +100,15 @@ class OptimizerSettings(_Part):
 
 
 class PublicStart(_Part):
-    """Training on public text before any private text is read."""
+    """Training on public text before any private text is read; all its splits are used."""
 
     corpus: str
     steps: Annotated[int, Field(ge=1)] = 300
     batch: Annotated[int, Field(ge=1)] = 32
     optimizer: OptimizerSettings = OptimizerSettings(name="adamw", rate=2e-3, schedule="linear")
+    seed: Annotated[
+        int, Field(ge=0, description="Nothing here is secret, so the seed is fixed.")
+    ] = 0
 
 
 class LocalSettings(_Part):
@@ -153,7 +161,13 @@ class Run(_Part):
 
     corpus: str
     data: str | None = None
-    mentions: str | None = None
+    mentions: Annotated[
+        str | None, Field(description="What is sensitive: the file that `tacit detect` writes.")
+    ] = None
+    detect: Annotated[
+        str | None,
+        Field(description="Detectors to run if no file of mentions is given: patterns,lists"),
+    ] = None
     method: Literal["plain", "deidentify", "private", "fedavg", "uedp"] = "private"
     plan: dict[str, Any] = {}
     fedavg: LocalSettings | None = None
@@ -203,6 +217,11 @@ class Run(_Part):
         return Plan(**self.plan | ({"steps": self.steps} if self.steps is not None else {}))
 
     @property
+    def knows_entities(self) -> bool:
+        """Whether anything says what is sensitive in the text."""
+        return self.mentions is not None or self.detect is not None
+
+    @property
     def entity_list(self) -> str | None:
         """The file of the entities that are protected, where there is one."""
         given = self.uedp.entity_list if self.uedp else self.plan.get("entity_list")
@@ -221,6 +240,9 @@ class Run(_Part):
         return hashlib.sha256(text.encode()).hexdigest()
 
 
+_MENTIONS = "mentions (the file that `tacit detect` writes) or detect (patterns,lists)"
+
+
 def _problems(run: Run) -> Iterator[str]:
     """What is wrong with settings that are each right by themselves."""
     if run.method in PLANNED:
@@ -235,8 +257,10 @@ def _problems(run: Run) -> Iterator[str]:
             yield f"{name} has settings, and method={run.method}; leave them out."
     if run.model.kind == "folder" and not run.model.folder:
         yield "model.kind=folder needs model.folder."
-    if run.method in ("deidentify", "uedp") and run.mentions is None:
-        yield f"method={run.method} needs mentions: the file that `tacit detect` writes."
+    if run.mentions is not None and run.detect is not None:
+        yield "mentions and detect are both given; give the file, or the detectors."
+    if run.method in ("deidentify", "uedp") and not run.knows_entities:
+        yield f"method={run.method} needs {_MENTIONS}."
 
 
 def _plan_problems(run: Run) -> Iterator[str]:
@@ -245,8 +269,8 @@ def _plan_problems(run: Run) -> Iterator[str]:
         return
     plan = run.made_plan()
     assert plan is not None
-    if "entities" in plan.protect and run.mentions is None:
-        yield f"protect={plan.protect} needs mentions: the file that `tacit detect` writes."
+    if "entities" in plan.protect and not run.knows_entities:
+        yield f"protect={plan.protect} needs {_MENTIONS}."
     if run.method == "fedavg" and plan.user_rate is None:
         yield f"method=fedavg is about users; protect={plan.protect} draws records."
     if run.method == "fedavg" and plan.record_clip is not None:
@@ -257,16 +281,40 @@ def _plan_problems(run: Run) -> Iterator[str]:
 
 
 def read_run(path: Path, overrides: Mapping[str, Any] | None = None) -> Run:
-    """The run of a YAML file; overrides may reach inside: `plan.epsilon`, `model.kind`."""
+    """The run of a YAML file; overrides may reach inside: `plan.epsilon`, `model.kind`.
+
+    A file may name another one beside it as its `base`, and then holds only what differs.
+    """
+    fields = _read_fields(path)
+    for name, value in (overrides or {}).items():
+        _put(fields, name.split("."), value)
+    return Run(**{str(k): v for k, v in fields.items()})
+
+
+def _read_fields(path: Path, depth: int = 0) -> dict[str, Any]:
     try:
         fields = yaml.safe_load(need_file(path).read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError):
         raise DataError(f"{path} is not YAML; a run is `name: value` lines.") from None
     if not isinstance(fields, dict):
         raise DataError(f"{path} is not a run; a run is `name: value` lines.")
-    for name, value in (overrides or {}).items():
-        _put(fields, name.split("."), value)
-    return Run(**{str(k): v for k, v in fields.items()})
+    base = fields.pop("base", None)
+    if base is None:
+        return fields
+    if depth > 8:
+        raise DataError(f"{path}: its base has a base, and so on; at most eight are followed.")
+    return _over(_read_fields(path.parent / str(base), depth + 1), fields)
+
+
+def _over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """The fields of both; where both have one, that of `above`, part by part."""
+    joined = dict(below)
+    for name, value in above.items():
+        inner = joined.get(name)
+        if isinstance(inner, dict) and isinstance(value, dict):
+            value = _over(inner, value)
+        joined[name] = value
+    return joined
 
 
 def _put(fields: dict[str, Any], names: list[str], value: Any) -> None:

@@ -1,0 +1,155 @@
+"""A run with everything it needs in memory: from its settings, or from a finished folder."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import nn
+from transformers import PreTrainedTokenizerBase
+
+from tacit.corpus import Corpus
+from tacit.detecting.mentions import Mention
+from tacit.errors import DataError
+from tacit.training import networks, tokens, weights
+from tacit.training.deidentifying import deidentified
+from tacit.training.focusing import Focus, focus_on
+from tacit.training.material import Found, find_mentions, open_corpus, training_part
+from tacit.training.randomness import Chance
+from tacit.training.settings import Run, UedpSettings, read_run
+from tacit.training.tagging import Tagging
+from tacit.training.tasks import Classification, Examples, NextWord, Regression, Task
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A run with everything it needs in memory."""
+
+    run: Run
+    corpus: Corpus
+    part: Corpus
+    mentions: list[Mention]
+    tokenizer: PreTrainedTokenizerBase
+    task: Task
+    model: nn.Module
+    chance: Chance
+    leaks: list[str]
+    focus: Focus | None = None
+
+
+def _focus(run: Run, found: Found) -> Focus | None:
+    """What counts as an entity; None where nothing does."""
+    plan = run.made_plan()
+    if not (run.method == "uedp" or (plan and "entities" in plan.protect)):
+        return None
+    kinds = plan.kinds if plan else (run.uedp or UedpSettings()).kinds
+    listed = Path(run.entity_list) if run.entity_list is not None else None
+    return focus_on(kinds, listed, found.mentions, found.entities)
+
+
+def open_run(run: Run) -> Opened:
+    """Read, detect, and make tokenizer, task and model."""
+    corpus = open_corpus(run.corpus, run.data)
+    part = training_part(corpus)
+    found = find_mentions(run, corpus)
+    mentions = found.mentions
+    if run.method == "deidentify":
+        part = deidentified(part, mentions)
+    chance = Chance(run.seed)
+    tokenizer, leaks = _tokenizer(run, part)
+    task = _task(run, part)
+    model = make_model(run, task, tokenizer, chance)
+    focus = _focus(run, found)
+    return Opened(run, corpus, part, mentions, tokenizer, task, model, chance, leaks, focus)
+
+
+def _tokenizer(run: Run, part: Corpus) -> tuple[PreTrainedTokenizerBase, list[str]]:
+    """The tokenizer, and what choosing it leaks: nothing, unless it is counted from the corpus."""
+    given = run.tokenizer
+    if given.kind == "folder" or (run.model.kind == "folder" and given.folder is None):
+        return tokens.load_tokenizer(given.folder or str(run.model.folder)), []
+    public = open_corpus(given.public_text, run.data) if given.public_text else None
+    if given.kind == "words":
+        size = None if given.min_count else given.size
+        tokenizer, leak = tokens.word_vocabulary(
+            part if public is None else public,
+            size=size,
+            min_count=given.min_count,
+            punctuation=given.punctuation,
+        )
+        return tokenizer, [str(leak)] if public is None else []
+    texts = public.column("text").to_pylist() if public is not None else None
+    return tokens.byte_level_bpe(texts, given.size), []
+
+
+def _task(run: Run, part: Corpus) -> Task:
+    match run.task:
+        case "classification":
+            return Classification.of(part)
+        case "regression":
+            return Regression()
+        case "tagging":
+            return Tagging.of(part)
+    # Cutting a record into several would let one record weigh as many: it is truncated.
+    return NextWord(long="truncate")
+
+
+def make_model(
+    run: Run, task: Task, tokenizer: PreTrainedTokenizerBase, chance: Chance
+) -> nn.Module:
+    """The network with its first weights: new ones, or those of a folder."""
+    labels = getattr(task, "labels", None)
+    # A model that learns from public text first is the same every time.
+    first = Chance(run.pretrain.seed) if run.pretrain else chance
+    seed = first.torch_seed("init", 0)
+    if run.model.kind == "folder":
+        model: nn.Module = networks.load_model(
+            str(run.model.folder),
+            run.task,
+            labels=labels,
+            pad_token_id=tokenizer.pad_token_id,
+            seed=seed,
+        )
+    else:
+        config = {"kind": run.model.kind} | run.model.config
+        if run.model.kind in ("gpt2", "bert", "llama"):
+            config = {"context": run.context} | config
+        model = networks.scratch_model(
+            config, run.task, tokenizer=tokenizer, labels=labels, seed=seed
+        )
+    if run.model.lora_rank:
+        targets = run.model.lora_targets or None
+        model = weights.with_lora(model, run.model.lora_rank, targets, seed=seed)  # type: ignore[arg-type]
+    return model
+
+
+def encode(opened: Opened, corpus: Corpus, *, training: bool = True) -> Examples:
+    """A corpus as the run's task reads it, sensitive tokens marked."""
+    spans: dict[str, list[tuple[int, int]]] = {}
+    if opened.run.method != "deidentify":
+        for m in opened.mentions:
+            spans.setdefault(m.record, []).append((m.start, m.end))
+    return opened.task.encode(
+        corpus,
+        opened.tokenizer,
+        context=opened.run.context,
+        sensitive=spans or None,
+        training=training,
+    )
+
+
+def load_run(folder: Path) -> Opened:
+    """A finished run with its weights in place."""
+    if not (folder / "config.json").exists():
+        raise DataError(f"{folder} holds no trained model; train it, or --resume it, first.")
+    run = read_run(folder / "run.yml")
+    corpus = open_corpus(run.corpus, run.data)
+    part = training_part(corpus)
+    task = _task(run, part)
+    tokenizer = tokens.load_tokenizer(folder)
+    model = networks.load_model(
+        folder,
+        run.task,
+        labels=getattr(task, "labels", None),
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    mentions = find_mentions(run, corpus).mentions
+    return Opened(run, corpus, part, mentions, tokenizer, task, model, Chance(run.seed), [])

@@ -1,0 +1,131 @@
+"""Training on public text before any private text is read, kept so that it is done once."""
+
+import hashlib
+import os
+from importlib.metadata import version
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from tacit.files import whole_file
+from tacit.privacy.events import Public
+from tacit.privacy.ledger import Ledger
+from tacit.privacy.price_cache import cache_folder
+from tacit.training.checkpoints import trainable
+from tacit.training.loop import Loop, Tell, make_optimizer
+from tacit.training.material import Material, open_corpus, prepare
+from tacit.training.methods import Plain
+from tacit.training.opening import Opened, make_model
+from tacit.training.randomness import Chance
+from tacit.training.settings import PublicStart
+from tacit.training.tasks import NextWord
+
+NAME = "public-start.safetensors"
+
+
+def start_on_public_text(
+    opened: Opened, folder: Path, ledger: Ledger, tell: Tell | None = None
+) -> None:
+    """Train on public text first, unless that is already behind us.
+
+    Nothing of it is secret: the seed is fixed, so the same start is found in the cache the next
+    time. The folder keeps a copy, to be scored beside what private text adds to it.
+    """
+    start = opened.run.pretrain
+    if start is None:
+        return
+    event = Public(what=f"training on the public corpus {Path(start.corpus).name}")
+    if event not in ledger.releases:
+        ledger.charge(event, phase="pretrain")
+    public = open_corpus(start.corpus, opened.run.data)
+    # Nobody is protected here, so a long text may be cut into several.
+    task = NextWord(long="split") if opened.run.task == "next-word" else opened.task
+    examples = task.encode(public, opened.tokenizer, context=opened.run.context)
+    stuff = prepare(examples, public, [], None)
+    chance = Chance(start.seed)
+    method = Plain(
+        opened.model, opened.task.losses, stuff, chance, None, batch=start.batch, what="public"
+    )
+    loop = Loop(
+        opened.model,
+        method,
+        make_optimizer(opened.model, start.optimizer),
+        start.optimizer,
+        start.steps,
+        chance,
+        phase="pretrain",
+        folder=folder,
+        ledger=ledger,
+        checkpoint_every=50,
+    )
+    if loop.behind():
+        return
+    kept = _kept(opened.model, stuff, start)
+    if kept is not None and kept.exists() and _load(opened.model, kept):
+        _save(opened.model, folder / NAME)
+        return
+    loop.resume()
+    loop.run(tell)
+    loop.finish()
+    _save(opened.model, folder / NAME)
+    if kept is not None:
+        _keep(folder / NAME, kept)
+
+
+def load_public_start(opened: Opened, folder: Path) -> nn.Module | None:
+    """The model before any private text was read; None where it began at random."""
+    if opened.run.model.kind != "folder" and not (folder / NAME).exists():
+        return None
+    model = make_model(opened.run, opened.task, opened.tokenizer, opened.chance)
+    if (folder / NAME).exists():
+        _load(model, folder / NAME)
+    return model
+
+
+def _kept(model: nn.Module, stuff: Material, start: PublicStart) -> Path | None:
+    """Where the weights lie if this start was made before: named by all that decides them."""
+    root = cache_folder()
+    if root is None:
+        return None
+    sha = hashlib.sha256(start.model_dump_json(exclude={"corpus"}).encode())
+    sha.update(version("torch").encode())
+    for name, tensor in trainable(model).items():
+        sha.update(name.encode() + tensor.detach().contiguous().numpy().tobytes())
+    for ids in stuff.examples.ids:
+        sha.update(ids.tobytes())
+    return root / "public-starts" / f"{sha.hexdigest()[:32]}.safetensors"
+
+
+def _save(model: nn.Module, path: Path) -> None:
+    with whole_file(path) as draft:
+        save_file({name: t.detach().clone() for name, t in trainable(model).items()}, draft)
+
+
+def _load(model: nn.Module, path: Path) -> bool:
+    """Put weights in place; False if the file is not what it should be."""
+    own: dict[str, Tensor] = dict(trainable(model))
+    try:
+        found = load_file(path)
+    except (SafetensorError, OSError):
+        return False
+    if {n: t.shape for n, t in found.items()} != {n: t.shape for n, t in own.items()}:
+        return False
+    with torch.no_grad():
+        for name, tensor in found.items():
+            own[name].copy_(tensor)
+    return True
+
+
+def _keep(made: Path, kept: Path) -> None:
+    """Copy into the cache; if there is no room for it, the next run trains again."""
+    try:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with NamedTemporaryFile(dir=kept.parent, delete=False) as draft:
+            draft.write(made.read_bytes())
+        os.replace(draft.name, kept)
+    except OSError:
+        return

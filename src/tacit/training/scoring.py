@@ -1,0 +1,58 @@
+"""Using what was trained: scores beside the baselines, and predictions."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tacit.training import baselines
+from tacit.training.deidentifying import deidentified
+from tacit.training.opening import Opened, encode, load_run
+from tacit.training.predicting import answer
+from tacit.training.public_start import load_public_start
+
+
+def evaluate(
+    folder: Path, split: str, *, progress: Callable[[int], None] | None = None
+) -> dict[str, Any]:
+    """Scores on a split of the run's corpus, beside the baselines."""
+    folder = Path(folder)
+    return scores(load_run(folder), split, beside=folder, progress=progress)
+
+
+def scores(
+    opened: Opened,
+    split: str,
+    *,
+    beside: Path | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> dict[str, Any]:
+    """Scores on a split; with the folder of a run, `beside` the baselines and its public start."""
+    part = opened.corpus.only(split)
+    if opened.run.method == "deidentify":
+        part = deidentified(part, opened.mentions)
+    examples = encode(opened, part, training=False)
+    found: dict[str, Any] = dict(opened.task.score(opened.model, examples, progress=progress))
+    if beside is None:
+        return found
+    if opened.run.task == "next-word":
+        train = encode(opened, opened.part)
+        others = baselines.baseline_perplexities(
+            train, examples, len(opened.tokenizer), rng=np.random.default_rng(0)
+        )
+        found |= {f"{name}_perplexity": value for name, value in others.items()}
+    public = load_public_start(opened, beside)
+    if public is not None:
+        score = opened.task.score(public, examples)
+        found |= {f"public_only_{name}": score[name] for name in _HEADLINES if name in score}
+    return found
+
+
+_HEADLINES = ("perplexity", "accuracy", "error_rate", "pearson")
+
+
+def predict(folder: Path, text: str, *, words: int = 10, choices: int = 5) -> dict[str, Any]:
+    """Next tokens with probabilities and a completion; or a class; or tags."""
+    opened = load_run(Path(folder))
+    return answer(opened.model, opened.tokenizer, opened.task, text, words=words, choices=choices)
