@@ -1,11 +1,11 @@
 """Utility and defence rate of sanitized text: the figures of docs/sanitizing.md.
 
-    python tools/sanitized_learning.py DATA ENCODER OUT masks     # train the masked-word models
     python tools/sanitized_learning.py DATA ENCODER OUT table1    # accuracy by mechanism, GloVe
     python tools/sanitized_learning.py DATA ENCODER OUT table3    # with and without pretraining
     python tools/sanitized_learning.py DATA ENCODER OUT figure3   # accuracy over (w, p)
     python tools/sanitized_learning.py DATA ENCODER OUT figure4   # defence rate
     python tools/sanitized_learning.py DATA ENCODER OUT pairs     # QNLI and STS-B
+    python tools/sanitized_learning.py DATA ENCODER OUT draw      # the picture
 
 DATA holds sst2, glove100d and so on, as for TACIT_DATA; ENCODER is the folder of a BERT-like
 encoder. Two models are made of it, since two cores are few. The *learner* is new but for its input
@@ -32,8 +32,8 @@ from tacit.sanitizing.streaming import Passing
 from tacit.writing import write
 
 TRAIN, EPOCHS, BATCH, LAYERS, WIDTH, CONTEXT, RATE = 10_000, 2, 32, 2, 128, 32, 5e-4
-MASK_STEPS, ATTACKER_STEPS, MASK_BATCH, PUBLIC = 1000, 1200, 32, 20_000
-GLOVE_EPSILONS, PIECE_EPSILONS = (1.0, 2.0, 3.0), (12.0, 14.0, 16.0)
+MASK_STEPS, ATTACKER_STEPS, MASK_BATCH, PUBLIC = 600, 1200, 32, 20_000
+GLOVE_EPSILONS, PIECE_EPSILONS = (1.0, 2.0, 3.0, 4.0, 5.0), (12.0, 14.0, 16.0)
 ATTACKED = 150
 
 
@@ -230,18 +230,12 @@ class Study:
 # --- the figures -----------------------------------------------------------------------------
 
 
-def masks(study: Study) -> None:
-    study.attacker()
-    study.masked_model(None, None)
-    for epsilon in PIECE_EPSILONS:
-        study.masked_model("pieces", epsilon)
-
-
 def table1(study: Study) -> None:
     start = study.start()
     study.fine_tune({"what": "table1", "mechanism": "none"}, "sst2", None, start)
     grid: list[tuple[str, float | None]] = [("random", None)]
-    grid += [(m, e) for e in GLOVE_EPSILONS for m in ("santext", "santext+", "fbdd")]
+    grid += [(m, e) for e in GLOVE_EPSILONS for m in ("santext", "santext+")]
+    grid += [("fbdd", e) for e in GLOVE_EPSILONS[:3]]
     for method, epsilon in grid:
         key = {"what": "table1", "mechanism": method, "epsilon": epsilon}
         if not study.done(key):
@@ -259,6 +253,16 @@ def table3(study: Study) -> None:
         for name, start in starts.items():
             key = {"what": "table3", "epsilon": epsilon, "pretraining": name}
             study.fine_tune(key, "sst2", work, start)
+    # Is a model that learned to undo the mechanism a better attacker?
+    for epsilon in PIECE_EPSILONS:
+        work, same = (study.sanitizer("pieces", "santext", e) for e in (epsilon, 1e6))
+        models = {
+            "learner": study.masked_model(None, None),
+            "aware learner": study.masked_model("pieces", epsilon),
+        }
+        for name, folder in models.items():
+            key = {"what": "table3 attack", "epsilon": epsilon, "attacker": name}
+            study.attack(key, work, folder, same)
 
 
 def figure3(study: Study) -> None:
@@ -270,26 +274,17 @@ def figure3(study: Study) -> None:
 
 
 def figure4(study: Study) -> None:
-    strong, plain = study.attacker(), study.masked_model(None, None)
-    for space, epsilons in (("pieces", PIECE_EPSILONS), ("glove", GLOVE_EPSILONS)):
-        identity = study.sanitizer(space, "santext", 1e6)
-        key = {"what": "figure4", "space": space, "attacker": "encoder", "epsilon": None}
-        study.attack(key, None, strong, identity)
-        if space == "pieces":
-            study.attack({**key, "attacker": "learner"}, None, plain, identity)
+    for space, epsilons in (("glove", GLOVE_EPSILONS), ("pieces", PIECE_EPSILONS)):
+        same = study.sanitizer(space, "santext", 1e6)
+        key = {"what": "figure4", "space": space}
+        study.attack({**key, "mechanism": "none"}, None, study.attacker(), same)
         for epsilon in epsilons:
-            works = {"santext": study.sanitizer(space, "santext", epsilon)}
-            if space == "glove":
-                works["santext+"] = study.sanitizer(space, "santext+", epsilon)
-                works["fbdd"] = study.sanitizer(space, "fbdd", epsilon)
-            for method, work in works.items():
-                named = {**key, "epsilon": epsilon, "mechanism": method}
-                study.attack(named, work, strong, identity)
-            if space == "pieces":
-                aware = study.masked_model("pieces", epsilon)
-                for name, folder in (("learner", plain), ("aware learner", aware)):
-                    named = {**key, "epsilon": epsilon, "mechanism": "santext", "attacker": name}
-                    study.attack(named, works["santext"], folder, identity)
+            for method in ("santext", "santext+", "fbdd") if space == "glove" else ("santext",):
+                if method == "fbdd" and epsilon > 3:
+                    continue
+                work = study.sanitizer(space, method, epsilon)
+                named = {**key, "mechanism": method, "epsilon": epsilon}
+                study.attack(named, work, study.attacker(), same)
 
 
 def pairs(study: Study) -> None:
@@ -300,8 +295,43 @@ def pairs(study: Study) -> None:
             study.fine_tune(key, task, study.sanitizer("glove", method, 3.0), study.start())
 
 
+def draw(study: Study) -> None:
+    """Accuracy and defence rate over epsilon, from what is in the results."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    from tacit.reporting.plots import BLUE, GREY, INK, RULE, STYLE, VERMILION, save
+
+    rows = [json.loads(line) for line in study.results.read_text().splitlines()]
+    panels = [("table1", "accuracy", "Accuracy on sanitized SST-2 (learner, 2 x 128)"),
+              ("figure4", "defence_rate", "Words that the attacker misses")]  # fmt: skip
+    colours = {"santext": BLUE, "santext+": VERMILION, "fbdd": GREY}
+    with rc_context(STYLE):
+        figure = Figure(figsize=(10, 3.8), layout="constrained", facecolor="white")
+        for axes, (what, metric, title) in zip(figure.subplots(1, 2), panels, strict=True):
+            mine = [r for r in rows if r["what"] == what and r.get("space", "glove") == "glove"]
+            for mechanism, colour in colours.items():
+                points = sorted(
+                    (r["epsilon"], r[metric]) for r in mine if r["mechanism"] == mechanism
+                )
+                axes.plot(*zip(*points, strict=True), "o-", color=colour, lw=1.8, label=mechanism)
+            for r in mine:
+                if r["mechanism"] in ("none", "random"):
+                    axes.axhline(r[metric], color=INK, lw=0.8, ls=":")
+                    name = "unsanitized" if r["mechanism"] == "none" else "random"
+                    axes.text(5.05, r[metric], name, fontsize=8, color=GREY, va="center")
+            axes.set_title(title, fontsize=10, color=INK, loc="left")
+            axes.set_xlabel("epsilon per distance (GloVe, 100 numbers)", fontsize=9, color=GREY)
+            axes.grid(axis="y", color=RULE, lw=0.6)
+            for side in ("top", "right"):
+                axes.spines[side].set_visible(False)
+            axes.tick_params(colors=GREY, labelsize=8.5)
+        axes.legend(frameon=False, fontsize=9)
+        save(figure, study.out / "sanitizing.svg")
+
+
 def main() -> None:
-    figures = {f.__name__: f for f in (masks, table1, table3, figure3, figure4, pairs)}
+    figures = {f.__name__: f for f in (table1, table3, figure3, figure4, pairs, draw)}
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     for name in ("data", "encoder", "out"):
         parser.add_argument(name, type=Path)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from tacit.errors import DataError, UsageError
@@ -104,8 +105,6 @@ def _detected(path: Path, using: str) -> list[str]:
     from tacit.corpus import Corpus
     from tacit.detecting import detect
     from tacit.reading.casting import without_empty
-
-    import pyarrow as pa  # isort: skip
 
     found: dict[str, None] = {}
     for batch in stream(path, Layout(format=None if _has_format(path) else "text")):
