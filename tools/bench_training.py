@@ -258,7 +258,8 @@ def _peak(name: str, way: str, kind: str, answer: "multiprocessing.SimpleQueue[f
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     steps = Steps(CONTESTS[name], way, plain=kind == "plain")
     with tempfile.TemporaryDirectory() as folder, Ledger(Path(folder) / "l.jsonl", {}) as ledger:
-        steps.prepare(ledger)
+        if kind == "private":
+            steps.prepare(ledger)
         for _ in range(2):
             steps.plain() if kind == "plain" else steps.private()
     answer.put((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
@@ -286,7 +287,8 @@ def memory(name: str, way: str) -> dict[str, object]:
 def profile(name: str, way: str, kind: str, ledger: Ledger) -> None:
     """Where one step spends its time."""
     steps = Steps(CONTESTS[name], way, plain=kind == "plain")
-    steps.prepare(ledger)
+    if kind == "private":
+        steps.prepare(ledger)
     step = steps.plain if kind == "plain" else lambda: steps.private(noise=False)
     step()
     with torch.profiler.profile() as found:
