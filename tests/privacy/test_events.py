@@ -31,9 +31,13 @@ EXAMPLES = [
     ReplaceOne(unit="tokens", rate=0.01, noise_multiplier=1),
     Selective(noise_multiplier=4, state_noise_multiplier=4, segments=2, states=2),
     SanitizedText(
-        mechanism="santext+", epsilon_per_distance=2, replace_plain_rate=0.3, vocabulary=9,
-        output_vocabulary=8, unknown="random",
-    ),  # fmt: skip
+        mechanism="santext+",
+        epsilon_per_distance=2,
+        replace_plain_rate=0.3,
+        vocabulary=9,
+        output_vocabulary=8,
+        unknown="random",
+    ),
     Public(what="a tokenizer trained elsewhere"),
     NotPrivate(what="phase 1 on masked text", spares=("tokens",)),
 ]

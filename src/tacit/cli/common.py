@@ -5,7 +5,7 @@ import inspect
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -136,7 +136,7 @@ def open_corpus(
         corpus = corpora.load(source, data)
         split = split or "train"
     else:
-        layout = layout_of(format, column, header, encoding, quotes, **columns)
+        layout = layout_of(format, column, header, encoding, quotes, columns)
         with progress("Reading", None) as advance:
             corpus = read(Path(source), layout, progress=advance)
     return corpus if split in (None, "all") else corpus.only(split)
@@ -148,13 +148,10 @@ def layout_of(
     header: str | None = None,
     encoding: str = "utf-8",
     quotes: bool = True,
-    source: str | None = None,
-    data: Path | None = None,
-    split: str | None = None,
-    **columns: str | None,
+    columns: Mapping[str, str | None] | None = None,
 ) -> Layout:
     """How a command's options say that a source is laid out."""
-    named = {ours: theirs for ours, theirs in columns.items() if theirs}
+    named = {ours: theirs for ours, theirs in (columns or {}).items() if theirs}
     for pair in column or []:
         ours, _, theirs = pair.partition("=")
         if not theirs:

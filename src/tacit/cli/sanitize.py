@@ -201,7 +201,9 @@ def _batches(corpus: dict[str, Any]) -> Iterator[pa.RecordBatch]:
     named = corpus["source"] in corpora.known() and not source.exists()
     if named or corpus["split"] not in (None, "all") or source.is_dir():
         return iter(open_corpus(**corpus).table.to_batches())
-    return stream(source, layout_of(**corpus))
+    laid = ("format", "column", "header", "encoding", "quotes")
+    columns = {name: corpus[name] for name in ("id", "user", "text", "label")}
+    return stream(source, layout_of(**{name: corpus[name] for name in laid}, columns=columns))
 
 
 def _vocabulary(
