@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -14,20 +15,25 @@ from tacit.owners import Owners
 from tacit.plan import calibrated, prices, read_plan
 from tacit.planning import apply_caps, explain
 from tacit.pricing import quote
+from tacit.privacy.certificate import read_certificate
 from tacit.reading import read
 from tacit.reporting.curves import price_figure
 from tacit.reporting.overview import Section, write_overview
 from tacit.reporting.plots import degree_figure, inline_svg
+from tacit.training.scoring import evaluate
 
-DIALOGS, SEED, OTHER_SEED = 1500, 5, 77
+DIALOGS, USERS, SEED, OTHER_SEED = 1800, 1200, 5, 77
+RUNS = ("plain", "users", "users+entities")
+STEPS = 30
 
 PLAN = """\
 # Whom to protect, and at what price. `tacit plan plan.yml` says what this promises.
 protect: users+entities
 kinds: [PERSON, PII]
 epsilon: 8
-steps: 50
+steps: 30
 user_rate: 0.2
+clip_norm: 0.1
 """
 
 
@@ -45,9 +51,10 @@ def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     at = str(folder)
     generate = "corpus generate customersim --overwrite"
-    tacit(f"{generate} --dialogs {DIALOGS} --seed {SEED} -o {at}/dialogs.jsonl")
+    tacit(f"{generate} --dialogs {DIALOGS} --users {USERS} --seed {SEED} -o {at}/dialogs.jsonl")
     tacit(f"corpus describe {at}/dialogs.jsonl")
-    # The tagger learns from other people than those it will have to find.
+    # The tagger learns from other people than those it will have to find; their dialogs are
+    # public here, so the models may start from them, too.
     tacit(f"{generate} --dialogs 600 --seed {OTHER_SEED} -o {at}/other-dialogs.jsonl")
     tacit(f"detect train {at}/other-dialogs.jsonl -o {at}/tagger --overwrite")
     tacit(
@@ -60,10 +67,40 @@ def main(folder: Path) -> None:
     )
     (folder / "plan.yml").write_text(PLAN, encoding="utf-8")
     tacit(f"plan {at}/plan.yml --owners {at}/owners.json -o {at}/calibrated.yml --overwrite")
+    for name in RUNS:
+        train(folder, name)
     report = folder / "report.html"
     write_report(folder, report)
     minutes = (time.monotonic() - start) / 60
     print(f"\nDone in {minutes:.1f} minutes. Open {report} in a browser.")
+
+
+def train(folder: Path, name: str) -> None:
+    """Train one way, score it, and check what it promises."""
+    at = str(folder)
+    shutil.rmtree(folder / name, ignore_errors=True)
+    changes = {
+        "corpus": f"{at}/dialogs.jsonl",
+        "mentions": f"{at}/mentions.jsonl",
+        "pretrain.corpus": f"{at}/other-dialogs.jsonl",
+        "pretrain.steps": 120,
+        "pretrain.batch": 16,
+        "steps": STEPS if name != "plain" else 200,
+    }
+    if name != "plain":
+        changes |= {"plan.user_rate": 0.2, "optimizer.rate": 1.0}
+    if name == "users":
+        changes["plan.users"] = 1000  # a round number known in advance
+    given = " ".join(f"--set {key}={value}" for key, value in changes.items())
+    tacit(f"train presets/customersim-lstm-{name}.yml {given} -o {at}/{name}")
+    print(f"\n\033[1m$ tacit evaluate {at}/{name} --split test\033[0m", flush=True)
+    scores = evaluate(folder / name, "test")
+    (folder / name / "test.json").write_text(json.dumps(scores, indent=2) + "\n")
+    print(f"perplexity {scores['perplexity']:.2f} (unigram {scores['unigram_perplexity']:.1f}, "
+          f"trigram {scores['trigram_perplexity']:.1f}, "
+          f"public text only {scores['public_only_perplexity']:.2f})")  # fmt: skip
+    if name != "plain":
+        tacit(f"verify {at}/{name}")
 
 
 def write_report(folder: Path, report: Path) -> None:
@@ -110,6 +147,7 @@ def write_report(folder: Path, report: Path) -> None:
                 prose=explain(plan, owners, apply_caps(plan, owners)),
                 drawing=inline_svg(price_figure(_quote(plan))),
             ),
+            _models(folder),
         ],
     )
 
@@ -139,6 +177,40 @@ def _detection(found: dict[str, Any]) -> Section:
         headings=["kind", "there are", "precision", "recall", "F1", "F2"],
         rows=rows,
         links={"Browse the dialogs": "mentions.html"},
+    )
+
+
+def _models(folder: Path) -> Section:
+    """What each way of training costs and promises, side by side."""
+    rows = []
+    for name in RUNS:
+        scores = json.loads((folder / name / "test.json").read_text())
+        certificate = read_certificate(folder / name / "certificate.json")
+        promised = certificate.standing != "heuristic"
+        rows.append(
+            [
+                name,
+                f"{scores['perplexity']:.2f}",
+                f"{scores['sensitive_perplexity']:.2f}",
+                f"{scores['plain_perplexity']:.2f}",
+                f"{certificate.epsilon:.3g}" if promised else "none",
+                certificate.standing,
+            ]
+        )
+    beside = {
+        "public text only": "public_only_perplexity",
+        "trigram, unprotected": "trigram_perplexity",
+        "unigram, unprotected": "unigram_perplexity",
+    }
+    rows += [[what, f"{scores[key]:.2f}", "", "", "", ""] for what, key in beside.items()]
+    return Section(
+        "The models",
+        prose="A small LSTM that has read public dialogs of other people, then these dialogs in "
+        "three ways. Perplexity on test, lower is better: over all tokens, over those that touch "
+        "a mention, and over the rest. " + certificate.sentence,
+        headings=["trained for", "perplexity", "sensitive", "plain", "epsilon", "standing"],
+        rows=rows,
+        links={"The certificate": "users+entities/certificate.md"},
     )
 
 

@@ -1,5 +1,6 @@
 """`tacit train`, `tacit evaluate`, `tacit predict`, `tacit methods`."""
 
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -74,6 +75,7 @@ class _live:
     """A line that says where training is; what is marked "not private" must stay inside."""
 
     def __enter__(self) -> Any:
+        self._said = 0.0
         columns = (
             TextColumn("{task.description}"),
             BarColumn(bar_width=20),
@@ -81,7 +83,7 @@ class _live:
             TextColumn("{task.fields[said]}"),
             TimeRemainingColumn(),
         )
-        self._bars = Bars(*columns, console=err, transient=False)
+        self._bars = Bars(*columns, console=err, transient=False, disable=not err.is_terminal)
         self._bars.start()
         self._tasks: dict[str, Any] = {}
         return self._tell
@@ -100,6 +102,10 @@ class _live:
         if at.spent:
             said = f"[bold]{at.spent}[/bold] · {said}"
         self._bars.update(self._tasks[at.phase], completed=at.step, said=said)
+        # In a log there is no line to renew: say it now and then.
+        if not err.is_terminal and (time.monotonic() - self._said > 30 or at.step == at.steps):
+            self._said = time.monotonic()
+            err.print(f"{at.phase} {at.step}/{at.steps} {said}", highlight=False)
 
 
 def _print_metrics(metrics: dict[str, Any]) -> None:

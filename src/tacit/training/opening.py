@@ -66,7 +66,7 @@ def _tokenizer(run: Run, part: Corpus) -> tuple[PreTrainedTokenizerBase, list[st
     given = run.tokenizer
     if given.kind == "folder" or (run.model.kind == "folder" and given.folder is None):
         return tokens.load_tokenizer(given.folder or str(run.model.folder)), []
-    public = open_corpus(given.public_text, run.data) if given.public_text else None
+    public = _public_text(given.public_text, run.data)
     if given.kind == "words":
         size = None if given.min_count else given.size
         tokenizer, leak = tokens.word_vocabulary(
@@ -78,6 +78,13 @@ def _tokenizer(run: Run, part: Corpus) -> tuple[PreTrainedTokenizerBase, list[st
         return tokenizer, [str(leak)] if public is None else []
     texts = public.column("text").to_pylist() if public is not None else None
     return tokens.byte_level_bpe(texts, given.size), []
+
+
+def _public_text(name: str | None, data: str | None) -> Corpus | None:
+    if name == "generated":
+        texts = enumerate(tokens.public_texts())
+        return Corpus.from_records({"id": str(n), "text": text} for n, text in texts)
+    return open_corpus(name, data) if name else None
 
 
 def _task(run: Run, part: Corpus) -> Task:

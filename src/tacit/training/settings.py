@@ -79,7 +79,7 @@ class TokenizerSettings(_Part):
     size: Annotated[int, Field(ge=300, le=200_000)] = 4000
     public_text: Annotated[
         str | None,
-        Field(description="Public text to learn from: a file or a known corpus."),
+        Field(description="Public text to learn from: a file, a known corpus, or generated."),
     ] = None
     min_count: Annotated[int | None, Field(ge=1)] = None
     punctuation: Annotated[bool, Field(description="Words: keep marks that stand alone.")] = False
@@ -286,6 +286,8 @@ def read_run(path: Path, overrides: Mapping[str, Any] | None = None) -> Run:
     A file may name another one beside it as its `base`, and then holds only what differs.
     """
     fields = _read_fields(path)
+    if "mentions" in (overrides or {}):
+        fields.pop("detect", None)  # a file of mentions stands for what a preset would detect
     for name, value in (overrides or {}).items():
         _put(fields, name.split("."), value)
     return Run(**{str(k): v for k, v in fields.items()})

@@ -1,0 +1,306 @@
+"""Train every method of a study over epsilons and seeds, score each model once on test, draw.
+
+    python tools/curves.py conll2003 --data DIR          # what is missing is trained
+    python tools/curves.py customersim
+    python tools/curves.py conll2003-kinds conll2003-caps conll2003-plain-rate --data DIR
+    python tools/curves.py --list
+
+Scores are kept in docs/results/STUDY.jsonl, one line for each model; a line that is there is not
+trained again. Figures go to docs/figures. All of it is in experiment mode: the seeds are fixed, so
+that anybody gets the same lines, and the models are not for release.
+"""
+
+import argparse
+import json
+import math
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+HERE = Path(__file__).resolve().parent.parent
+RESULTS, FIGURES = HERE / "docs" / "results", HERE / "docs" / "figures"
+SEEDS = (0, 1, 2)
+KINDS = {"PERSON": ["PERSON"], "ORG": ["ORG"], "LOC": ["LOC"], "MISC": ["MISC"]}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One model to train: where it stands in the figure, and what differs from its preset."""
+
+    series: str
+    x: float | None
+    preset: str
+    changes: dict[str, Any] = field(default_factory=dict)
+    seeds: tuple[int, ...] = SEEDS
+
+
+@dataclass(frozen=True)
+class Study:
+    """Cases that are drawn together."""
+
+    cases: list[Case]
+    title: str
+    across: str
+    score: str = "perplexity"
+
+
+def _rates(corpus: str, epsilon: float) -> dict[str, Any]:
+    """The learning rate falls with epsilon, as the noise grows: a rule that looks at no data."""
+    highest = {"conll2003": 1.0, "customersim": 6.0, "agnews": 1.0}[corpus]
+    return {"plan.epsilon": epsilon, "optimizer.rate": highest * min(1.0, (epsilon / 8) ** 0.5)}
+
+
+def over_epsilon(corpus: str, model: str, epsilons: tuple[float, ...]) -> list[Case]:
+    """Without protection, de-identified, users, users+entities, and the published algorithm."""
+    stem = f"{corpus}-{model}"
+    cases = [Case(m, None, f"{stem}-{m}") for m in ("plain", "deidentify")]
+    for protect in ("users", "users+entities"):
+        cases += [Case(protect, e, f"{stem}-{protect}", _rates(corpus, e)) for e in epsilons]
+    cases.append(Case("uedp", None, f"{stem}-uedp"))
+    return cases
+
+
+def kinds() -> list[Case]:
+    """Users and one kind of entity, the kinds of the corpus each in turn."""
+    preset = "conll2003-lstm-users+entities"
+    return [
+        Case(f"users+{name}", e, preset, _rates("conll2003", e) | {"plan.kinds": own})
+        for name, own in KINDS.items()
+        for e in (2.0, 8.0)
+    ]
+
+
+def caps() -> list[Case]:
+    """How many users may share an entity, and how far one entity may move a user."""
+    preset = "conll2003-lstm-users+entities"
+    return [
+        Case(
+            f"k = {k}, tau = {tau:g}",
+            e,
+            preset,
+            _rates("conll2003", e) | {"plan.users_per_entity": k, "plan.entity_share": tau},
+            (0,),
+        )
+        for k in (1, 2, 4)
+        for tau in (0.25, 0.5, 1.0)
+        for e in (1.0, 2.0, 4.0, 8.0)
+    ]
+
+
+def plain_rates() -> list[Case]:
+    """The published algorithm over the share of plain records that it draws."""
+    return [
+        Case("uedp", rate, "conll2003-lstm-uedp", {"uedp.plain_rate": rate}, (0,))
+        for rate in (0.1, 0.4, 0.7, 1.0)
+    ]
+
+
+STUDIES = {
+    "conll2003": Study(
+        over_epsilon("conll2003", "lstm", (1.0, 2.0, 4.0, 8.0)),
+        "CoNLL-2003, next words",
+        "epsilon at delta 1e-5",
+    ),
+    "customersim": Study(
+        over_epsilon("customersim", "lstm", (2.0, 8.0)),
+        "CustomerSim, next words",
+        "epsilon at delta 1e-5",
+    ),
+    "agnews": Study(
+        over_epsilon("agnews", "bert", (2.0, 8.0)),
+        "AG News, topics",
+        "epsilon at delta 1e-5",
+        "error_rate",
+    ),
+    "conll2003-kinds": Study(kinds(), "CoNLL-2003, one kind of entity", "epsilon at delta 1e-5"),
+    "conll2003-caps": Study(caps(), "CoNLL-2003, caps", "epsilon at delta 1e-5"),
+    "conll2003-plain-rate": Study(
+        plain_rates(), "CoNLL-2003, the published algorithm", "share of plain records drawn"
+    ),
+}
+
+
+def key(case: Case, seed: int) -> str:
+    """What makes a line the line of this case."""
+    return json.dumps([case.series, case.x, case.preset, case.changes, seed], sort_keys=True)
+
+
+def train(case: Case, seed: int, given: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Train one model, score it on test, and read its price from its certificate."""
+    from tacit.training import runs, scoring
+    from tacit.training.settings import read_run
+
+    start = time.process_time()
+    run = read_run(
+        HERE / "presets" / f"{case.preset}.yml",
+        given | case.changes | {"seed": seed, "checkpoint_every": 1000},
+    )
+    done = runs.train(run, folder)
+    scores = scoring.evaluate(folder, "test")
+    certificate = done.certificate
+    return {
+        "series": case.series,
+        "x": case.x,
+        "preset": case.preset,
+        "changes": case.changes,
+        "seed": seed,
+        "epsilon": {unit: _number(cost.epsilon) for unit, cost in certificate.costs.items()},
+        "published": certificate.published,
+        "standing": certificate.standing,
+        "cpu_seconds": round(time.process_time() - start, 1),
+        "scores": {k: v for k, v in scores.items() if isinstance(v, int | float)},
+    }
+
+
+def _number(value: float) -> float | str:
+    return value if math.isfinite(value) else "infinite"
+
+
+def lines(name: str) -> list[dict[str, Any]]:
+    """What was measured before."""
+    path = RESULTS / f"{name}.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def missing(name: str, seeds: int) -> Iterator[tuple[Case, int]]:
+    """The models of a study that are not yet measured; the first seed of all of them first."""
+    known = {
+        json.dumps([x["series"], x["x"], x["preset"], x["changes"], x["seed"]], sort_keys=True)
+        for x in lines(name)
+    }
+    for seed in SEEDS[:seeds]:
+        for case in STUDIES[name].cases:
+            if seed in case.seeds and key(case, seed) not in known:
+                yield case, seed
+
+
+def grouped(name: str) -> dict[str, dict[float | None, list[float]]]:
+    """The score of every series and place, a number for each seed."""
+    found: dict[str, dict[float | None, list[float]]] = {}
+    for line in lines(name):
+        score = line["scores"][STUDIES[name].score]
+        found.setdefault(line["series"], {}).setdefault(line["x"], []).append(score)
+    return found
+
+
+def spread(values: list[float]) -> tuple[float, float]:
+    """The mean, and the standard deviation over seeds."""
+    return statistics.mean(values), statistics.stdev(values) if len(values) > 1 else 0.0
+
+
+def draw(name: str) -> None:
+    """One figure: curves with error bars, and what stands beside them as level lines."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    from tacit.reporting.plots import GREY, STYLE, save
+
+    study, found = STUDIES[name], grouped(name)
+    if not found:
+        return
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(8.4, 4.6), layout="constrained")
+        axes = figure.add_subplot()
+        levels: list[tuple[str, float, str]] = []
+        colours = iter(["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9",
+                        "#222222", "#999933", "#882255"])  # fmt: skip
+        for series, places in found.items():
+            colour = next(colours)
+            points = sorted((x, *spread(v)) for x, v in places.items() if x is not None)
+            if points:
+                xs, means, errors = zip(*points, strict=True)
+                axes.errorbar(xs, means, yerr=errors, marker="o", capsize=3, color=colour,
+                              label=series)  # fmt: skip
+            if None in places:
+                levels.append((series, spread(places[None])[0], colour))
+        scores = [line["scores"] for line in lines(name)]
+        for level in ("public_only", "trigram", "unigram"):
+            values = [s[f"{level}_{study.score}"] for s in scores if f"{level}_{study.score}" in s]
+            if values:
+                levels.append((level.replace("_", " "), statistics.median(values), GREY))
+        for label, value, colour in levels:
+            axes.axhline(value, color=colour, linestyle="--", linewidth=1)
+            axes.annotate(f"{label} {value:.3g}", (1.005, value), color=colour, va="center",
+                          xycoords=("axes fraction", "data"), fontsize=8)  # fmt: skip
+        if "epsilon" in study.across:
+            axes.set_xscale("log", base=2)
+            ticks = sorted({x for p in found.values() for x in p if x is not None})
+            axes.set_xticks(ticks, [f"{x:g}" for x in ticks])
+        axes.set_xlabel(study.across)
+        axes.set_ylabel(f"{study.score.replace('_', ' ')} on test")
+        axes.set_title(study.title, loc="left")
+        if axes.get_legend_handles_labels()[1]:
+            axes.legend(frameon=False, fontsize=8)
+        axes.spines[["top", "right"]].set_visible(False)
+        FIGURES.mkdir(parents=True, exist_ok=True)
+        save(figure, FIGURES / f"{name}.svg")
+
+
+def table(name: str) -> str:
+    """The study as a Markdown table."""
+    rows = [f"| method | {STUDIES[name].across} | {STUDIES[name].score} on test | seeds |",
+            "|---|---|---|---|"]  # fmt: skip
+    for series, places in grouped(name).items():
+        for x, values in places.items():
+            mean, error = spread(values)
+            place = "-" if x is None else f"{x:g}"
+            digits = 1 if mean >= 10 else 2 if mean >= 1 else 3
+            rows.append(
+                f"| {series} | {place} | {mean:.{digits}f} ± {error:.{digits}f} | {len(values)} |"
+            )
+    return "\n".join(rows)
+
+
+def main() -> None:
+    """Train what is missing, then draw."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("studies", nargs="*", choices=[*STUDIES, []], default=[])
+    parser.add_argument("--data", help="folder of the known corpora")
+    parser.add_argument("--seeds", type=int, default=len(SEEDS))
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--only-draw", action="store_true")
+    given = parser.parse_args()
+    if given.list:
+        print("\n".join(STUDIES))
+        return
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    for name in given.studies:
+        with tempfile.TemporaryDirectory() as scratch:
+            settings: dict[str, Any] = {"data": given.data} if given.data else {}
+            if name == "customersim":
+                settings["corpus"] = str(_dialogs(Path(scratch)))
+            todo = [] if given.only_draw else list(missing(name, given.seeds))
+            for number, (case, seed) in enumerate(todo):
+                line = train(case, seed, settings, Path(scratch) / str(number))
+                with (RESULTS / f"{name}.jsonl").open("a") as out:
+                    out.write(json.dumps(line) + "\n")
+                score = line["scores"][STUDIES[name].score]
+                where = "" if case.x is None else f" at {case.x:g}"
+                print(f"{number + 1}/{len(todo)} {case.series}{where}, seed {seed}: {score:.4g}"
+                      f" ({line['cpu_seconds']:.0f} s)", file=sys.stderr, flush=True)  # fmt: skip
+                if not math.isfinite(score):
+                    sys.exit("a score is not finite")
+        draw(name)
+        print(table(name))
+
+
+def _dialogs(folder: Path) -> Path:
+    """The dialogs of the customersim study: about 4,000 customers in the train split."""
+    from tacit.corpora import customersim
+    from tacit.writing import write
+
+    path = folder / "dialogs.jsonl"
+    write(customersim.generate(7500, 5, 5000), path)
+    return path
+
+
+if __name__ == "__main__":
+    main()
