@@ -34,6 +34,7 @@ from tacit.training.material import (
 )
 from tacit.training.methods import Method, Plain, fedavg, private, uedp
 from tacit.training.methods.uedp import claim_of, event_of
+from tacit.training.model_card import model_card
 from tacit.training.opening import Opened, encode, open_run
 from tacit.training.public_start import start_on_public_text
 from tacit.training.scoring import scores
@@ -225,6 +226,7 @@ def _finish(
         },
     )
     write_certificate(certificate, folder)
+    _write(folder / "README.md", model_card(opened.run, certificate))
     return Trained(folder, certificate, metrics, stopped)
 
 
