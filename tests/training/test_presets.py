@@ -1,0 +1,44 @@
+"""Every preset is a run that can be read, and the ones of a study exist for every method."""
+
+from pathlib import Path
+
+import pytest
+
+from tacit.training.settings import METHODS, read_run
+
+PRESETS = Path(__file__).parents[2] / "presets"
+# A base of others may lack what its method needs.
+WHOLE = sorted(p for p in PRESETS.glob("*.yml") if p.stem.count("-") >= 2)
+
+
+@pytest.mark.parametrize("preset", WHOLE, ids=lambda p: p.stem)
+def test_a_preset_is_a_run(preset: Path) -> None:
+    run = read_run(preset)
+    assert run.total_steps >= 1
+    method = preset.stem.split("-", 2)[2]
+    if method in METHODS:
+        assert run.method == method
+    if "users" in method:
+        plan = run.made_plan()
+        assert plan is not None
+        assert plan.protect == method
+
+
+@pytest.mark.parametrize("stem", ["conll2003-lstm", "customersim-lstm", "agnews-lstm"])
+def test_each_study_has_all_its_methods(stem: str) -> None:
+    methods = {p.stem.split("-", 2)[2] for p in PRESETS.glob(f"{stem}-*.yml")}
+    assert methods == {"plain", "deidentify", "users", "users+entities", "uedp"}
+
+
+def test_what_is_set_reaches_into_the_base() -> None:
+    changes = {"plan.epsilon": 2, "mentions": "m.jsonl"}
+    run = read_run(PRESETS / "customersim-lstm-users+entities.yml", changes)
+    assert run.plan["epsilon"] == 2
+    assert run.context == 256
+    assert (run.mentions, run.detect) == ("m.jsonl", None)
+
+
+def test_a_base_that_is_its_own_base_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.yml").write_text("base: a.yml\n")
+    with pytest.raises(Exception, match="at most eight"):
+        read_run(tmp_path / "a.yml")
