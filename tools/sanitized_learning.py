@@ -319,7 +319,8 @@ def draw(study: Study) -> None:
                 if r["mechanism"] in ("none", "random"):
                     axes.axhline(r[metric], color=INK, lw=0.8, ls=":")
                     name = "unsanitized" if r["mechanism"] == "none" else "random"
-                    axes.text(5.05, r[metric], name, fontsize=8, color=GREY, va="center")
+                    place = 1.0 if name == "unsanitized" else 4.4
+                    axes.text(place, r[metric], name, fontsize=8, color=GREY, va="bottom")
             axes.set_title(title, fontsize=10, color=INK, loc="left")
             axes.set_xlabel("epsilon per distance (GloVe, 100 numbers)", fontsize=9, color=GREY)
             axes.grid(axis="y", color=RULE, lw=0.6)
