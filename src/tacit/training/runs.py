@@ -36,6 +36,7 @@ from tacit.training.methods import Method, Plain, fedavg, private, uedp
 from tacit.training.methods.uedp import claim_of, event_of
 from tacit.training.model_card import model_card
 from tacit.training.opening import Opened, encode, open_run
+from tacit.training.public_start import NAME as PUBLIC_START
 from tacit.training.public_start import start_on_public_text
 from tacit.training.scoring import scores
 from tacit.training.settings import PLANNED, LocalSettings, Run, UedpSettings, read_run, run_yaml
@@ -221,7 +222,7 @@ def _finish(
         context=_context(opened, stuff),
         weights={
             name: file_digest(folder / name)
-            for name in ("model.safetensors", "config.json")
+            for name in ("model.safetensors", "config.json", PUBLIC_START)
             if (folder / name).exists()
         },
     )
