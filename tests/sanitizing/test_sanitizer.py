@@ -10,6 +10,7 @@ from tacit.corpus import Corpus
 from tacit.errors import UsageError
 from tacit.sanitizing import Recipe, Sanitizer, choose_sensitive, open_embeddings, sanitize
 from tacit.sanitizing.embeddings import Embedding
+from tacit.sanitizing.streaming import Passing
 from tacit.sanitizing.streams import Streams
 from tacit.sanitizing.words import Words
 
@@ -82,6 +83,16 @@ def test_without_a_seed_nothing_repeats(method: str, epsilon: float | None) -> N
     text = " ".join(WORDS * 20)
     draws = {made(method, epsilon, seed=None)(["r"], [text])[0][0] for _ in range(3)}
     assert len(draws) == 3
+
+
+def test_two_corpora_through_one_sanitizer_share_no_chance() -> None:
+    corpus = Corpus.from_records([{"id": "1", "text": " ".join(WORDS * 20)}])
+    work = made("santext", 1.0, seed=None)
+    one, two = (
+        [b.column("text")[0].as_py() for b in Passing(work)(corpus.table.to_batches())]
+        for _ in range(2)
+    )
+    assert one != two
 
 
 def test_records_have_independent_streams() -> None:

@@ -199,10 +199,9 @@ def _sentence(event: SanitizedText) -> str:
             "Every known word was replaced by one drawn uniformly: the sanitized text depends on "
             "the original only through its number of words."
         )
-    rate = f"{event.epsilon_per_distance:.6g}"
+    rate = _shown(event.epsilon_per_distance)
     if event.mechanism == "santext+":
-        extra = epsilon_0(event)
-        shown = f"{math.ceil(extra * 1000) / 1000:g}" if math.isfinite(extra) else "infinity"
+        shown = _shown(_finite(epsilon_0(event)))
         return (
             "For any two words at distance d, any sensitive output word is at most "
             f"exp({rate} d) times likelier from the one than from the other; if one of the two is "
@@ -362,4 +361,12 @@ def render_local(c: LocalCertificate) -> str:
 
 
 def _shown(value: float | str) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    """Four digits, rounded up: what is printed must not promise more than what holds.
+
+    >>> _shown(1.20397), _shown(2.0), _shown(0.0), _shown("infinity")
+    ('1.204', '2', '0', 'infinity')
+    """
+    if not isinstance(value, float) or value <= 0:
+        return "0" if value == 0 else str(value)
+    unit = 10.0 ** (math.floor(math.log10(value)) - 3)
+    return f"{math.ceil(value / unit - 1e-9) * unit:.4g}"

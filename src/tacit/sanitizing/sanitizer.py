@@ -73,7 +73,11 @@ class Sanitizer:
     def __call__(
         self, names: Sequence[str], texts: Sequence[str], progress: Progress | None = None
     ) -> tuple[list[str], Counted]:
-        """The texts with their words replaced; `names` name each text's stream of chance."""
+        """The texts with their words replaced; `names` name each text's stream of chance.
+
+        A name stands for its draws: use each once in the life of a sanitizer, or two texts share
+        their chance.
+        """
         found, counted = self.one_by_one(names, texts, progress)
         return list(found), counted
 

@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import io
 import json
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -39,6 +40,8 @@ class Passing:
 
     def __init__(self, work: Sanitizer | Replacer, progress: Progress | None = None) -> None:
         self._work, self._progress = work, progress
+        # Were the same sanitizer to see two corpora, their records must not share chance either.
+        self._pass = secrets.token_hex(16)
         self.counted = Counted()
         self._sha = hashlib.sha256()
         self._records = 0
@@ -74,8 +77,11 @@ class Passing:
     def _drawn(self, batch: pa.RecordBatch, column: str, work: Sanitizer) -> pa.Array:
         texts, ids = batch.column(column), batch.column("id")
         self._note(ids, texts)
-        first = self._records if work.streams.seed is None else None
-        names = _Slices(ids, lambda row, id_: f"{column}\0{id_ if first is None else first + row}")
+        first, own = self._records, f"{column}\0{self._pass}\0"
+        system = work.streams.seed is None
+        names = _Slices(
+            ids, lambda row, id_: f"{own}{first + row}" if system else f"{column}\0{id_}"
+        )
         found, counted = work.one_by_one(names, _Slices(texts, lambda _, text: text or ""))
         self.counted += counted
         made = pa.array(found, pa.string(), size=len(texts))
