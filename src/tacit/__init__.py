@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from tacit.privacy.ledger import Ledger
     from tacit.reading import Layout, from_dataset, read
     from tacit.sanitizing import sanitize
+    from tacit.training.runs import resume, train
+    from tacit.training.scoring import evaluate, predict
+    from tacit.training.settings import Run
     from tacit.verifying import verify
     from tacit.writing import write
 
@@ -35,13 +38,18 @@ _HOMES = {
     "Plan": "tacit.plan",
     "Price": "tacit.privacy.accounting",
     "Record": "tacit.corpus",
+    "Run": "tacit.training.settings",
     "TacitError": "tacit.errors",
     "bound": "tacit.bounding",
     "detect": "tacit.detecting",
+    "evaluate": "tacit.training.scoring",
     "from_dataset": "tacit.reading",
+    "predict": "tacit.training.scoring",
     "price": "tacit.privacy.accounting",
     "read": "tacit.reading",
     "sanitize": "tacit.sanitizing",
+    "resume": "tacit.training.runs",
+    "train": "tacit.training.runs",
     "verify": "tacit.verifying",
     "write": "tacit.writing",
 }
@@ -58,13 +66,18 @@ __all__ = [
     "Plan",
     "Price",
     "Record",
+    "Run",
     "TacitError",
     "bound",
     "detect",
+    "evaluate",
     "from_dataset",
+    "predict",
     "price",
     "read",
+    "resume",
     "sanitize",
+    "train",
     "verify",
     "write",
 ]
