@@ -152,16 +152,12 @@ def train(case: Case, seed: int, given: dict[str, Any], folder: Path) -> dict[st
         "preset": case.preset,
         "changes": case.changes,
         "seed": seed,
-        "epsilon": {unit: _number(cost.epsilon) for unit, cost in certificate.costs.items()},
+        "epsilon": {unit: cost.epsilon for unit, cost in certificate.costs.items()},
         "published": certificate.published,
         "standing": certificate.standing,
         "cpu_seconds": round(time.process_time() - start, 1),
         "scores": {k: v for k, v in scores.items() if isinstance(v, int | float)},
     }
-
-
-def _number(value: float) -> float | str:
-    return value if math.isfinite(value) else "infinite"
 
 
 def lines(name: str) -> list[dict[str, Any]]:
