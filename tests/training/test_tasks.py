@@ -19,6 +19,7 @@ from tacit.errors import DataError, UsageError
 from tacit.training import networks
 from tacit.training.encoding import Pieces, touching, windows
 from tacit.training.examples import IGNORED, UNKNOWN_LABEL, Examples
+from tacit.training.measuring import token_losses
 from tacit.training.tasks import Classification, NextWord, Regression, Tagging, Task, check_fit
 from tacit.training.tokens import byte_level_bpe, word_vocabulary
 
@@ -519,3 +520,21 @@ def test_record_losses_come_in_the_order_of_the_examples() -> None:
     for row, loss in enumerate(found):
         alone = task.losses(model, examples.batch(np.array([row])))
         assert loss == pytest.approx(alone.item(), abs=1e-5)
+
+
+@pytest.mark.parametrize("ignored", [0, 3, 30])
+def test_token_losses_and_their_gradients_are_those_of_cross_entropy(ignored: int) -> None:
+    """Also where most places are no target, and where logits would overflow an exponential."""
+    torch.manual_seed(ignored)
+    logits = (torch.randn(5, 7, 11, dtype=torch.float64) * 400).requires_grad_()
+    targets = torch.randint(0, 11, (5, 7))
+    targets.view(-1)[:ignored] = IGNORED
+    weight = torch.rand(5, 7, dtype=torch.float64)
+    ours = token_losses(logits, targets)
+    (gradient,) = torch.autograd.grad((ours * weight).sum(), logits)
+    theirs = F.cross_entropy(
+        logits.view(-1, 11), targets.view(-1), ignore_index=IGNORED, reduction="none"
+    ).view(5, 7)
+    (right,) = torch.autograd.grad((theirs * weight).sum(), logits)
+    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(gradient, right, rtol=1e-12, atol=1e-12)
