@@ -11,7 +11,7 @@ import click
 import typer
 from typer.core import TyperGroup
 
-from tacit.cli import corpus, detect, masked, owners, plan, price, sanitize, train
+from tacit.cli import attack, corpus, detect, masked, owners, plan, price, sanitize, train
 from tacit.errors import TacitError
 
 INTERRUPTED = 130
@@ -24,7 +24,17 @@ class InOrder(TyperGroup):
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The path first, then the rest."""
         path = ["corpus", "detect", "owners", "price", "plan", "methods", "train", "evaluate"]
-        path += ["predict", "sanitize", "pretrain", "guess", "verify", "spent"]
+        path += [
+            "predict",
+            "sanitize",
+            "pretrain",
+            "guess",
+            "canaries",
+            "attack",
+            "audit",
+            "report",
+        ]
+        path += ["verify", "spent"]
         return [*path, *(name for name in self.commands if name not in path)]
 
 
@@ -54,6 +64,8 @@ app.command("predict")(train.predict)
 app.command("sanitize")(sanitize.sanitize)
 app.command("pretrain")(masked.pretrain)
 app.command("guess")(masked.guess)
+app.add_typer(attack.canaries, name="canaries")
+app.command("attack")(attack.attack)
 app.command("verify")(plan.verify)
 app.command("spent")(plan.spent)
 

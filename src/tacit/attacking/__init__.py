@@ -1,0 +1,37 @@
+"""Try to learn secrets: what a trained model gives away about the text it was trained on.
+
+attack.py       the protocol, the registry, `Scores`
+canaries.py     secrets by template, planted in a corpus before training, and the plan of them
+target.py       a model with what an attacker may have: its text, others' text, canaries
+likelihood.py   how likely a model finds many sequences, shared beginnings computed once
+exposure.py     the rank of a planted secret among all that it could have been
+rates.py        AUC, accuracy, true positives at few false ones, each with its uncertainty
+membership.py   was this record, or this user, in the training text?
+secrets.py      the same of short secrets, ranked by perplexity, in one pass and in two
+tab.py          the first token in: does the rest come out?
+extraction.py   which sensitive entities does the model say by itself, or when prompted?
+linkage.py      who wrote this, from the model's hidden states
+masks.py        guess masked words of sanitized text
+"""
+
+from tacit.attacking.attack import (
+    Attack,
+    Scores,
+    attack_named,
+    chosen,
+    known,
+    read_scores,
+    register,
+    write_scores,
+)
+
+__all__ = [
+    "Attack",
+    "Scores",
+    "attack_named",
+    "chosen",
+    "known",
+    "read_scores",
+    "register",
+    "write_scores",
+]

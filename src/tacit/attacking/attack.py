@@ -1,0 +1,180 @@
+"""What an attack is: it says what it needs, is given a target, and returns scores."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import numpy as np
+
+from tacit.errors import DataError, UsageError
+from tacit.fields import read_fields, write_fields
+
+if TYPE_CHECKING:
+    from tacit.attacking.target import Target
+
+Need = Literal["canaries", "members", "non-members", "users", "mentions", "reference", "masked"]
+Progress = Callable[[int], None]
+
+NEEDS: dict[Need, str] = {
+    "canaries": "canaries planted before training (tacit canaries plant; --canaries FILE)",
+    "members": "the text that the model was trained on (a run knows it; else --corpus FILE)",
+    "non-members": "text of the same kind that it was not trained on (a split valid or test)",
+    "users": "records with users",
+    "mentions": "what is sensitive in the text (mentions or detect in the run; --mentions FILE)",
+    "reference": "a reference model that saw none of the text (--reference FOLDER)",
+    "masked": "sanitized text and a masked-word model (use tacit guess)",
+}
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What an attack achieved; exact figures over private text, hence not private.
+
+    `figures` are the headline numbers, `intervals` their 95 % confidence intervals, `rows` a table
+    (one row for each number of repetitions, for example), `curves` lists of points to draw. Nothing
+    in it quotes a text.
+    """
+
+    attack: str
+    figures: dict[str, float]
+    intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    curves: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    perplexity: float | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Fields for JSON; a number that is not finite is null."""
+        return {
+            "attack": self.attack,
+            "privacy": "not private: exact figures over private text",
+            "perplexity": _finite(self.perplexity),
+            "figures": {name: _finite(value) for name, value in self.figures.items()},
+            "intervals": {
+                name: [_finite(v) for v in pair] for name, pair in self.intervals.items()
+            },
+            "rows": [{k: _finite(v) for k, v in row.items()} for row in self.rows],
+            "curves": {name: [list(point) for point in line] for name, line in self.curves.items()},
+            "notes": self.notes,
+        }
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> "Scores":
+        """The scores that `as_dict` gave."""
+        return cls(
+            attack=str(fields["attack"]),
+            figures={n: math.nan if v is None else float(v) for n, v in fields["figures"].items()},
+            intervals={
+                n: (
+                    math.nan if a is None else float(a),
+                    math.nan if b is None else float(b),
+                )
+                for n, (a, b) in fields["intervals"].items()
+            },
+            rows=[dict(row) for row in fields["rows"]],
+            curves={n: [(float(x), float(y)) for x, y in c] for n, c in fields["curves"].items()},
+            notes=[str(note) for note in fields["notes"]],
+            perplexity=fields["perplexity"],
+        )
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+class Attack(Protocol):
+    """One way to learn what a model was trained on."""
+
+    name: str
+    says: str
+    needs: tuple[Need, ...]
+
+    def run(
+        self, target: "Target", *, progress: Progress | None = None, rng: np.random.Generator
+    ) -> Scores:
+        """Attack the target; the needs are there."""
+        ...
+
+
+_KNOWN: dict[str, str] = {
+    "exposure": "tacit.attacking.exposure",
+    "membership": "tacit.attacking.membership",
+    "secrets": "tacit.attacking.secrets",
+    "tab": "tacit.attacking.tab",
+    "extraction": "tacit.attacking.extraction",
+    "linkage": "tacit.attacking.linkage",
+    "masks": "tacit.attacking.masks",
+}
+_ADDED: dict[str, Attack] = {}
+
+
+def register(attack: Attack) -> None:
+    """Make an attack known by its name; a name is taken once."""
+    if attack.name in _KNOWN or attack.name in _ADDED:
+        raise UsageError(f"An attack named {attack.name!r} is known already; name it otherwise.")
+    _ADDED[attack.name] = attack
+
+
+def known() -> list[str]:
+    """The names of all attacks."""
+    return [*_KNOWN, *_ADDED]
+
+
+def attack_named(name: str) -> Attack:
+    """An attack by name; its module, and torch with it, is loaded only now."""
+    if name in _ADDED:
+        return _ADDED[name]
+    if name not in _KNOWN:
+        raise UsageError(f"using={name!r} is no attack; accepted: {', '.join(known())}.")
+    from importlib import import_module
+
+    made: Attack = import_module(_KNOWN[name]).ATTACK
+    return made
+
+
+def chosen(names: str) -> list[Attack]:
+    """The attacks of `exposure,membership`."""
+    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    if not wanted:
+        raise UsageError(f"using={names!r} names no attack; accepted: {', '.join(known())}.")
+    return [attack_named(name) for name in dict.fromkeys(wanted)]
+
+
+def missing(attack: Attack, has: Iterable[Need]) -> list[Need]:
+    """What an attack needs and does not find."""
+    there = set(has)
+    return [need for need in attack.needs if need not in there]
+
+
+def need_all(attack: Attack, has: Iterable[Need]) -> None:
+    """Refuse an attack whose needs are not met, and say how to meet them."""
+    lacking = missing(attack, has)
+    if lacking:
+        wants = "; ".join(NEEDS[need] for need in lacking)
+        raise DataError(f"The attack {attack.name} needs {wants}.")
+
+
+FORMAT, VERSION = "tacit-attacks", 1
+
+
+def write_scores(path: Path, scores: Iterable[Scores]) -> None:
+    """All scores of a model as one JSON file; those of other attacks that it holds stay."""
+    kept = {one.attack: one for one in (read_scores(path) if path.exists() else [])}
+    kept |= {one.attack: one for one in scores}
+    fields = {"format": FORMAT, "version": VERSION}
+    write_fields(path, fields | {name: one.as_dict() for name, one in kept.items()})
+
+
+def read_scores(path: Path) -> list[Scores]:
+    """The scores of a file that `write_scores` wrote."""
+    fields = read_fields(path, FORMAT, VERSION)
+    try:
+        return [
+            Scores.from_dict(value)
+            for name, value in fields.items()
+            if name not in ("format", "version")
+        ]
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise DataError(f"{path} does not hold the scores of attacks; attack again.") from None

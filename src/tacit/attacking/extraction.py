@@ -1,0 +1,217 @@
+"""Extraction: which sensitive entities of the training text does the model say verbatim?
+
+Two ways in. *Free*: texts are generated from nothing, ranked by how likely the model finds them
+for their size (perplexity over zlib), and searched for entities. *Prompted*: the words before a
+mention are given and the mention is to follow greedily. Entities that stand only in held-out text
+are looked for in the same way: what the model says of those it did not learn from them.
+
+Source: Carlini et al. 2021.
+"""
+
+import zlib
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from tacit.attacking.attack import Need, Progress, Scores
+from tacit.attacking.rates import proportion
+from tacit.attacking.secrets import names_by_kind, perplexity_scores
+from tacit.attacking.tab import reproduced
+from tacit.attacking.target import Reader, Target
+from tacit.corpus import Corpus
+from tacit.errors import DataError
+from tacit.training.measuring import forward, still
+
+TEXTS, PROMPTS, LENGTH = 400, 300, 40
+_SHORTEST = 4
+"""Shorter names are in any text by accident."""
+
+
+@dataclass(frozen=True)
+class Extraction:
+    """Generated texts searched for entities, and mentions completed from what stands before."""
+
+    name: str = "extraction"
+    says: str = "which sensitive entities come out, by themselves or when prompted?"
+    needs: tuple[Need, ...] = ("members", "mentions")
+    texts: int = TEXTS
+    prompts: int = PROMPTS
+    length: int = LENGTH
+
+    def run(
+        self, target: Target, *, progress: Progress | None = None, rng: np.random.Generator
+    ) -> Scores:
+        """Generate, rank and search; then prompt."""
+        assert target.members is not None
+        inside = _long(names_by_kind(target, target.members))
+        if not inside:
+            raise DataError("No mention of the training text is four letters long or more.")
+        outside = {}
+        if target.others is not None:
+            known = set().union(*inside.values())
+            found = _long(names_by_kind(target, target.others))
+            outside = {kind: names - known for kind, names in found.items()}
+        texts = generate(target.reader, self.texts, self.length, progress=progress, rng=rng)
+        ranked = _ranked(target, texts)
+        rows = free_rows(ranked, inside, outside)
+        prompted = self._prompted(target, progress, rng)
+        for row in rows:
+            row |= prompted.get(str(row["kind"]), {})
+        figures, intervals = _summed(rows, ranked, inside)
+        return Scores("extraction", figures, intervals, rows, {}, [], target.perplexity)
+
+    def _prompted(
+        self, target: Target, progress: Progress | None, rng: np.random.Generator
+    ) -> dict[str, dict[str, Any]]:
+        found: dict[str, dict[str, Any]] = defaultdict(dict)
+        for side, corpus in (("", target.members), ("_held_out", target.others)):
+            if corpus is None:
+                continue
+            kinds, ids, given = _prompts(target, corpus, self.prompts, rng)
+            hits = reproduced(target.reader, ids, given=given, progress=progress)
+            for kind in sorted(set(kinds)):
+                own = [bool(hit) for hit, k in zip(hits, kinds, strict=True) if k == kind]
+                found[kind] |= {f"prompted{side}": len(own), f"completed{side}": sum(own)}
+        return found
+
+
+ATTACK = Extraction()
+
+
+def _long(names: Mapping[str, set[str]]) -> dict[str, set[str]]:
+    kept = {k: {n for n in own if len(n) >= _SHORTEST} for k, own in names.items()}
+    return {kind: own for kind, own in kept.items() if own}
+
+
+def generate(
+    reader: Reader,
+    count: int,
+    length: int,
+    *,
+    top: int = 40,
+    progress: Progress | None = None,
+    rng: np.random.Generator,
+) -> list[str]:
+    """Texts from the start token alone, each token drawn from the `top` likeliest."""
+    first, _ = reader.task.frame(reader.tokenizer)
+    if not first:
+        raise DataError("The tokenizer has no start token, so there is nothing to begin from.")
+    end = reader.tokenizer.eos_token_id
+    device = next(reader.model.parameters()).device
+    made: list[str] = []
+    with still(reader.model):
+        while len(made) < count:
+            size = min(64, count - len(made))
+            ids = torch.tensor([first] * size, device=device)
+            for _ in range(min(length, reader.context - len(first))):
+                logits = forward(reader.model, {"input_ids": ids}, mask=False)[:, -1].float()
+                best = logits.topk(min(top, logits.shape[1]))
+                # Gumbel noise from numpy's generator, so that torch's own is left alone.
+                noise = torch.from_numpy(rng.gumbel(size=best.values.shape)).float().to(device)
+                pick = (best.values + noise).argmax(1, keepdim=True)
+                ids = torch.cat([ids, best.indices.gather(1, pick)], 1)
+            for row in ids[:, len(first) :].tolist():
+                stop = row.index(end) if end in row else len(row)
+                made.append(str(reader.tokenizer.decode(row[:stop])))
+            if progress:
+                progress(size)
+    return made
+
+
+def _ranked(target: Target, texts: Sequence[str]) -> list[str]:
+    """The distinct texts, likeliest for their size first."""
+    distinct = [t for t in dict.fromkeys(texts) if t.strip()]
+    if not distinct:
+        return []
+    scores = perplexity_scores(target, distinct, None)
+    sizes = np.array([len(zlib.compress(t.encode())) for t in distinct])
+    return [distinct[int(i)] for i in np.argsort(scores / sizes)[::-1]]
+
+
+def free_rows(
+    ranked: Sequence[str], inside: Mapping[str, set[str]], outside: Mapping[str, set[str]]
+) -> list[dict[str, Any]]:
+    """For each kind, how many entities came out, and of held-out ones beside."""
+    rows = []
+    whole = "\n".join(ranked)
+    for kind in sorted(inside):
+        said = {name for name in inside[kind] if name in whole}
+        others = outside.get(kind, set())
+        control = {name for name in others if name in whole}
+        rows.append(
+            {
+                "kind": kind,
+                "entities": len(inside[kind]),
+                "came_out": len(said),
+                "recall": len(said) / len(inside[kind]),
+                # Of all names of this kind that came out, those that training taught.
+                "precision": len(said) / len(said | control) if said | control else float("nan"),
+                "held_out": len(others),
+                "came_out_held_out": len(control),
+                "recall_held_out": len(control) / len(others) if others else float("nan"),
+            }
+        )
+    return rows
+
+
+def _prompts(
+    target: Target, corpus: Corpus, count: int, rng: np.random.Generator
+) -> tuple[list[str], list[list[int]], list[int]]:
+    """Mentions with what stands before them: kinds, token ids, how many of these are given."""
+    ids, texts = corpus.column("id").to_pylist(), corpus.column("text").to_pylist()
+    text_of = dict(zip(ids, texts, strict=True))
+    able = [
+        m
+        for m in target.mentions
+        if m.record in text_of and m.start > 0 and m.end - m.start >= _SHORTEST
+    ]
+    if len(able) > count:
+        able = [able[int(i)] for i in rng.choice(len(able), count, replace=False)]
+    kinds, rows, given = [], [], []
+    for mention in able:
+        text = text_of[mention.record]
+        encoded = target.reader.tokenizer(
+            text[: mention.end], add_special_tokens=False, return_offsets_mapping=True
+        )
+        offsets: Any = encoded["offset_mapping"]
+        before = sum(1 for _, stop in offsets if stop <= mention.start)
+        row = list(encoded["input_ids"])
+        if not 0 < before < len(row):
+            continue
+        # Where room is short, the words just before the mention count.
+        cut = max(0, len(row) - target.reader.context + 2)
+        if before - cut < 1:
+            continue
+        kinds.append(mention.kind)
+        rows.append([int(i) for i in row[cut:]])
+        given.append(before - cut)
+    return kinds, rows, given
+
+
+def _summed(
+    rows: Sequence[Mapping[str, Any]], ranked: Sequence[str], inside: Mapping[str, set[str]]
+) -> tuple[dict[str, float], dict[str, tuple[float, float]]]:
+    names = set().union(*inside.values())
+    first = ranked[: max(1, len(ranked) // 10)]
+    holding = sum(any(name in text for name in names) for text in first)
+    out, total = sum(int(r["came_out"]) for r in rows), sum(int(r["entities"]) for r in rows)
+    figures = {
+        "texts": float(len(ranked)),
+        "recall": out / total,
+        "top_tenth_with_entity": holding / max(1, len(first)),
+    }
+    intervals = {
+        "recall": proportion(out, total),
+        "top_tenth_with_entity": proportion(holding, len(first)),
+    }
+    for side in ("", "_held_out"):
+        tried = sum(int(r.get(f"prompted{side}", 0)) for r in rows)
+        if tried:
+            hits = sum(int(r.get(f"completed{side}", 0)) for r in rows)
+            figures[f"completed{side}"] = hits / tried
+            intervals[f"completed{side}"] = proportion(hits, tried)
+    return figures, intervals

@@ -1,0 +1,139 @@
+"""Author linkage: can a text's author be told from the hidden states that a model makes of it?
+
+A classifier from the last hidden state to the author is trained afresh, on some of each author's
+records, and tested on the others. What counts is how far it gets beyond guessing the most frequent
+author, and beyond the same classifier on a model's hidden states of nothing learnt: texts give
+their authors away by themselves.
+
+Source: Mireshghallah et al. 2021, section 3 (the adversary of the regularizers).
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from tacit.attacking.attack import Need, Progress, Scores
+from tacit.attacking.rates import proportion
+from tacit.attacking.target import Reader, Target
+from tacit.corpus import Corpus
+from tacit.errors import DataError
+from tacit.training.measuring import evaluating
+from tacit.training.recurrent import LSTMForCausalLM
+
+AUTHORS, RECORDS = 50, 20
+
+
+@dataclass(frozen=True)
+class Linkage:
+    """A linear classifier from hidden states to authors."""
+
+    name: str = "linkage"
+    says: str = "who wrote this, from the model's hidden states"
+    needs: tuple[Need, ...] = ("members", "users")
+    authors: int = AUTHORS
+    records: int = RECORDS
+    steps: int = 300
+
+    def run(
+        self, target: Target, *, progress: Progress | None = None, rng: np.random.Generator
+    ) -> Scores:
+        """Train on half of each author's records and test on the other half."""
+        assert target.members is not None
+        rows, author, test = self._choose(target.members, rng)
+        part = target.members.take(rows)
+        seen = {"model": last_states(target.reader, part, progress)}
+        seen["words"] = _word_counts(target.reader, part)
+        figures: dict[str, float] = {}
+        intervals: dict[str, tuple[float, float]] = {}
+        tried = int(test.sum())
+        for name, states in seen.items():
+            right = _classified(states, author, test, self.steps)
+            figures[f"accuracy_from_{name}"] = right / tried
+            intervals[f"accuracy_from_{name}"] = proportion(right, tried)
+        counts = np.bincount(author[test])
+        figures["chance"] = float(counts.max() / tried)
+        figures["accuracy_over_chance"] = figures["accuracy_from_model"] - figures["chance"]
+        figures |= {"authors": float(author.max() + 1), "tested_records": float(tried)}
+        notes = ["accuracy from words is that of counted tokens: what the text itself gives away"]
+        return Scores("linkage", figures, intervals, [], {}, notes, target.perplexity)
+
+    def _choose(
+        self, corpus: Corpus, rng: np.random.Generator
+    ) -> tuple[list[int], NDArray[np.int64], NDArray[np.bool_]]:
+        by_user: dict[str, list[int]] = {}
+        for row, user in enumerate(corpus.need_users().to_pylist()):
+            by_user.setdefault(user, []).append(row)
+        able = [rows for rows in by_user.values() if len(rows) >= 4]
+        if len(able) < 2:
+            raise DataError("The attack linkage needs two users with four records or more.")
+        # Those with most records teach most.
+        able = sorted(able, key=len, reverse=True)[: self.authors]
+        chosen, author, test = [], [], []
+        for number, rows in enumerate(able):
+            picked = rng.permutation(rows)[: self.records]
+            chosen += picked.tolist()
+            author += [number] * len(picked)
+            test += [i >= len(picked) // 2 for i in range(len(picked))]
+        return chosen, np.array(author), np.array(test)
+
+
+ATTACK = Linkage()
+
+
+def last_states(reader: Reader, corpus: Corpus, progress: Progress | None = None) -> Tensor:
+    """The last hidden state of each record, at its last token."""
+    examples = reader.encode(corpus)
+    found: Tensor | None = None
+    for rows, batch in evaluating(reader.model, examples, 8192, progress):
+        states = _hidden(reader.model, batch["input_ids"])
+        last = torch.from_numpy(examples.lengths[rows] - 1)
+        values = states[torch.arange(len(rows)), last].float().cpu()
+        if found is None:
+            found = torch.zeros((len(examples), values.shape[1]))
+        found[torch.from_numpy(rows)] = values
+    assert found is not None
+    return found
+
+
+def _hidden(model: Any, ids: Tensor) -> Tensor:
+    if isinstance(model, LSTMForCausalLM):
+        states: Tensor = model.body(ids)[0]
+        return states
+    done = model(input_ids=ids, attention_mask=torch.ones_like(ids), output_hidden_states=True)
+    hidden: Tensor = done.hidden_states[-1]
+    return hidden
+
+
+def _word_counts(reader: Reader, corpus: Corpus, width: int = 512) -> Tensor:
+    """Which tokens stand in each record, hashed to few columns: an attacker without the model."""
+    examples = reader.encode(corpus)
+    counts = torch.zeros((len(examples), width))
+    for row, ids in enumerate(examples.ids):
+        at = (ids.astype(np.int64) * 2654435761 % 2**32) % width
+        counts[row] = torch.from_numpy(np.bincount(at, minlength=width)).float()
+    return torch.log1p(counts)
+
+
+def _classified(
+    states: Tensor, author: NDArray[np.int64], test: NDArray[np.bool_], steps: int
+) -> int:
+    """How many test records a linear classifier gives to their author."""
+    who, held = torch.from_numpy(author), torch.from_numpy(test)
+    mean, spread = states[~held].mean(0), states[~held].std(0).clamp(min=1e-6)
+    x = (states - mean) / spread
+    # A classifier from zero has no coins of its own.
+    layer = nn.Linear(x.shape[1], int(author.max()) + 1)
+    nn.init.zeros_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    optimizer = torch.optim.Adam(layer.parameters(), lr=0.02, weight_decay=1e-3)
+    for _ in range(steps):
+        loss = nn.functional.cross_entropy(layer(x[~held]), who[~held])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    with torch.no_grad():
+        return int((layer(x[held]).argmax(1) == who[held]).sum())

@@ -1,0 +1,125 @@
+"""Membership of short secrets: real ones and as many of the same form, ranked by perplexity.
+
+With canaries, the real ones are those that were planted and the others of the same template; else
+they are the sensitive entities of one kind in the training text, beside those that stand only in
+held-out text. The second pass keeps the best and the worst predicted of the first, those of the
+least and of the largest perplexity, and guesses on them alone.
+
+Source: Shi et al. 2022, section 5.1 and appendix A.5.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+
+from tacit.attacking.attack import Need, Progress, Scores
+from tacit.attacking.likelihood import log_likelihoods
+from tacit.attacking.rates import Values, proportion, rates_of, roc
+from tacit.attacking.target import Target
+from tacit.corpus import Corpus
+from tacit.errors import DataError
+
+EACH = 500
+SECOND = 300
+
+
+@dataclass(frozen=True)
+class Secrets:
+    """Perplexity ranking on secrets, in one pass and in two."""
+
+    name: str = "secrets"
+    says: str = "real secrets among made-up ones of the same form, ranked by perplexity"
+    needs: tuple[Need, ...] = ()
+    each: int = EACH
+    second: int = SECOND
+
+    def run(
+        self, target: Target, *, progress: Progress | None = None, rng: np.random.Generator
+    ) -> Scores:
+        """Rank by perplexity; the likelier half is called real."""
+        real, made_up, what = self._sides(target, rng)
+        scores = perplexity_scores(target, [*real, *made_up], progress)
+        inside, outside = scores[: len(real)], scores[len(real) :]
+        figures, intervals, notes = rates_of(inside, outside)
+        right, tried = best_and_worst(inside, outside, self.second)
+        figures["accuracy_two_passes"] = right / tried
+        intervals["accuracy_two_passes"] = proportion(right, tried)
+        notes += [what, f"the second pass guesses on {tried} of {len(scores)} secrets"]
+        figures |= {"real": float(len(real)), "made_up": float(len(made_up))}
+        curve = {"secrets": roc(inside, outside)}
+        return Scores("secrets", figures, intervals, [], curve, notes, target.perplexity)
+
+    def _sides(self, target: Target, rng: np.random.Generator) -> tuple[list[str], list[str], str]:
+        if target.planted is not None:
+            plan = target.planted
+            real = [plan.text(c) for c in plan.inside()][: self.each]
+            used = {c.secret for c in plan.canaries if c.planted}
+            size = min(self.each, plan.template.size // 4)
+            drawn = [s for s in plan.template.draw(size, rng) if s not in used]
+            return real, [plan.template.text(s) for s in drawn], "secrets are planted canaries"
+        if target.mentions and target.members is not None and target.others is not None:
+            return self._entities(target, rng)
+        raise DataError(
+            "The attack secrets needs canaries (tacit canaries plant), or mentions in a corpus "
+            "with held-out text."
+        )
+
+    def _entities(
+        self, target: Target, rng: np.random.Generator
+    ) -> tuple[list[str], list[str], str]:
+        assert target.members is not None
+        assert target.others is not None
+        inside, outside = (names_by_kind(target, c) for c in (target.members, target.others))
+        sides = {
+            kind: (sorted(names), sorted(outside.get(kind, set()) - names))
+            for kind, names in inside.items()
+        }
+        kind = max(sides, key=lambda k: min(len(sides[k][0]), len(sides[k][1])))
+        real, made_up = (_shuffled(side, rng)[: self.each] for side in sides[kind])
+        if len(real) < 10 or len(made_up) < 10:
+            raise DataError("There are fewer than ten entities of one kind on either side.")
+        return real, made_up, f"secrets are entities of kind {kind}; others stand in held-out text"
+
+
+ATTACK = Secrets()
+
+
+def names_by_kind(target: Target, corpus: Corpus) -> dict[str, set[str]]:
+    """What the mentions of a corpus cover, letter by letter, for each kind."""
+    ids, texts = corpus.column("id").to_pylist(), corpus.column("text").to_pylist()
+    text_of = dict(zip(ids, texts, strict=True))
+    found: dict[str, set[str]] = defaultdict(set)
+    for mention in target.mentions:
+        if mention.record in text_of:
+            found[mention.kind].add(text_of[mention.record][mention.start : mention.end])
+    return dict(found)
+
+
+def perplexity_scores(target: Target, texts: list[str], progress: Progress | None) -> Values:
+    """Minus the mean loss of each text's tokens."""
+    reader = target.reader
+    before, _ = reader.task.frame(reader.tokenizer)
+    ids = reader.tokenizer(texts, add_special_tokens=False)["input_ids"]
+    if before:
+        total = log_likelihoods(reader.model, before, ids, progress=progress)
+        return np.asarray(total / np.array([max(1, len(i)) for i in ids]))
+    corpus = Corpus.from_records({"id": str(i), "text": t} for i, t in enumerate(texts))
+    return -reader.losses(corpus)
+
+
+def best_and_worst(inside: Values, outside: Values, size: int) -> tuple[int, int]:
+    """How many guesses are right if the best predicted are called real, the worst made up.
+
+    >>> best_and_worst(np.array([3.0, 2.0, 0.0]), np.array([2.5, 1.0, -1.0]), 4)
+    (3, 4)
+    """
+    real = np.concatenate([np.ones(len(inside), bool), np.zeros(len(outside), bool)])
+    order = np.argsort(-np.concatenate([inside, outside]), kind="stable")
+    half = max(1, min(size // 2, len(order) // 2))
+    right = int(real[order[:half]].sum()) + int((~real[order[-half:]]).sum())
+    return right, 2 * half
+
+
+def _shuffled(names: list[str], rng: np.random.Generator) -> list[str]:
+    return [names[int(i)] for i in rng.permutation(len(names))]

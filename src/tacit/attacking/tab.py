@@ -1,0 +1,180 @@
+"""The tab attack: given its first token, does the model say the whole sequence greedily?
+
+For planted canaries, by repetition, beside those never planted; and for "real canaries", the
+record of each user that an unprotected model finds least likely, which takes a reference.
+
+Source: Mireshghallah et al. 2021, section 4.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tacit.attacking.attack import Need, Progress, Scores
+from tacit.attacking.rates import proportion
+from tacit.attacking.target import Reader, Target
+from tacit.errors import DataError
+from tacit.training.measuring import forward, still
+
+USERS = 200
+"""The real canaries of so many users are tried."""
+_BATCH = 64
+
+
+@dataclass(frozen=True)
+class Tab:
+    """Greedy completion from the first token, or from the words before a secret."""
+
+    name: str = "tab"
+    says: str = "the first token in: does the whole sequence come out?"
+    needs: tuple[Need, ...] = ()
+    users: int = USERS
+
+    def run(
+        self, target: Target, *, progress: Progress | None = None, rng: np.random.Generator
+    ) -> Scores:
+        """Try every canary, and the real canaries where a reference says which they are."""
+        rows: list[dict[str, Any]] = []
+        figures: dict[str, float] = {}
+        intervals: dict[str, tuple[float, float]] = {}
+        notes = []
+        if target.planted is not None:
+            rows = self._canaries(target, progress)
+            planted = [r for r in rows if r["repetitions"] > 0]
+            _put(figures, intervals, "canaries", planted)
+            _put(figures, intervals, "controls", [r for r in rows if r["repetitions"] == 0])
+        if target.reference is not None and target.members is not None:
+            row = self._real(target, progress, rng)
+            rows.append(row)
+            _put(figures, intervals, "real_canaries", [row])
+        elif target.planted is None:
+            raise DataError(
+                "The attack tab needs canaries (tacit canaries plant), or a reference model and "
+                "users (--reference FOLDER)."
+            )
+        else:
+            notes.append("real canaries need an unprotected model to pick them: --reference")
+        return Scores("tab", figures, intervals, rows, {}, notes, target.perplexity)
+
+    def _canaries(self, target: Target, progress: Progress | None) -> list[dict[str, Any]]:
+        plan = target.planted
+        assert plan is not None
+        ids = texts_ids(target.reader, [plan.text(c) for c in plan.canaries])
+        whole = reproduced(target.reader, ids, given=1, progress=progress)
+        hidden = _hidden_part(target.reader, plan.template.before, ids)
+        prompted = reproduced(target.reader, ids, given=hidden, progress=progress)
+        rows = []
+        for count in sorted({c.repetitions if c.planted else 0 for c in plan.canaries}):
+            at = [
+                i
+                for i, c in enumerate(plan.canaries)
+                if (c.repetitions if c.planted else 0) == count
+            ]
+            rows.append(
+                {
+                    "repetitions": count,
+                    "tried": len(at),
+                    "reproduced": int(whole[at].sum()),
+                    "reproduced_when_prompted": int(prompted[at].sum()),
+                }
+            )
+        return rows
+
+    def _real(
+        self, target: Target, progress: Progress | None, rng: np.random.Generator
+    ) -> dict[str, Any]:
+        assert target.members is not None
+        assert target.reference is not None
+        users = target.members.need_users().to_pylist()
+        by_user: dict[str, list[int]] = {}
+        for row, user in enumerate(users):
+            by_user.setdefault(user, []).append(row)
+        names = list(by_user)
+        if len(names) > self.users:
+            names = [names[int(i)] for i in rng.choice(len(names), self.users, replace=False)]
+        rows = [row for name in names for row in by_user[name]]
+        losses = dict(zip(rows, target.reference.losses(target.members.take(rows)), strict=True))
+        worst = [max(by_user[name], key=lambda row: losses[row]) for name in names]
+        texts = target.members.take(worst).column("text").to_pylist()
+        ids = [row[: target.reader.context - 1] for row in texts_ids(target.reader, texts)]
+        whole = reproduced(target.reader, ids, given=1, progress=progress)
+        return {
+            "repetitions": -1,
+            "what": "real canaries",
+            "tried": len(ids),
+            "reproduced": int(whole.sum()),
+        }
+
+
+ATTACK = Tab()
+
+
+def _put(
+    figures: dict[str, float],
+    intervals: dict[str, tuple[float, float]],
+    name: str,
+    rows: Sequence[dict[str, Any]],
+) -> None:
+    tried = sum(int(row["tried"]) for row in rows)
+    if not tried:
+        return
+    for key in ("reproduced", "reproduced_when_prompted"):
+        if all(key in row for row in rows):
+            hits = sum(int(row[key]) for row in rows)
+            figures[f"{name}_{key}"] = hits / tried
+            intervals[f"{name}_{key}"] = proportion(hits, tried)
+
+
+def texts_ids(reader: Reader, texts: Sequence[str]) -> list[list[int]]:
+    """The token ids of texts, without special tokens."""
+    rows = reader.tokenizer(list(texts), add_special_tokens=False)["input_ids"]
+    return [list(map(int, row)) for row in rows]
+
+
+def _hidden_part(reader: Reader, before: str, ids: Sequence[Sequence[int]]) -> int:
+    """How many tokens all of these share at the beginning: what stands before the secret."""
+    known = len(reader.tokenizer(before.rstrip(), add_special_tokens=False)["input_ids"])
+    shared = 0
+    while all(len(r) > shared and r[shared] == ids[0][shared] for r in ids) and shared < known:
+        shared += 1
+    return max(1, shared)
+
+
+def reproduced(
+    reader: Reader,
+    ids: Sequence[Sequence[int]],
+    *,
+    given: int | Sequence[int],
+    progress: Progress | None = None,
+) -> NDArray[np.bool_]:
+    """Whether each sequence follows greedily from its first `given` tokens (or its own number).
+
+    Every token must be the likeliest after those before it, so one pass over the sequence tells:
+    as long as all were right, the greedy text so far is the sequence itself.
+    """
+    first, _ = reader.task.frame(reader.tokenizer)
+    shown = [given] * len(ids) if isinstance(given, int) else given
+    hit = np.zeros(len(ids), dtype=bool)
+    device = next(reader.model.parameters()).device
+    order = np.argsort([len(row) for row in ids], kind="stable")
+    with still(reader.model):
+        for start in range(0, len(order), _BATCH):
+            rows = order[start : start + _BATCH]
+            width = max(len(first) + len(ids[r]) for r in rows)
+            wide = torch.zeros((len(rows), width), dtype=torch.long, device=device)
+            for line, r in enumerate(rows):
+                whole = [*first, *ids[r]]
+                wide[line, : len(whole)] = torch.tensor(whole)
+            best = forward(reader.model, {"input_ids": wide}, mask=False).argmax(-1).cpu()
+            for line, r in enumerate(rows):
+                whole = [*first, *ids[r]]
+                at = len(first) + shown[r]
+                told = best[line, at - 1 : len(whole) - 1].tolist()
+                hit[r] = len(whole) > at and told == whole[at:]
+            if progress:
+                progress(len(rows))
+    return hit

@@ -1,0 +1,185 @@
+"""A model with what an attacker may have: text that it saw, text that it did not, canaries."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+from transformers import PreTrainedTokenizerBase
+
+from tacit.attacking.attack import Need
+from tacit.attacking.canaries import Planted, beside, read_planted
+from tacit.corpus import Corpus
+from tacit.detecting.mentions import Mention, read_mentions
+from tacit.errors import DataError, UsageError
+from tacit.training import networks, tokens
+from tacit.training.examples import Examples
+from tacit.training.opening import load_run
+from tacit.training.scoring import scores
+from tacit.training.tasks import NextWord
+
+_HELD_OUT = ("test", "valid", "validation", "dev")
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A model of next words with its tokenizer: whoever has it can ask how likely a text is."""
+
+    model: nn.Module
+    tokenizer: PreTrainedTokenizerBase
+    context: int
+    task: NextWord = field(default_factory=NextWord)
+
+    def encode(self, corpus: Corpus) -> Examples:
+        """The records as the model reads them."""
+        return self.task.encode(corpus, self.tokenizer, context=self.context, training=False)
+
+    def losses(self, corpus: Corpus) -> NDArray[np.float64]:
+        """The mean loss of a token of each record."""
+        return self.task.record_losses(self.model, self.encode(corpus))
+
+    def total_losses(self, corpus: Corpus) -> NDArray[np.float64]:
+        """The loss of each whole record: comparable between tokenizers."""
+        examples = self.encode(corpus)
+        targets = np.maximum(examples.lengths - 1, 0)
+        return self.task.record_losses(self.model, examples) * targets
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is attacked, and what the attacker has."""
+
+    folder: Path
+    reader: Reader
+    members: Corpus | None = None
+    others: Corpus | None = None
+    mentions: tuple[Mention, ...] = ()
+    planted: Planted | None = None
+    reference: Reader | None = None
+    perplexity: float | None = None
+
+    def has(self) -> Iterator[Need]:
+        """What an attack finds here."""
+        if self.planted is not None:
+            yield "canaries"
+        if self.members is not None:
+            yield "members"
+            if "user" in self.members.columns and not self.members.column("user").null_count:
+                yield "users"
+        if self.others is not None:
+            yield "non-members"
+        if self.mentions:
+            yield "mentions"
+        if self.reference is not None:
+            yield "reference"
+
+
+def open_target(
+    folder: Path,
+    *,
+    corpus: Corpus | None = None,
+    mentions: Path | None = None,
+    canaries: Path | None = None,
+    reference: Path | None = None,
+    context: int = 128,
+    perplexity: bool = True,
+) -> Target:
+    """A run folder, or the folder of any causal model in the Hugging Face layout.
+
+    A run brings its own corpus; canaries are looked for beside it. Pickled weights are refused.
+    """
+    folder = Path(folder)
+    need_safe_weights(folder)
+    known = Reader(*_reader(reference), context) if reference is not None else None
+    if not (folder / "run.yml").exists():
+        made = Reader(*_reader(folder), context)
+        target = _beside(Target(folder, made, reference=known), corpus, mentions, canaries)
+        return _with_perplexity(target) if perplexity else target
+    if corpus is not None:
+        raise UsageError(f"{folder} is a run and brings its own corpus; leave --corpus out.")
+    opened = load_run(folder)
+    if opened.run.task != "next-word":
+        raise UsageError(
+            f"{folder} was trained for task={opened.run.task}; attacks are on models of next words."
+        )
+    source = Path(opened.run.corpus)
+    plan = canaries or next(
+        (p for p in (folder / "canaries.json", beside(source)) if p.exists()), None
+    )
+    split = _held_out(opened.corpus)
+    score = scores(opened, split)["perplexity"] if split and perplexity else None
+    found = opened.mentions
+    if mentions is not None:
+        found = read_mentions(mentions, opened.corpus)
+    return Target(
+        folder,
+        Reader(opened.model, opened.tokenizer, opened.run.context),
+        members=opened.part,
+        others=opened.corpus.only(split) if split else None,
+        mentions=tuple(found),
+        planted=read_planted(plan) if plan is not None else None,
+        reference=known,
+        perplexity=score,
+    )
+
+
+def need_safe_weights(folder: Path) -> None:
+    """Refuse what is no folder of a model, and weights that could run code when they are read."""
+    if not folder.is_dir():
+        raise DataError(f"{folder} is not a folder; give a run, or the folder of a model.")
+    if not (folder / "config.json").exists():
+        raise DataError(
+            f"{folder} holds no trained model (there is no config.json); give a finished run, or "
+            "the folder of a model."
+        )
+    if not any(True for _ in folder.glob("*.safetensors")):
+        raise DataError(
+            f"{folder} has no model.safetensors; pickled weights are never loaded, because reading "
+            "them can run code. Save the model as safetensors."
+        )
+
+
+def _reader(folder: Path) -> tuple[Any, PreTrainedTokenizerBase]:
+    need_safe_weights(Path(folder))
+    tokenizer = tokens.load_tokenizer(folder)
+    model = networks.load_model(folder, "next-word", pad_token_id=tokenizer.pad_token_id)
+    return model, tokenizer
+
+
+def _held_out(corpus: Corpus) -> str | None:
+    return next((name for name in _HELD_OUT if name in corpus.splits()), None)
+
+
+def _beside(
+    target: Target, corpus: Corpus | None, mentions: Path | None, canaries: Path | None
+) -> Target:
+    planted = read_planted(canaries) if canaries is not None else None
+    if corpus is None:
+        if mentions is not None:
+            raise UsageError("--mentions speak of a corpus; give --corpus, too.")
+        return Target(target.folder, target.reader, planted=planted, reference=target.reference)
+    split = _held_out(corpus)
+    found = read_mentions(mentions, corpus) if mentions is not None else []
+    members = corpus.only("train") if "train" in corpus.splits() else corpus
+    return Target(
+        target.folder,
+        target.reader,
+        members=members,
+        others=corpus.only(split) if split else None,
+        mentions=tuple(found),
+        planted=planted,
+        reference=target.reference,
+    )
+
+
+def _with_perplexity(target: Target) -> Target:
+    from dataclasses import replace
+
+    if target.others is None:
+        return target
+    reader = target.reader
+    score = reader.task.score(reader.model, reader.encode(target.others))
+    return replace(target, perplexity=score["perplexity"])

@@ -1,0 +1,56 @@
+"""Figures of membership against slow truth."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tacit.attacking.rates import accuracy, auc, proportion, roc, true_positives
+
+scores = st.lists(st.integers(-5, 5), min_size=2, max_size=30).map(
+    lambda values: np.array(values, dtype=float)
+)
+
+
+@given(scores, scores)
+def test_auc_is_the_share_of_ordered_pairs(members: np.ndarray, others: np.ndarray) -> None:
+    wanted = np.mean([(m > o) + 0.5 * (m == o) for m in members for o in others])
+    value, (low, high) = auc(members, others)
+    assert value == pytest.approx(wanted)
+    assert low <= value <= high
+
+
+@given(scores, scores)
+def test_the_curve_rises_and_holds_the_area(members: np.ndarray, others: np.ndarray) -> None:
+    x, y = np.array(roc(members, others, points=1000)).T
+    assert (np.diff(x) >= 0).all()
+    assert (np.diff(y) >= 0).all()
+    assert np.trapezoid(y, x) == pytest.approx(auc(members, others)[0])
+
+
+@given(scores, scores, st.sampled_from([0.0, 0.1, 0.5]))
+def test_true_positives_keep_the_false_ones_in_check(
+    members: np.ndarray, others: np.ndarray, fpr: float
+) -> None:
+    tpr, (low, high), resolved = true_positives(members, others, fpr)
+    assert low <= tpr <= high
+    assert resolved == (fpr * len(others) >= 1)
+    bars = [b for b in [*others, -np.inf] if (others > b).mean() <= fpr]
+    assert tpr == pytest.approx((members > min(bars)).mean())
+
+
+def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
+    rng = np.random.default_rng(0)
+    # Two Gaussians one apart: AUC is Phi(1 / sqrt 2) = 0.7602, accuracy Phi(1 / 2) = 0.6915.
+    held = np.zeros(2)
+    for _ in range(300):
+        members, others = rng.normal(1, 1, 80), rng.normal(0, 1, 120)
+        for at, (made, truth) in enumerate(((auc, 0.7602), (accuracy, 0.6915))):
+            low, high = made(members, others)[1]
+            held[at] += low <= truth <= high
+    assert (held / 300 > 0.92).all()
+
+
+def test_exact_intervals_are_the_known_ones() -> None:
+    assert proportion(5, 10) == pytest.approx((0.1871, 0.8129), abs=1e-4)
+    assert proportion(0, 0) == (0.0, 1.0)
