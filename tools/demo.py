@@ -22,7 +22,7 @@ from tacit.reporting.overview import Section, write_overview
 from tacit.reporting.plots import degree_figure, inline_svg
 from tacit.training.scoring import evaluate
 
-DIALOGS, USERS, SEED, OTHER_SEED = 1800, 1200, 5, 77
+DIALOGS, USERS, SEED, OTHER_SEED = 1500, 1000, 5, 77
 RUNS = ("plain", "users", "users+entities")
 STEPS = 30
 
@@ -83,14 +83,15 @@ def train(folder: Path, name: str) -> None:
         "corpus": f"{at}/dialogs.jsonl",
         "mentions": f"{at}/mentions.jsonl",
         "pretrain.corpus": f"{at}/other-dialogs.jsonl",
-        "pretrain.steps": 120,
+        "pretrain.steps": 150,
+        "pretrain.optimizer": '"{name: adamw, rate: 0.01, schedule: linear, warmup: 10}"',
         "pretrain.batch": 16,
-        "steps": STEPS if name != "plain" else 200,
+        "steps": STEPS if name != "plain" else 150,
     }
     if name != "plain":
-        changes |= {"plan.user_rate": 0.2, "optimizer.rate": 1.0}
+        changes |= {"plan.user_rate": 0.2, "optimizer.rate": 2.0}
     if name == "users":
-        changes["plan.users"] = 1000  # a round number known in advance
+        changes["plan.users"] = 800  # a round number known in advance
     given = " ".join(f"--set {key}={value}" for key, value in changes.items())
     tacit(f"train presets/customersim-lstm-{name}.yml {given} -o {at}/{name}")
     print(f"\n\033[1m$ tacit evaluate {at}/{name} --split test\033[0m", flush=True)
@@ -191,8 +192,8 @@ def _models(folder: Path) -> Section:
             [
                 name,
                 f"{scores['perplexity']:.2f}",
-                f"{scores['sensitive_perplexity']:.2f}",
-                f"{scores['plain_perplexity']:.2f}",
+                f"{scores['perplexity_sensitive']:.2f}",
+                f"{scores['perplexity_plain']:.2f}",
                 f"{certificate.epsilon:.3g}" if promised else "none",
                 certificate.standing,
             ]
