@@ -101,3 +101,35 @@ def test_bad_input_gets_one_sentence(tacit: Tacit, attacked: Path, name: str) ->
     assert done.code == code, done.err
     assert any(part in done.err for part in said.split("|"))
     assert "Traceback" not in done.err
+
+
+def test_a_report_is_written_once(tacit: Tacit, attacked: Path, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    done = tacit("report", attacked / "run", "-o", page)
+    assert done.code == 0, done.err
+    assert {p.name for p in tmp_path.iterdir()} == {"report.html", "report.md", "report.json"}
+    assert tacit("report", attacked / "run", "-o", page).code == 2
+    assert tacit("report", attacked / "run", "-o", tmp_path / "x.pdf").code == 2
+    assert tacit("report", tmp_path, "-o", tmp_path / "y.html").code == 3
+
+
+def test_what_promises_nothing_is_not_audited(tacit: Tacit, attacked: Path) -> None:
+    done = tacit("audit", attacked / "run")
+    assert done.code == 2
+    assert "tacit attack" in done.err
+    assert tacit("audit", attacked).code == 3
+
+
+def test_a_private_run_is_audited(tacit: Tacit, attacked: Path) -> None:
+    settings = RUN.replace("method: plain\nsteps: 3\nbatch: 8\n", "method: private\n") + (
+        "plan: {{protect: users, epsilon: 3, steps: 4, user_rate: 0.5, users: 20}}\n"
+    )
+    (attacked / "private.yml").write_text(settings.format(corpus=attacked / "planted.jsonl"))
+    assert tacit("train", attacked / "private.yml", "-o", attacked / "private").code == 0
+    done = tacit("audit", attacked / "private", "--canaries", 512, "--json")
+    assert done.code == 0, done.err
+    audit = done.json["audits"][0]
+    assert audit["unit"] == "users"
+    assert audit["lower"] <= audit["upper"] <= 3
+    assert (attacked / "private" / "audit.json").exists()
+    assert tacit("audit", attacked / "private", "--unit", "tokens").code == 2

@@ -55,8 +55,11 @@ class Secrets:
             plan = target.planted
             real = [plan.text(c) for c in plan.inside()][: self.each]
             used = {c.secret for c in plan.canaries if c.planted}
-            size = min(self.each, plan.template.size // 4)
-            drawn = [s for s in plan.template.draw(size, rng) if s not in used]
+            if not real:
+                raise DataError("No canary of the plan was planted, so no secret is real.")
+            # As many of either side, so that a guess is right half of the time.
+            wanted = min(len(real) + len(used), plan.template.size // 2)
+            drawn = [s for s in plan.template.draw(wanted, rng) if s not in used][: len(real)]
             return real, [plan.template.text(s) for s in drawn], "secrets are planted canaries"
         if target.mentions and target.members is not None and target.others is not None:
             return self._entities(target, rng)
@@ -76,7 +79,8 @@ class Secrets:
             for kind, names in inside.items()
         }
         kind = max(sides, key=lambda k: min(len(sides[k][0]), len(sides[k][1])))
-        real, made_up = (_shuffled(side, rng)[: self.each] for side in sides[kind])
+        size = min(self.each, *map(len, sides[kind]))
+        real, made_up = (_shuffled(side, rng)[:size] for side in sides[kind])
         if len(real) < 10 or len(made_up) < 10:
             raise DataError("There are fewer than ten entities of one kind on either side.")
         return real, made_up, f"secrets are entities of kind {kind}; others stand in held-out text"

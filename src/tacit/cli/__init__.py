@@ -11,7 +11,7 @@ import click
 import typer
 from typer.core import TyperGroup
 
-from tacit.cli import attack, corpus, detect, masked, owners, plan, price, sanitize, train
+from tacit.cli import attack, corpus, detect, masked, owners, plan, price, report, sanitize, train
 from tacit.errors import TacitError
 
 INTERRUPTED = 130
@@ -66,6 +66,8 @@ app.command("pretrain")(masked.pretrain)
 app.command("guess")(masked.guess)
 app.add_typer(attack.canaries, name="canaries")
 app.command("attack")(attack.attack)
+app.command("audit")(attack.audit)
+app.command("report")(report.report)
 app.command("verify")(plan.verify)
 app.command("spent")(plan.spent)
 

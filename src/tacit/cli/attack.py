@@ -240,3 +240,51 @@ def _show(found: "list[Scores]") -> None:
             out.print(rows)
         for note in scores.notes:
             say(f"{scores.attack}: {note}")
+
+
+def audit(
+    run: Annotated[Path, typer.Argument(help="Folder of a run.")],
+    unit: Annotated[
+        str | None,
+        typer.Option(help="For whom: users, entities, ...; all of the certificate if not given."),
+    ] = None,
+    canaries: Annotated[
+        int | None,
+        typer.Option(min=64, help="Canaries; as many as could contradict, if not given."),
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Audit only so many of the run's steps.")
+    ] = None,
+    confidence: Annotated[float, typer.Option(help="Confidence of the lower bound.")] = 0.95,
+    as_json: AsJson = False,
+) -> None:
+    """Look for a lower bound on epsilon, and compare it with the certificate.
+
+    White box: the run's method takes its steps on canaries that fill its bounds. Where canaries
+    were planted by coins (`tacit canaries plant --coins`), the trained model is asked about them,
+    too. A contradiction makes the certificate's standing `broken`, and the exit code is 4.
+
+    Example: `tacit audit RUN --unit users`
+    """
+    from tacit.attacking.audits import audit_run
+    from tacit.errors import PrivacyRefused
+
+    with progress("Auditing", None) as advance:
+        found = audit_run(
+            run, unit=unit, canaries=canaries, steps=steps, confidence=confidence, progress=advance
+        )
+    if as_json:
+        print_json({"audits": [one.as_dict() for one in found]})
+    else:
+        for one in found:
+            out.print(one.sentence)
+            say(
+                f"  {one.evidence.how}; {one.evidence.correct:,} of {one.evidence.guesses:,} "
+                f"guesses right, {one.evidence.canaries:,} canaries"
+            )
+        say(f"audit: {run / 'audit.json'}")
+    if any(one.verdict == "contradicted" for one in found):
+        raise PrivacyRefused(
+            f"The certificate of {run} is contradicted; its standing is now broken. Do not release "
+            "this model."
+        )

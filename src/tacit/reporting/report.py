@@ -1,0 +1,380 @@
+"""The report: utility, promise and measured leakage of one or several runs, side by side.
+
+Every number says whether it may be shown: *public* (known before any text was read, or computed
+from the ledger alone), *protected* (covered by the guarantee) or *not private* (exact figures over
+private text). Whoever shows the report to others has to leave the last ones out, or `shareable`
+does it for them.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+
+from tacit.attacking.attack import Scores, read_scores
+from tacit.auditing import Audit, read_audit
+from tacit.errors import DataError
+from tacit.files import whole_file
+from tacit.privacy.certificate import Certificate, read_certificate
+from tacit.privacy.wording import STANDINGS
+from tacit.reporting.overview import Section
+
+Label = Literal["public", "protected", "not private"]
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What a run's folder says: read from its files, nothing computed from text."""
+
+    name: str
+    folder: Path
+    method: str
+    certificate: Certificate
+    metrics: dict[str, Any]
+    scores: dict[str, Scores] = field(default_factory=dict)
+    audits: tuple[Audit, ...] = ()
+
+    @property
+    def epsilon(self) -> float:
+        """Epsilon for what is protected."""
+        return self.certificate.epsilon
+
+    @property
+    def perplexity(self) -> float | None:
+        """On the validation split, else what stands beside the attacks."""
+        found = self.metrics.get("valid", {}).get("perplexity")
+        beside = next((s.perplexity for s in self.scores.values() if s.perplexity), None)
+        return found if isinstance(found, float) else beside
+
+
+def read_facts(folder: Path) -> RunFacts:
+    """The facts of a run; attacks and audits where they were made."""
+    folder = Path(folder)
+    if not (folder / "certificate.json").exists():
+        raise DataError(f"{folder} has no certificate.json; give the folder of a finished run.")
+    certificate = read_certificate(folder / "certificate.json")
+    return RunFacts(
+        folder.resolve().name,
+        folder,
+        str(certificate.context.get("method", "")) or "unknown",
+        certificate,
+        _json(folder / "metrics.json"),
+        {s.attack: s for s in read_scores(folder / "attacks.json")}
+        if (folder / "attacks.json").exists()
+        else {},
+        tuple(read_audit(folder / "audit.json")) if (folder / "audit.json").exists() else (),
+    )
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    except (OSError, ValueError):
+        found = None
+    if not isinstance(found, dict):
+        raise DataError(f"{path} is not a JSON object; train the run again.")
+    return found
+
+
+def read_all(folders: Sequence[Path]) -> list[RunFacts]:
+    """The facts of several runs, under names that differ."""
+    found = [read_facts(folder) for folder in folders]
+    names = [one.name for one in found]
+    return [
+        replace(one, name=str(one.folder)) if names.count(one.name) > 1 else one for one in found
+    ]
+
+
+def sections(runs: Sequence[RunFacts], *, shareable: bool = False) -> list[Section]:
+    """All parts of the report, for those numbers that may be shown."""
+    made = [_at_a_glance(runs, shareable), *(_promise(run) for run in runs)]
+    made += _audits(runs)
+    if not shareable:
+        made += [*_frontier(runs), *_exposure(runs), *_membership(runs), *_others(runs)]
+        made += [*_dropped(runs)]
+    made += [_not_covered(runs), _how_to_verify(runs)]
+    return made
+
+
+def shown(value: float | None) -> str:
+    """A number for people; an epsilon that does not exist is said in a word."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "-"
+    return "none" if math.isinf(value) else f"{value:.4g}"
+
+
+def up(value: float) -> str:
+    """An epsilon rounded up: what is printed never promises more than what is proved."""
+    return "none" if math.isinf(value) else f"{math.ceil(value * 100 - 1e-9) / 100:.2f}"
+
+
+def _at_a_glance(runs: Sequence[RunFacts], shareable: bool) -> Section:
+    headings = ["run", "method", "epsilon (public)", "standing (public)", "at least (public)"]
+    if not shareable:
+        headings += ["perplexity (not private)", "exposure, bits (not private)",
+                     "of at most", "membership AUC (not private)"]  # fmt: skip
+    rows = []
+    for run in runs:
+        lower = max((audit.lower for audit in run.audits), default=None)
+        row = [run.name, run.method, up(run.epsilon), run.certificate.standing]
+        row.append("-" if lower is None else f"{math.floor(lower * 100) / 100:.2f}")
+        if not shareable:
+            bits, member = run.scores.get("exposure"), run.scores.get("membership")
+            row += [
+                shown(run.perplexity),
+                shown(_most_repeated(bits)) if bits else "-",
+                shown(bits.figures.get("most_possible_bits")) if bits else "-",
+                _with_interval(member, "users_auc", "records_auc") if member else "-",
+            ]
+        rows.append(row)
+    prose = (
+        "Epsilon is what is promised, at most; *at least* is what an audit of the same training "
+        "step found. Exposure is that of the canaries that were repeated most: near its maximum "
+        "they can be read out of the model, at 1.44 they are as well hidden as secrets that were "
+        "never in the text. An AUC of 0.5 is guessing."
+    )
+    return Section("At a glance", prose, headings=headings, rows=rows)
+
+
+def _most_repeated(scores: Scores) -> float | None:
+    planted = [row for row in scores.rows if row["repetitions"] > 0]
+    return float(max(planted, key=lambda row: row["repetitions"])["mean_bits"]) if planted else None
+
+
+def _with_interval(scores: Scores, *names: str) -> str:
+    name = next((n for n in names if n in scores.figures), None)
+    if name is None:
+        return "-"
+    low, high = scores.intervals.get(name, (math.nan, math.nan))
+    return f"{scores.figures[name]:.3f} ({low:.2f} to {high:.2f})"
+
+
+def _promise(run: RunFacts) -> Section:
+    from tacit.reporting.report_figures import steps_drawing
+
+    c = run.certificate
+    cost = c.costs[c.protect]
+    figures = [
+        (f"epsilon for {c.protect}, at delta {c.delta:g} (public)", up(run.epsilon)),
+        (f"standing (public): {STANDINGS[c.standing]}", c.standing),
+    ]
+    rows = [[f"{float(fpr):.1%}", f"{tpr:.1%}"] for fpr, tpr in cost.true_positive_rate.items()]
+    prose = c.sentence
+    if math.isfinite(run.epsilon):
+        prose += (
+            "\n\nWhat that leaves to an adversary who knows everything else and guesses whether "
+            "one was in the data, if the guess may be wrong about so many who were not:"
+        )
+    else:
+        prose += "\n\nNothing limits what an adversary can learn."
+        rows = []
+    return Section(
+        f"What is promised: {run.name}",
+        prose,
+        figures,
+        ["wrong about others", "right, at most (public)"],
+        rows,
+        steps_drawing(run),
+    )
+
+
+def _audits(runs: Sequence[RunFacts]) -> Iterator[Section]:
+    from tacit.reporting.report_figures import interval_drawing
+
+    audited = [run for run in runs if run.audits]
+    if not audited:
+        return
+    rows = [
+        [run.name, a.unit, f"{a.lower:.2f}", up(a.upper), a.verdict, f"{a.evidence.confidence:.0%}"]
+        for run in audited
+        for a in run.audits
+    ]
+    prose = "\n\n".join(
+        f"**{run.name}**, {a.unit}: {a.sentence} Found by {a.evidence.how}."
+        for run in audited
+        for a in run.audits
+    )
+    headings = ["run", "for", "at least (public)", "at most (public)", "verdict", "confidence"]
+    yield Section("Tried and certified", prose, (), headings, rows, interval_drawing(audited))
+
+
+def _frontier(runs: Sequence[RunFacts]) -> Iterator[Section]:
+    from tacit.reporting.report_figures import frontier_drawing
+
+    if any(run.perplexity is not None for run in runs):
+        prose = (
+            "Perplexity (not private; lower is better) over epsilon. Runs without an epsilon are "
+            "lines. Methods are to be compared at like perplexity."
+        )
+        rows = [[run.name, up(run.epsilon), shown(run.perplexity)] for run in runs]
+        headings = ["run", "epsilon (public)", "perplexity (not private)"]
+        yield Section("Utility", prose, (), headings, rows, frontier_drawing(runs))
+
+
+def _exposure(runs: Sequence[RunFacts]) -> Iterator[Section]:
+    from tacit.reporting.report_figures import exposure_drawing
+
+    found = [run for run in runs if "exposure" in run.scores]
+    if not found:
+        return
+    rows = [
+        [
+            run.name,
+            str(row["repetitions"] or "never planted"),
+            str(row["canaries"]),
+            f"{row['mean_bits']:.2f}",
+            f"{row['largest_bits']:.2f}",
+            shown(run.scores["exposure"].perplexity),
+        ]
+        for run in found
+        for row in run.scores["exposure"].rows
+    ]
+    headings = ["run", "repeated", "canaries", "mean bits (not private)",
+                "largest (not private)", "perplexity (not private)"]  # fmt: skip
+    notes = "; ".join(dict.fromkeys(n for r in found for n in r.scores["exposure"].notes))
+    prose = f"How far up planted secrets rank among all of their form ({notes})."
+    yield Section("Exposure of canaries", prose, (), headings, rows, exposure_drawing(found))
+
+
+def _membership(runs: Sequence[RunFacts]) -> Iterator[Section]:
+    from tacit.reporting.report_figures import roc_drawing
+
+    found = [run for run in runs if "membership" in run.scores]
+    if not found:
+        return
+    rows = [
+        [
+            run.name,
+            f"{row['of']} by {row['by']}",
+            f"{row['auc']:.3f}",
+            f"{row['auc_low']:.3f} to {row['auc_high']:.3f}",
+            f"{row['tpr_at_0.01']:.1%}",
+            f"{row['tpr_at_0.001']:.1%}",
+        ]
+        for run in found
+        for row in run.scores["membership"].rows
+    ]
+    headings = ["run", "attack", "AUC (not private)", "95 % interval",
+                "right at 1 % wrong", "right at 0.1 % wrong"]  # fmt: skip
+    notes = list(dict.fromkeys(n for r in found for n in r.scores["membership"].notes))
+    prose = "Whether a record or a user was in the training text.\n\n" + "".join(
+        f"- {note}\n" for note in notes
+    )
+    yield Section("Membership", prose, (), headings, rows, roc_drawing(found))
+
+
+def _others(runs: Sequence[RunFacts]) -> Iterator[Section]:
+    rows = []
+    for run in runs:
+        for name, scores in run.scores.items():
+            if name in ("exposure", "membership"):
+                continue
+            for figure, value in scores.figures.items():
+                low, high = scores.intervals.get(figure, (math.nan, math.nan))
+                spread = "" if math.isnan(low) else f"{low:.3g} to {high:.3g}"
+                words = figure.replace("_", " ")
+                rows.append([run.name, name, words, shown(value), spread, shown(scores.perplexity)])
+    if rows:
+        headings = ["run", "attack", "figure", "value (not private)", "95 % interval",
+                    "perplexity (not private)"]  # fmt: skip
+        yield Section("Other attacks", "", (), headings, rows)
+
+
+def _dropped(runs: Sequence[RunFacts]) -> Iterator[Section]:
+    rows = []
+    for run in runs:
+        for name, value in run.metrics.get("training", {}).items():
+            rows.append([run.name, name.replace("_", " "), shown(float(value))])
+    if rows:
+        prose = "Records that training used after the caps, and what did not fit."
+        headings = ["run", "what", "count (not private)"]
+        yield Section("What was kept and dropped", prose, (), headings, rows)
+
+
+def _not_covered(runs: Sequence[RunFacts]) -> Section:
+    lines = []
+    for run in runs:
+        lines.append(f"\n**{run.name}**\n")
+        lines += [f"- {line}" for line in run.certificate.not_covered] or ["- see its certificate"]
+        if run.certificate.context.get("leak"):
+            lines.append("- its vocabulary was counted from the private text: an uncovered leak")
+    return Section("What is not covered", "\n".join(lines))
+
+
+def _how_to_verify(runs: Sequence[RunFacts]) -> Section:
+    lines = [
+        "Every public figure can be recomputed from ledger and plan, without the data:",
+        "",
+        *[f"- `tacit verify {run.folder}`" for run in runs],
+        "",
+        "Attacks and audits can be repeated with `tacit attack` and `tacit audit`.",
+    ]
+    return Section("How to verify", "\n".join(lines))
+
+
+def write_report(
+    path: Path, runs: Sequence[RunFacts], *, title: str, shareable: bool = False
+) -> list[Path]:
+    """The HTML page, and Markdown and JSON beside it; all the paths that were written."""
+    from jinja2 import Environment, StrictUndefined
+    from markdown_it import MarkdownIt
+
+    parts = sections(runs, shareable=shareable)
+    prose = MarkdownIt("commonmark", {"html": False})
+    ready = [{**part.__dict__, "prose": prose.render(part.prose)} for part in parts]
+    source = (files("tacit.reporting") / "report.html.jinja").read_text(encoding="utf-8")
+    page = Environment(autoescape=True, undefined=StrictUndefined).from_string(source)
+    html = page.render(title=title, lead=_lead(runs), sections=ready, shareable=shareable)
+    texts = {
+        path: html,
+        path.with_suffix(".md"): _markdown(title, runs, parts),
+        path.with_suffix(".json"): json.dumps(_as_json(runs, shareable), indent=2) + "\n",
+    }
+    for place, text in texts.items():
+        with whole_file(place) as draft:
+            draft.write_text(text, encoding="utf-8")
+    return list(texts)
+
+
+def _lead(runs: Sequence[RunFacts]) -> str:
+    if len(runs) == 1:
+        return runs[0].certificate.sentence
+    kept = sum(math.isfinite(run.epsilon) for run in runs)
+    return f"{len(runs)} models, {kept} of them with a promise that can be checked."
+
+
+def _markdown(title: str, runs: Sequence[RunFacts], parts: Sequence[Section]) -> str:
+    lines = [f"# {title}", "", _lead(runs), ""]
+    for part in parts:
+        lines += [f"## {part.title}", ""]
+        lines += [f"- {name}: **{value}**" for name, value in part.figures]
+        lines += [part.prose, ""] if part.prose else []
+        if part.rows:
+            lines += ["| " + " | ".join(part.headings) + " |", "|---" * len(part.headings) + "|"]
+            lines += ["| " + " | ".join(c.replace("|", "\\|") for c in row) + " |"
+                      for row in part.rows]  # fmt: skip
+            lines.append("")
+    return "\n".join(lines) + "\n"
+
+
+def _as_json(runs: Sequence[RunFacts], shareable: bool) -> dict[str, Any]:
+    made = []
+    for run in runs:
+        one: dict[str, Any] = {
+            "name": run.name,
+            "method": run.method,
+            "public": {
+                "certificate": run.certificate.model_dump(mode="json"),
+                "audits": [audit.as_dict() for audit in run.audits],
+            },
+        }
+        if not shareable:
+            one["not private"] = {
+                "metrics": run.metrics,
+                "attacks": {name: s.as_dict() for name, s in run.scores.items()},
+            }
+        made.append(one)
+    return {"format": "tacit-report", "version": 1, "runs": made}

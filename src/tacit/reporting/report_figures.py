@@ -1,0 +1,168 @@
+"""The drawings of the report; each is an SVG element, narrow enough for a phone."""
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tacit.errors import TacitError
+from tacit.privacy.accounting import curve_over_steps
+from tacit.privacy.events import NotPrivate, Public
+from tacit.privacy.ledger import read_ledger
+from tacit.reporting.plots import BLUE, GREY, INK, STYLE, VERMILION, inline_svg
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from tacit.reporting.report import RunFacts
+
+# Okabe and Ito's colours; markers differ as well, for print and for other eyes.
+COLOURS = (BLUE, VERMILION, "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+MARKERS = "osD^vP*"
+
+
+def _axes(title: str, x: str, y: str, height: float = 3.2) -> "tuple[Figure, Axes]":
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(5.4, height), layout="constrained", facecolor="white")
+        axes = figure.add_subplot()
+    figure.set_label(title)
+    axes.set_title(title, loc="left", fontsize=11, color=INK)
+    axes.set_xlabel(x, fontsize=9.5, color=GREY)
+    axes.set_ylabel(y, fontsize=9.5, color=GREY)
+    axes.tick_params(labelsize=9)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    return figure, axes
+
+
+def _drawn(figure: "Figure", axes: "Axes", *, legend: bool) -> str:
+    if legend:
+        axes.legend(frameon=False, fontsize=8.5)
+    return inline_svg(figure)
+
+
+def steps_drawing(run: "RunFacts", points: int = 5) -> str:
+    """Epsilon over steps, from the ledger."""
+    path = run.folder / "ledger.jsonl"
+    if not math.isfinite(run.epsilon) or not path.exists():
+        return ""
+    try:
+        released = read_ledger(path).releases()
+        paid = [(e, n) for e, n in released.items() if not isinstance(e, Public | NotPrivate)]
+        if len(paid) != 1 or paid[0][1] < 2:
+            return ""
+        event, count = paid[0]
+        at = sorted({max(1, round(count * k / points)) for k in range(1, points + 1)})
+        unit, delta = run.certificate.protect, run.certificate.delta
+        curve = curve_over_steps(event, at, unit, delta, lower=False)
+    except TacitError:
+        return ""
+    figure, axes = _axes("Epsilon grows with the steps", "steps", "epsilon (public)", 2.8)
+    axes.plot([0, *at], [0, *(cost.epsilon for _, cost in curve)], color=BLUE, marker="o", ms=4)
+    axes.set_ylim(bottom=0)
+    axes.set_xlim(left=0)
+    return _drawn(figure, axes, legend=False)
+
+
+def interval_drawing(runs: "Sequence[RunFacts]") -> str:
+    """What audits found and what is certified, one bar for each unit of each run."""
+    bars = [(f"{run.name}, {a.unit}", a) for run in runs for a in run.audits]
+    figure, axes = _axes(
+        "From what was found to what is certified", "epsilon (public)", "", 1.3 + 0.45 * len(bars)
+    )
+    largest = max([a.upper for _, a in bars if math.isfinite(a.upper)], default=1.0)
+    largest = max(largest, *(a.lower for _, a in bars))
+    for place, (_, audit) in enumerate(bars):
+        broken = audit.verdict == "contradicted"
+        upper = audit.upper if math.isfinite(audit.upper) else 1.15 * largest
+        low, high = sorted((audit.lower, upper))
+        colour = VERMILION if broken else BLUE
+        axes.barh(place, high - low, left=low, height=0.45, color=colour, alpha=0.35)
+        axes.plot([audit.lower], [place], marker=">", color=colour, ms=8)
+        axes.plot([upper], [place], marker="|", color=INK, ms=16, mew=2)
+        said = f"{audit.verdict}: at least {audit.lower:.2f}"
+        axes.annotate(
+            said, (low, place), xytext=(0, 13), textcoords="offset points", fontsize=8.5,
+            color=INK,
+        )  # fmt: skip
+    axes.set_yticks(range(len(bars)), [name for name, _ in bars])
+    axes.set_ylim(-0.6, len(bars) - 0.2)
+    axes.set_xlim(0, 1.25 * largest)
+    return _drawn(figure, axes, legend=False)
+
+
+def frontier_drawing(runs: "Sequence[RunFacts]") -> str:
+    """Perplexity over epsilon; runs without an epsilon are lines."""
+    known = [run for run in runs if run.perplexity is not None]
+    figure, axes = _axes("What a promise costs", "epsilon (public)", "perplexity (not private)")
+    for place, run in enumerate(known):
+        colour = COLOURS[place % len(COLOURS)]
+        assert run.perplexity is not None
+        if math.isfinite(run.epsilon):
+            marker = MARKERS[place % len(MARKERS)]
+            axes.plot([run.epsilon], [run.perplexity], marker=marker, ms=8, color=colour, lw=0,
+                      label=run.name)  # fmt: skip
+        else:
+            axes.axhline(run.perplexity, color=colour, ls="--", lw=1.5, label=run.name)
+    axes.set_ylim(bottom=0, top=1.15 * max(float(r.perplexity or 0) for r in known))
+    axes.set_xlim(left=0)
+    return _drawn(figure, axes, legend=True)
+
+
+def exposure_drawing(runs: "Sequence[RunFacts]") -> str:
+    """Exposure by repetition, with its interval, the maximum and what controls have."""
+    figure, axes = _axes(
+        "Exposure by repetition", "how often planted",
+        "mean exposure, bits (not private)",
+    )  # fmt: skip
+    counts = sorted({row["repetitions"] for r in runs for row in r.scores["exposure"].rows})
+    place_of = {count: place for place, count in enumerate(counts)}
+    for number, run in enumerate(runs):
+        rows = run.scores["exposure"].rows
+        x = [place_of[row["repetitions"]] for row in rows]
+        y = [float(row["mean_bits"]) for row in rows]
+        low = [max(0.0, m - _number(row["low"], m)) for m, row in zip(y, rows, strict=True)]
+        high = [max(0.0, _number(row["high"], m) - m) for m, row in zip(y, rows, strict=True)]
+        axes.errorbar(
+            x, y, yerr=[low, high], label=run.name, color=COLOURS[number % len(COLOURS)],
+            marker=MARKERS[number % len(MARKERS)], ms=6, capsize=3, lw=1.6,
+        )  # fmt: skip
+    most = max(run.scores["exposure"].figures["most_possible_bits"] for run in runs)
+    axes.axhline(most, color=GREY, ls=":", lw=1)
+    axes.text(0.02, most, "read out in full", fontsize=8.5, color=GREY, va="bottom")
+    axes.axhline(1 / math.log(2), color=GREY, ls=":", lw=1)
+    axes.set_xticks(range(len(counts)), [str(c) if c else "never" for c in counts])
+    axes.set_ylim(0, 1.14 * most)
+    return _drawn(figure, axes, legend=True)
+
+
+def _number(value: object, otherwise: float) -> float:
+    return otherwise if value is None or math.isnan(float(value)) else float(value)  # type: ignore[arg-type]
+
+
+def roc_drawing(runs: "Sequence[RunFacts]") -> str:
+    """True over false positives on logarithmic axes: what happens at the left end matters."""
+    figure, axes = _axes(
+        "Who was in the training text?", "wrong about those who were not",
+        "right about those who were (not private)", 3.8,
+    )  # fmt: skip
+    for number, run in enumerate(runs):
+        curves = run.scores["membership"].curves
+        wanted = [n for n in ("users by reference", "users by loss") if n in curves]
+        if not curves:
+            continue
+        name = [*wanted, *curves][0]
+        points = [(x, y) for x, y in curves[name] if x > 0]
+        axes.plot(
+            [x for x, _ in points], [y for _, y in points], lw=1.6,
+            color=COLOURS[number % len(COLOURS)], label=f"{run.name}: {name}",
+        )  # fmt: skip
+    axes.plot([1e-3, 1], [1e-3, 1], color=GREY, ls=":", lw=1, label="guessing")
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlim(1e-3, 1)
+    axes.set_ylim(1e-3, 1.2)
+    return _drawn(figure, axes, legend=True)
