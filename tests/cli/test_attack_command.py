@@ -133,3 +133,30 @@ def test_a_private_run_is_audited(tacit: Tacit, attacked: Path) -> None:
     assert audit["lower"] <= audit["upper"] <= 3
     assert (attacked / "private" / "audit.json").exists()
     assert tacit("audit", attacked / "private", "--unit", "tokens").code == 2
+
+
+def test_methods_are_compared_and_finished_ones_left_alone(
+    tacit: Tacit, attacked: Path, tmp_path: Path
+) -> None:
+    shared = RUN.replace("method: plain\nsteps: 3\n", "")
+    (tmp_path / "small.yml").write_text(shared.format(corpus=attacked / "planted.jsonl"))
+    (tmp_path / "small-plain.yml").write_text("base: small.yml\nmethod: plain\nsteps: 2\n")
+    (tmp_path / "small-users.yml").write_text(
+        "base: small.yml\nmethod: private\n"
+        "plan: {protect: users, epsilon: 3, steps: 2, user_rate: 0.5, users: 20}\n"
+    )
+    call = ("compare", tmp_path / "small.yml", "--methods", "plain,users", "-o", tmp_path / "out")
+    done = tacit(*call, "--using", "exposure,membership")
+    assert done.code == 0, done.err
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "What is promised: users" in page
+    assert tacit(*call).code == 2
+    again = tacit(*call, "--overwrite", "--using", "exposure")
+    assert again.code == 0, again.err
+    assert again.err.count("not trained again") == 2
+    other = tacit(*call, "--overwrite", "--set", "context=16")
+    assert other.code == 2
+    assert "other settings" in other.err
+    missing = tacit("compare", tmp_path / "small.yml", "--methods", "magic", "-o", tmp_path / "x")
+    assert missing.code == 3
+    assert "plain, users" in missing.err

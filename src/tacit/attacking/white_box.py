@@ -46,6 +46,8 @@ TENSORS = 16
 _LARGE = 1e3
 """So far beyond any clip norm is a canary's gradient."""
 _MOST = 32768
+_DOUBT = (0.6, 0.1, 0.3)
+"""How the three tests of an audit share the chance of being wrong."""
 
 Array = NDArray[np.float64]
 
@@ -146,8 +148,8 @@ def audit_plan(
 ) -> Evidence:
     """A lower bound on epsilon of a plan's steps, as the run's method takes them.
 
-    As many canaries as could contradict `epsilon`, if not said otherwise. `steps` fewer than the
-    plan's give a bound for fewer releases, which is one for all of them, too.
+    How many canaries depends on the certified `epsilon`, if not said otherwise. Fewer `steps` than
+    the plan's give a bound for fewer releases, which is one for all of them, too.
     """
     count = canaries or _enough(epsilon)
     steps = min(steps or plan.steps, plan.steps)
@@ -178,7 +180,7 @@ def _ledger() -> Iterator[Ledger]:
 
 
 def _enough(epsilon: float) -> int:
-    """So many canaries that guessing all of them right would contradict this epsilon."""
+    """More canaries for a larger epsilon, as far as it pays: delta limits what more would add."""
     wanted = 8 * math.exp(min(epsilon, 20.0))
     return int(min(max(2048, 2 ** math.ceil(math.log2(wanted))), _MOST))
 
@@ -298,9 +300,16 @@ def _planned_guesses(
     # The chance that a guess is right, surest first; smoother than counting right ones.
     order = np.argsort(-np.abs(total), kind="stable")
     sure = 1 / (1 + np.exp(-np.abs(total[order])))
-    level = 1 - (1 - confidence) / 3
+    level = 1 - _DOUBT[0] * (1 - confidence)
     tried = [r for r in (count >> k for k in range(1, 11)) if r >= 32] or [count]
-    best = max(tried, key=lambda r: one_run_bound(count, r, int(r * sure[:r].mean()), delta, level))
+
+    def promised(guesses: int) -> float:
+        share = float(sure[:guesses].mean())
+        # One standard deviation less than expected: a plan that seldom disappoints.
+        right = guesses * share - math.sqrt(guesses * share * (1 - share))
+        return one_run_bound(count, guesses, max(0, int(right)), delta, level)
+
+    best = max(tried, key=promised)
     high = int((total[order[:best]] > 0).sum())
     return high, best - high
 
@@ -313,18 +322,19 @@ def _found(
     confidence: float,
     steps: int,
 ) -> Evidence:
-    """The best of three tests named in advance, each with a third of the doubt.
+    """The best of three tests named in advance, each with its part of the doubt.
 
     A test says "in" of so many with the highest scores and "out" of so many with the lowest. The
     first is the planned one, the others are for builds that leak far more than declared: where few
     canaries are ever drawn, and where all are.
     """
-    level = 1 - (1 - confidence) / 3
     order = np.argsort(-scores, kind="stable")
     count = len(scores)
     made = []
-    for high, low in {planned, (count // 10, 0), (2 * count // 5, 2 * count // 5)}:
+    tests = (planned, (count // 10, 0), (2 * count // 5, 2 * count // 5))
+    for (high, low), doubt in zip(tests, _DOUBT, strict=True):
         right = int(inside[order[:high]].sum()) + int((~inside[order[count - low :]]).sum())
+        level = 1 - doubt * (1 - confidence)
         made.append((one_run_bound(count, high + low, right, delta, level), high + low, right))
     lower, guesses, right = max(made)
     return Evidence(

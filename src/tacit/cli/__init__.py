@@ -11,7 +11,19 @@ import click
 import typer
 from typer.core import TyperGroup
 
-from tacit.cli import attack, corpus, detect, masked, owners, plan, price, report, sanitize, train
+from tacit.cli import (
+    attack,
+    compare,
+    corpus,
+    detect,
+    masked,
+    owners,
+    plan,
+    price,
+    report,
+    sanitize,
+    train,
+)
 from tacit.errors import TacitError
 
 INTERRUPTED = 130
@@ -34,7 +46,7 @@ class InOrder(TyperGroup):
             "audit",
             "report",
         ]
-        path += ["verify", "spent"]
+        path += ["compare", "verify", "spent"]
         return [*path, *(name for name in self.commands if name not in path)]
 
 
@@ -68,6 +80,7 @@ app.add_typer(attack.canaries, name="canaries")
 app.command("attack")(attack.attack)
 app.command("audit")(attack.audit)
 app.command("report")(report.report)
+app.command("compare")(compare.compare)
 app.command("verify")(plan.verify)
 app.command("spent")(plan.spent)
 

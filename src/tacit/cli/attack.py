@@ -250,7 +250,7 @@ def audit(
     ] = None,
     canaries: Annotated[
         int | None,
-        typer.Option(min=64, help="Canaries; as many as could contradict, if not given."),
+        typer.Option(min=64, help="Canaries; by the certified epsilon if not given."),
     ] = None,
     steps: Annotated[
         int | None, typer.Option(min=1, help="Audit only so many of the run's steps.")

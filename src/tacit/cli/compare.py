@@ -1,0 +1,102 @@
+"""`tacit compare`: the same corpus, model and seeds by several methods, on one page."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tacit.cli.common import Overwrite, Seed, say
+from tacit.cli.train import _live
+from tacit.errors import DataError, UsageError
+from tacit.files import refuse_overwrite
+
+
+def compare(
+    config: Annotated[
+        Path, typer.Argument(metavar="CONFIG.yml", help="What all methods share; their base.")
+    ],
+    methods: Annotated[
+        str, typer.Option(help="Methods, each a file CONFIG-METHOD.yml beside CONFIG.yml.")
+    ],
+    to: Annotated[Path, typer.Option("-o", "--out", help="Folder for the runs and the report.")],
+    using: Annotated[
+        str | None, typer.Option(help="Attacks; all that have what they need if not given.")
+    ] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Replace a setting of every method: --set corpus=FILE"),
+    ] = None,
+    reference: Annotated[
+        Path | None, typer.Option(help="Folder of a model that saw none of the text.")
+    ] = None,
+    title: Annotated[str, typer.Option(help="Heading of the report.")] = "Methods compared",
+    seed: Seed = 0,
+    overwrite: Overwrite = False,
+) -> None:
+    """Train by several methods on the same corpus, attack each, and write one report.
+
+    What is finished is not trained again, and what was begun goes on, so the command can be
+    repeated after a stop. `--overwrite` replaces the report, never a run.
+
+    Example: `tacit compare presets/customersim-lstm.yml --methods plain,users -o compared`
+    """
+    from tacit.attacking import write_scores
+    from tacit.cli.attack import _attacked
+    from tacit.plan import parse_overrides
+    from tacit.reporting.report import read_all, write_report
+
+    files = method_files(config, methods)
+    page = to / "report.html"
+    refuse_overwrite(page, page.with_suffix(".md"), page.with_suffix(".json"), overwrite=overwrite)
+    replaced = parse_overrides(changes or [])
+    folders = []
+    for name, file in files.items():
+        folder = to / name
+        _trained(folder, file, replaced, name)
+        write_scores(
+            folder / "attacks.json",
+            _attacked(folder, using, None, None, None, reference, 128, seed),
+        )
+        folders.append(folder)
+    write_report(page, read_all(folders), title=title)
+    say(f"report: {page}")
+
+
+def method_files(config: Path, methods: str) -> dict[str, Path]:
+    """The run file of each method: the same name with the method after a dash."""
+    wanted = [name.strip() for name in methods.split(",") if name.strip()]
+    if not wanted:
+        raise UsageError(f"methods={methods!r} names no method; give for example plain,users.")
+    found = {
+        name: config.with_name(f"{config.stem}-{name}{config.suffix}")
+        for name in dict.fromkeys(wanted)
+    }
+    for name, file in found.items():
+        if not file.exists():
+            there = sorted(
+                path.stem.removeprefix(f"{config.stem}-")
+                for path in config.parent.glob(f"{config.stem}-*{config.suffix}")
+            )
+            known = f"there are: {', '.join(there)}" if there else "there is none"
+            raise DataError(f"{file} is not there, and method {name} is described in it; {known}.")
+    return found
+
+
+def _trained(folder: Path, file: Path, changes: dict[str, Any], name: str) -> None:
+    """Train, go on, or leave alone what is finished with these very settings."""
+    from tacit.training import runs
+    from tacit.training.settings import read_run
+
+    settings = read_run(file, changes)
+    begun = folder / "run.yml"
+    if begun.exists() and read_run(begun).digest() != settings.digest():
+        raise UsageError(f"{folder} was trained with other settings; give another folder.")
+    if (folder / "certificate.json").exists():
+        say(f"{name}: finished before, not trained again")
+        return
+    say(f"{name}: training")
+    with _live() as tell:
+        if begun.exists():
+            runs.resume(folder, tell=tell)
+        else:
+            runs.train(settings, folder, tell=tell)
