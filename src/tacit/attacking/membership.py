@@ -75,8 +75,10 @@ def _summed_up(
     notes: list[str],
     target: Target,
 ) -> Scores:
-    """The headline is an attack named before looking: the reference where there is one, else zlib's
-    plain sibling, the loss; the best of several would be a biased choice."""
+    """The scores, with the headline of an attack that was named before looking.
+
+    It is the reference where there is one, else the loss; the best of several would be biased.
+    """
     by = "reference" if target.reference is not None else "loss"
     figures: dict[str, float] = {}
     intervals: dict[str, tuple[float, float]] = {}
