@@ -348,7 +348,7 @@ def test_control_c(folder: Path) -> None:
         pipe.flush()
         tacit.send_signal(signal.SIGINT)
         out, err = tacit.communicate()
-    assert tacit.returncode == 130
+    assert tacit.returncode == 130, err
     assert out == ""
     assert "Stopped" in err
     assert "Traceback" not in err

@@ -116,7 +116,7 @@ def best_and_worst(inside: Values, outside: Values, size: int) -> tuple[int, int
     """How many guesses are right if the best predicted are called real, the worst made up.
 
     >>> best_and_worst(np.array([3.0, 2.0, 0.0]), np.array([2.5, 1.0, -1.0]), 4)
-    (3, 4)
+    (2, 4)
     """
     real = np.concatenate([np.ones(len(inside), bool), np.zeros(len(outside), bool)])
     order = np.argsort(-np.concatenate([inside, outside]), kind="stable")
