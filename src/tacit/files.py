@@ -30,6 +30,16 @@ def need_file(path: Path) -> Path:
     return path
 
 
+def beside(corpus: Path, what: str) -> Path:
+    """Where something that belongs to a corpus is kept: dialogs.jsonl, dialogs.canaries.json.
+
+    >>> beside(Path("a/dialogs.jsonl.gz"), "canaries").as_posix()
+    'a/dialogs.canaries.json'
+    """
+    stem = corpus.name.removesuffix(".gz").rpartition(".")[0]
+    return corpus.with_name(f"{stem or corpus.name}.{what}.json")
+
+
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
     """A temporary name beside `path` that becomes `path` only if the block succeeds.

@@ -18,6 +18,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from tacit import files
 from tacit.corpus import Corpus, Record, Span
 from tacit.errors import DataError, UsageError
 from tacit.fields import read_fields, write_fields
@@ -185,8 +186,15 @@ def read_planted(path: Path) -> Planted:
 
 def beside(corpus: Path) -> Path:
     """Where the plan of a planted corpus is kept: dialogs.jsonl, dialogs.canaries.json."""
-    name = corpus.name.removesuffix(".gz")
-    return corpus.with_name(name.rpartition(".")[0] + ".canaries.json")
+    return files.beside(corpus, "canaries")
+
+
+def placing_named(name: str) -> Placing:
+    """A way to place canaries by its name."""
+    found = next((placing for placing in PLACINGS if placing == name), None)
+    if found is None:
+        raise UsageError(f"placing={name!r} is not known; accepted: {', '.join(PLACINGS)}.")
+    return found
 
 
 def plant(
@@ -241,8 +249,7 @@ def _check(repetitions: Sequence[int], each: int, held_out: int, placing: str) -
             raise UsageError(f"repetitions={count} cannot be; give numbers from 1 to 1000.")
     if not repetitions or each < 1 or held_out < 0:
         raise UsageError("Plant at least one canary, and hold out none or more.")
-    if placing not in PLACINGS:
-        raise UsageError(f"placing={placing!r} is not known; accepted: {', '.join(PLACINGS)}.")
+    placing_named(placing)
 
 
 def _need_new(corpus: Corpus, template: Template, secrets: Sequence[str]) -> None:

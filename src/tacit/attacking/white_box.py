@@ -209,7 +209,7 @@ def _material(examples: _Canaries, plan: Plan) -> Material:
     order = np.argsort(examples.user[kept], kind="stable")
     _, starts = np.unique(examples.user[kept][order], return_index=True)
     by_user = tuple(np.split(kept[order], starts[1:]))
-    return Material(examples, kept, by_user, owners, bounded)  # type: ignore[arg-type]
+    return Material(examples, kept, by_user, owners, bounded)
 
 
 Build = Callable[[int], Iterator[_Row]]
@@ -422,7 +422,7 @@ def _uedp_world(rows: list[_Row], inside: bool) -> tuple[_Canaries, Material]:
     users = int(examples.user.max()) + 1
     by_user = tuple(np.flatnonzero(examples.user == user) for user in range(users))
     kept = np.arange(len(rows))
-    return examples, Material(examples, kept, by_user, examples.owners(), None)  # type: ignore[arg-type]
+    return examples, Material(examples, kept, by_user, examples.owners(), None)
 
 
 def _uedp_ratio(

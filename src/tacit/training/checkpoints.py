@@ -1,9 +1,13 @@
 """A checkpoint: weights, optimizer and the place in the ledger, in one file that is whole or old.
 
 No state of a generator is in it. It is safetensors, so reading one runs no code.
+
+Beside it, models may be kept on the way, each a folder of its own. They are made of the noisy sums
+that were released up to their step, and nothing else: the ledger covers them as it covers the last.
 """
 
 import json
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +21,7 @@ from tacit.errors import DataError
 from tacit.files import whole_file
 
 NAME = "checkpoint.safetensors"
+KEPT = "checkpoints"
 
 
 @dataclass(frozen=True)
@@ -103,6 +108,35 @@ def load_checkpoint(
     groups = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict({"state": state, "param_groups": groups})
     return place, {n[8:]: t for n, t in tensors.items() if n.startswith("average/")}
+
+
+def kept_steps(steps: int, count: int) -> frozenset[int]:
+    """After which steps a model is kept: so many, evenly spread, before the last step.
+
+    >>> sorted(kept_steps(100, 3))
+    [25, 50, 75]
+    """
+    places = (round(steps * k / (count + 1)) for k in range(1, count + 1))
+    return frozenset(step for step in places if 0 < step < steps)
+
+
+def kept_folder(folder: Path, step: int) -> Path:
+    """Where the model after a step is kept."""
+    return folder / KEPT / f"step-{step:06d}"
+
+
+def kept_models(folder: Path) -> dict[int, Path]:
+    """The models that a run kept on the way, by step."""
+    found = (folder / KEPT).glob("step-*")
+    steps = {path.name.removeprefix("step-"): path for path in found if path.is_dir()}
+    return {int(name): steps[name] for name in sorted(steps) if name.isdigit()}
+
+
+def forget_after(folder: Path, step: int) -> None:
+    """Take away models of steps that are to be done again."""
+    for kept, place in kept_models(folder).items():
+        if kept > step:
+            shutil.rmtree(place)
 
 
 def trainable(model: nn.Module) -> dict[str, Tensor]:

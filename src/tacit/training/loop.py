@@ -12,6 +12,7 @@ from tacit.errors import OverBudget
 from tacit.privacy.ledger import Ledger
 from tacit.training.checkpoints import (
     Place,
+    forget_after,
     load_checkpoint,
     read_place,
     save_checkpoint,
@@ -50,6 +51,8 @@ class Loop:
     folder: Path | None = None
     ledger: Ledger | None = None
     checkpoint_every: int = 1
+    keep: Callable[[int], None] | None = None
+    kept: frozenset[int] = frozenset()
     average: dict[str, Tensor] = field(default_factory=dict)
     averaged: int = 0
     done: int = 0
@@ -59,6 +62,7 @@ class Loop:
         if self.folder is not None and self._saved_phase() == self.phase:
             place, self.average = load_checkpoint(self.folder, self.model, self.optimizer)
             self.done, self.averaged = place.step, place.averaged
+            forget_after(self.folder, self.done)
 
     def behind(self) -> bool:
         """Whether the checkpoint is of another, hence of a later, phase."""
@@ -81,6 +85,9 @@ class Loop:
                 return str(spent)
             self._update(gradient, step)
             self.done = step
+            # Before the checkpoint: whoever stops in between does the step, and this, again.
+            if self.keep is not None and step in self.kept:
+                self.keep(step)
             if step % self.checkpoint_every == 0 or step == self.steps:
                 self._save()
             if tell:

@@ -26,7 +26,7 @@ from tacit.training.loop import Loop, Progress, make_optimizer
 from tacit.training.material import Material
 from tacit.training.measuring import TOKEN_BUDGET, Batch, Tally, evaluating, mean_of_row
 from tacit.training.methods.plain import Plain
-from tacit.training.networks import find_packaged
+from tacit.training.networks import find_packaged, need_safe_weights
 from tacit.training.offline import quiet, seeded
 from tacit.training.randomness import Chance
 from tacit.training.settings import OptimizerSettings
@@ -200,6 +200,8 @@ def load_masked(where: str | Path, *, layers: int | None = None, seed: int = 0) 
     """
     path = Path(where)
     path = path if path.exists() else find_packaged(str(where))
+    if path.is_dir():
+        need_safe_weights(path)
     with quiet(), seeded(seed):
         try:
             config = AutoConfig.from_pretrained(path, local_files_only=True)
@@ -211,6 +213,7 @@ def load_masked(where: str | Path, *, layers: int | None = None, seed: int = 0) 
                 dtype=torch.float32,
                 local_files_only=True,
                 output_loading_info=True,
+                use_safetensors=True,
             )
         except (OSError, ValueError, KeyError, TypeError, RuntimeError):
             raise DataError(

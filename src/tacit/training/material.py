@@ -1,6 +1,7 @@
 """What a run learns from: tokenized records, who owns them, and which of them the caps keep."""
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,11 +33,40 @@ _KEPT_ASIDE = 1 << 25
 """Numbers that gradients kept aside may take: 128 MiB in single precision."""
 
 
+class Batched(Protocol):
+    """Examples, as far as batches need them."""
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """How many tokens each has."""
+        ...
+
+    def batch(self, rows: NDArray[Any]) -> dict[str, Tensor]:
+        """Some of them as tensors."""
+        ...
+
+
+class Owned(Batched, Protocol):
+    """Examples of users: the number of each one's user and record."""
+
+    @property
+    def user(self) -> NDArray[np.int32]:
+        """Whose each is."""
+        ...
+
+    @property
+    def record(self) -> NDArray[np.int32]:
+        """The record that each was made of."""
+        ...
+
+    def __len__(self) -> int: ...
+
+
 @dataclass(frozen=True)
 class Material:
     """The training records of a run; `rows_of_user` holds what each user may contribute."""
 
-    examples: Examples
+    examples: Owned
     rows: Rows
     rows_of_user: tuple[Rows, ...]
     owners: Owners | None
@@ -125,24 +155,42 @@ def _need_caps(owners: Owners, bounded: Bounded, plan: Plan) -> None:
         raise PrivacyRefused(f"The kept records exceed the caps: {broken}; nothing was trained.")
 
 
-def _by_user(examples: Examples, rows: Rows) -> tuple[Rows, ...]:
+def found_and_kept(
+    stuff: Material, corpus: Corpus, mentions: Sequence[Mention]
+) -> dict[str, dict[str, int]]:
+    """What was detected in the training records, and what the caps kept and dropped of them."""
+    own = set(corpus.column("id").to_pylist())
+    here = [m for m in mentions if m.record in own]
+    made: dict[str, dict[str, int]] = {}
+    if here:
+        made["detected"] = {
+            "records": len(own),
+            "records_with_a_mention": len({m.record for m in here}),
+            "mentions": len(here),
+            "entities": len({m.entity for m in here}),
+        }
+        made["detected_kinds"] = dict(Counter(m.kind for m in here).most_common())
+    if stuff.owners is not None and stuff.bounded is not None:
+        before, after = stuff.owners, stuff.owners.subset(stuff.bounded.kept)
+        made["bounding"] = {
+            "records_before": len(before),
+            "records_kept": stuff.bounded.records_kept,
+            "records_dropped": stuff.bounded.records_dropped,
+            "users_before": len(before.users),
+            "users_kept": len(after.users),
+            "entities_before": len(before.entities),
+            "entities_kept": len(after.entities),
+        }
+        made["bounding_caps"] = dict(stuff.bounded.caps.given())
+        made["dropped_by"] = dict(stuff.bounded.dropped_by)
+    return made
+
+
+def _by_user(examples: Owned, rows: Rows) -> tuple[Rows, ...]:
     """The rows of each user, users in order of their code."""
     order = rows[np.argsort(examples.user[rows], kind="stable")]
     _, starts = np.unique(examples.user[order], return_index=True)
     return tuple(np.split(order, starts[1:]))
-
-
-class Batched(Protocol):
-    """Examples, as far as batches need them."""
-
-    @property
-    def lengths(self) -> NDArray[np.int64]:
-        """How many tokens each has."""
-        ...
-
-    def batch(self, rows: NDArray[Any]) -> dict[str, Tensor]:
-        """Some of them as tensors."""
-        ...
 
 
 def units_together(parameters: int) -> int:

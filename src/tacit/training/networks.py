@@ -54,6 +54,7 @@ __all__ = [
     "find_packaged",
     "load_model",
     "moved",
+    "need_safe_weights",
     "save_model",
     "scratch_model",
     "snapshot",
@@ -119,6 +120,8 @@ def load_model(
     if path.suffix == ".gguf":
         _need_gguf(path)
         path, options["gguf_file"] = path.parent, path.name
+    else:
+        options["use_safetensors"] = True  # even where pickled weights lie beside
     options |= _label_fields(task, labels)
     with quiet(), seeded(seed):
         try:
@@ -294,14 +297,27 @@ def _model_path(where: str | Path) -> Path:
             f"{path} is not the folder of a model: a model has a config.json that names its "
             "model_type, and model.safetensors beside it."
         )
-    if not _has_weights(path):
-        raise DataError(f"{path} has a config.json but no weights (model.safetensors).")
+    need_safe_weights(path)
     return path
 
 
+_PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+
+
+def need_safe_weights(folder: Path) -> None:
+    """Refuse a model without weights, and one whose weights could run code when they are read."""
+    if _has_weights(folder):
+        return
+    if any(True for name in _PICKLED for _ in folder.glob(name)):
+        raise DataError(
+            f"{folder} has pickled weights and no model.safetensors; pickled weights are never "
+            "loaded, because reading them can run code. Save the model as safetensors."
+        )
+    raise DataError(f"{folder} has a config.json but no weights (model.safetensors).")
+
+
 def _has_weights(folder: Path) -> bool:
-    names = ("model*.safetensors", "pytorch_model*.bin")
-    return any(True for name in names for _ in folder.glob(name))
+    return any(True for _ in folder.glob("model*.safetensors"))
 
 
 def _need_gguf(path: Path) -> None:

@@ -17,12 +17,12 @@ from tacit.privacy.ledger import Ledger
 from tacit.privacy.price_cache import cache_folder
 from tacit.training.checkpoints import trainable
 from tacit.training.loop import Loop, Tell, make_optimizer
-from tacit.training.material import Material, open_corpus, prepare
+from tacit.training.material import open_corpus, prepare
 from tacit.training.methods import Plain
 from tacit.training.opening import Opened, make_model
 from tacit.training.randomness import Chance
 from tacit.training.settings import PublicStart
-from tacit.training.tasks import NextWord
+from tacit.training.tasks import Examples, NextWord
 
 NAME = "public-start.safetensors"
 
@@ -64,7 +64,7 @@ def start_on_public_text(
     )
     if loop.behind():
         return
-    kept = _kept(opened.model, stuff, start)
+    kept = _kept(opened.model, examples, start)
     if kept is not None and kept.exists() and _load(opened.model, kept):
         _save(opened.model, folder / NAME)
         return
@@ -86,7 +86,7 @@ def load_public_start(opened: Opened, folder: Path) -> nn.Module | None:
     return model
 
 
-def _kept(model: nn.Module, stuff: Material, start: PublicStart) -> Path | None:
+def _kept(model: nn.Module, examples: Examples, start: PublicStart) -> Path | None:
     """Where the weights lie if this start was made before: named by all that decides them."""
     root = cache_folder()
     if root is None:
@@ -95,7 +95,7 @@ def _kept(model: nn.Module, stuff: Material, start: PublicStart) -> Path | None:
     sha.update(version("torch").encode())
     for name, tensor in trainable(model).items():
         sha.update(name.encode() + tensor.detach().contiguous().numpy().tobytes())
-    for ids in stuff.examples.ids:
+    for ids in examples.ids:
         sha.update(ids.tobytes())
     return root / "public-starts" / f"{sha.hexdigest()[:32]}.safetensors"
 

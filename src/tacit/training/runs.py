@@ -10,7 +10,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from tacit.errors import DataError, PrivacyRefused, TacitError, UsageError
-from tacit.files import whole_file
+from tacit.files import beside, whole_file
 from tacit.plan import Plan, calibrated, plan_yaml, read_plan
 from tacit.privacy.certificate import (
     Certificate,
@@ -24,12 +24,13 @@ from tacit.privacy.events import Unit
 from tacit.privacy.ledger import Books, Ledger, read_ledger
 from tacit.privacy.published import PublishedPrice
 from tacit.training import weights
-from tacit.training.checkpoints import read_place
+from tacit.training.checkpoints import kept_folder, kept_steps, read_place
 from tacit.training.fingerprint import code_digest
 from tacit.training.focusing import list_digest
 from tacit.training.loop import Loop, Progress, Tell, make_optimizer
 from tacit.training.material import (
     Material,
+    found_and_kept,
     prepare,
 )
 from tacit.training.methods import Method, Plain, fedavg, private, uedp
@@ -41,9 +42,7 @@ from tacit.training.public_start import start_on_public_text
 from tacit.training.scoring import scores
 from tacit.training.settings import PLANNED, LocalSettings, Run, UedpSettings, read_run, run_yaml
 from tacit.training.spent import Spent
-from tacit.training.tasks import (
-    check_fit,
-)
+from tacit.training.tasks import Examples, check_fit
 
 
 @dataclass(frozen=True)
@@ -67,6 +66,7 @@ def train(run: Run, folder: Path, *, tell: Tell | None = None) -> Trained:
     opened = open_run(run)
     folder.mkdir(parents=True, exist_ok=True)
     _write(folder / "run.yml", run_yaml(run))
+    _copy_canaries(Path(run.corpus), folder)
     if plan is not None:
         _write(folder / "plan.yml", plan_yaml(plan))
     try:
@@ -74,6 +74,14 @@ def train(run: Run, folder: Path, *, tell: Tell | None = None) -> Trained:
     except TacitError:
         _clear_unless_begun(folder)
         raise
+
+
+def _copy_canaries(corpus: Path, folder: Path) -> None:
+    """Keep the plan of planted canaries with the run: the one beside the corpus may be replaced."""
+    source = beside(corpus, "canaries")
+    if source.is_file():
+        with whole_file(folder / "canaries.json") as draft:
+            shutil.copyfile(source, draft)
 
 
 def _clear_unless_begun(folder: Path) -> None:
@@ -138,6 +146,8 @@ def _carry_out(opened: Opened, folder: Path, plan: Plan | None, tell: Tell | Non
             folder=folder,
             ledger=ledger,
             checkpoint_every=run.checkpoint_every,
+            keep=lambda step: _save(opened, kept_folder(folder, step), folder),
+            kept=kept_steps(run.total_steps, run.keep_checkpoints),
         )
         loop.resume()
 
@@ -147,7 +157,7 @@ def _carry_out(opened: Opened, folder: Path, plan: Plan | None, tell: Tell | Non
 
         stopped = loop.run(told)
         loop.finish()
-    return _finish(opened, folder, plan, stuff, before, salt, stopped)
+    return _finish(opened, folder, plan, stuff, examples, before, salt, stopped)
 
 
 def _spent(opened: Opened, stuff: Material, plan: Plan | None) -> Spent | None:
@@ -185,22 +195,18 @@ def _finish(
     folder: Path,
     plan: Plan | None,
     stuff: Material,
+    examples: Examples,
     before: Mapping[str, str],
     salt: bytes,
     stopped: str | None,
 ) -> Trained:
     moved = weights.moved(before, opened.model)
-    try:
-        weights.save_model(opened.model, opened.tokenizer, folder)
-    except (SafetensorError, OSError):
-        raise DataError(
-            f"The model could not be written to {folder}; is the disk full? Its checkpoint and "
-            f"the ledger are whole: make room, then --resume {folder}."
-        ) from None
+    _save(opened, folder, folder)
     metrics: dict[str, Any] = {"note": "exact figures over private text: keep them inside"}
     if "valid" in opened.corpus.splits():
         metrics["valid"] = scores(opened, "valid")
-    metrics["training"] = {"records": len(stuff.rows), **stuff.examples.notes}
+    metrics["training"] = {"records": len(stuff.rows), **examples.notes}
+    metrics |= found_and_kept(stuff, opened.part, opened.mentions)
     metrics["parameters"] = {"moved": len(moved.moved), "unmoved": len(moved.still)}
     _write(folder / "metrics.json", json.dumps(metrics, indent=2) + "\n")
     books = read_ledger(folder / "ledger.jsonl")
@@ -229,6 +235,16 @@ def _finish(
     write_certificate(certificate, folder)
     _write(folder / "README.md", model_card(opened.run, certificate))
     return Trained(folder, certificate, metrics, stopped)
+
+
+def _save(opened: Opened, place: Path, folder: Path) -> None:
+    try:
+        weights.save_model(opened.model, opened.tokenizer, place)
+    except (SafetensorError, OSError):
+        raise DataError(
+            f"The model could not be written to {place}; is the disk full? The checkpoint and "
+            f"the ledger of the run are whole: make room, then --resume {folder}."
+        ) from None
 
 
 def _claim(opened: Opened, stuff: Material, books: Books) -> PublishedPrice | None:

@@ -184,6 +184,15 @@ class Run(_Part):
         int, Field(ge=64, description="Tokens in memory at once; does not change the result.")
     ] = 8192
     checkpoint_every: Annotated[int, Field(ge=1)] = 1
+    keep_checkpoints: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=1000,
+            description="Models kept on the way, evenly spread, to be attacked; none of them costs "
+            "anything, since each is made of what the ledger holds already.",
+        ),
+    ] = 0
     seed: Annotated[
         int | None,
         Field(
@@ -235,11 +244,13 @@ class Run(_Part):
 
     def digest(self) -> str:
         """A SHA-256 of every setting that matters to the result."""
-        fields = self.model_dump(mode="json", exclude={"token_budget", "checkpoint_every"})
+        fields = self.model_dump(mode="json", exclude=_NO_MATTER)
         text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
 
+_NO_MATTER = {"token_budget", "checkpoint_every", "keep_checkpoints"}
+"""Settings that change no weight."""
 _MENTIONS = "mentions (the file that `tacit detect` writes) or detect (patterns,lists)"
 
 

@@ -24,9 +24,8 @@ from tacit.owners import Owners
 from tacit.privacy.events import UserClip
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.published import PublishedPrice, uedp_claim, uedp_release
-from tacit.training.examples import Examples
 from tacit.training.gradients import BoundedSum, ClippedSums
-from tacit.training.material import Material, Rows, batches, units_together
+from tacit.training.material import Batched, Material, Rows, batches, units_together
 from tacit.training.methods.noisy import Losses, NoisySums, Watched
 from tacit.training.methods.private import expected
 from tacit.training.randomness import Chance
@@ -199,7 +198,7 @@ def _used(rows: Rows, of_row: NDArray[np.float64]) -> Rows:
 class _Weighing:
     """Examples whose batches carry each record's weight."""
 
-    def __init__(self, examples: Examples, of_row: NDArray[np.float64]) -> None:
+    def __init__(self, examples: Batched, of_row: NDArray[np.float64]) -> None:
         self._examples, self._of_row = examples, of_row
         self.lengths = examples.lengths
 
