@@ -105,6 +105,11 @@ CASES: dict[str, tuple[Any, int, str]] = {
         3,
         "No record names an entity",
     ),
+    "frequencies of private text": (
+        {"tokenizer": {"kind": "words"}, "model": TINY | {"public_frequencies": True}},
+        2,
+        "not public text",
+    ),
     "a folder in use": (
         in_use,
         2,

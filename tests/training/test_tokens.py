@@ -2,14 +2,16 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tacit.corpora.preprocessing import Leak
 from tacit.corpus import Corpus
 from tacit.errors import DataError, UsageError
-from tacit.training import tokens
+from tacit.training import networks, tokens
 
 TEXTS = [
     "the old house by the river",
@@ -158,3 +160,33 @@ def test_a_folder_without_a_tokenizer_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{broken")
     with pytest.raises(DataError, match="no tokenizer"):
         tokens.load_tokenizer(tmp_path)
+
+
+def test_a_new_model_begins_with_the_frequencies_of_public_text() -> None:
+    texts = ["a a a b", "a b c"]
+    public = Corpus.from_records({"id": str(n), "text": t} for n, t in enumerate(texts))
+    tokenizer, _ = tokens.word_vocabulary(public, size=300)
+    shares = tokens.frequencies(tokenizer, public)
+    known = tokenizer.get_vocab()
+    counted = {"a": 4.5, "b": 2.5, "c": 1.5, "</s>": 2.5, "<unk>": 0.5}
+    assert shares.sum() == pytest.approx(1)
+    for word, count in counted.items():
+        assert shares[known[word]] / shares[known["c"]] == pytest.approx(count / 1.5)
+
+    config = {"kind": "lstm", "embedding_range": 1e-6, "embedding_size": 8, "hidden_size": 8}
+    model = networks.scratch_model(config, "next-word", tokenizer=tokenizer)
+    networks.begin_with_frequencies(model, shares)
+    predicted = model(torch.tensor([[known["b"], known["c"]]])).logits.softmax(-1)
+    for place in predicted[0]:
+        assert place.detach().numpy() == pytest.approx(shares, rel=1e-3)
+
+
+def test_frequencies_need_an_output_bias() -> None:
+    tokenizer = tokens.byte_level_bpe(["nothing"], 300)
+    model = networks.scratch_model(
+        {"kind": "gpt2", "hidden_size": 8, "layers": 1, "heads": 1},
+        "next-word",
+        tokenizer=tokenizer,
+    )
+    with pytest.raises(UsageError, match="with a bias; gpt2 has none"):
+        networks.begin_with_frequencies(model, np.full(len(tokenizer), 1 / len(tokenizer)))

@@ -10,7 +10,9 @@ from importlib import metadata, util
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from torch import nn
 from transformers import (
@@ -49,6 +51,7 @@ __all__ = [
     "LSTMForTokenClassification",
     "Moved",
     "awd",
+    "begin_with_frequencies",
     "check_causal",
     "check_trainable",
     "find_packaged",
@@ -170,6 +173,22 @@ def scratch_model(
                 "check that heads divide hidden_size, and that this kind can do the task."
             ) from None
     return _ready(model, task, made.pad_token_id)
+
+
+@torch.no_grad()
+def begin_with_frequencies(model: PreTrainedModel, shares: NDArray[np.float64]) -> None:
+    """Set the output bias to the logarithms of how frequent tokens are in public text.
+
+    A new model spends its first steps on learning just that; from public text it costs nothing.
+    """
+    head: Any = model.get_output_embeddings()
+    bias = getattr(head, "bias", None)
+    if bias is None:
+        raise UsageError(
+            f"public_frequencies needs an output layer with a bias; {model.config.model_type} has "
+            "none. Leave it out, or take an LSTM."
+        )
+    bias.copy_(torch.from_numpy(np.log(shares)))
 
 
 def _make_config(

@@ -122,6 +122,10 @@ def make_model(
         model = networks.scratch_model(
             config, run.task, tokenizer=tokenizer, labels=labels, seed=seed
         )
+        if run.model.public_frequencies:
+            public = _public_text(run.tokenizer.public_text or "generated", run.data)
+            assert public is not None
+            networks.begin_with_frequencies(model, tokens.frequencies(tokenizer, public))
     if run.model.lora_rank:
         targets = run.model.lora_targets or None
         model = weights.with_lora(model, run.model.lora_rank, targets, seed=seed)  # type: ignore[arg-type]

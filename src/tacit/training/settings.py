@@ -63,6 +63,10 @@ class ModelSettings(_Part):
     kind: Literal["lstm", "awd-lstm", "gpt2", "bert", "llama", "folder"] = "lstm"
     folder: str | None = None
     config: dict[str, Any] = {}
+    public_frequencies: Annotated[
+        bool,
+        Field(description="A new model begins by knowing how frequent tokens are in public text."),
+    ] = False
     lora_rank: Annotated[int, Field(ge=0)] = 0
     lora_targets: tuple[str, ...] = ()
 
@@ -268,10 +272,25 @@ def _problems(run: Run) -> Iterator[str]:
             yield f"{name} has settings, and method={run.method}; leave them out."
     if run.model.kind == "folder" and not run.model.folder:
         yield "model.kind=folder needs model.folder."
+    if run.model.public_frequencies:
+        yield from _frequency_problems(run)
     if run.mentions is not None and run.detect is not None:
         yield "mentions and detect are both given; give the file, or the detectors."
     if run.method in ("deidentify", "uedp") and not run.knows_entities:
         yield f"method={run.method} needs {_MENTIONS}."
+
+
+def _frequency_problems(run: Run) -> Iterator[str]:
+    """What stands against beginning with the frequencies of public text."""
+    if run.model.kind == "folder" or run.task != "next-word":
+        yield "public_frequencies is for new models of next words; leave it out."
+    if run.tokenizer.kind == "folder" or (
+        run.tokenizer.kind == "words" and run.tokenizer.public_text is None
+    ):
+        yield (
+            "public_frequencies counts the text that the tokenizer was learned from, and here that "
+            "is not public text; give tokenizer.public_text."
+        )
 
 
 def _plan_problems(run: Run) -> Iterator[str]:

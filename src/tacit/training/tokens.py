@@ -10,6 +10,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from tokenizers import (
     Regex,
     Tokenizer,
@@ -75,6 +77,16 @@ def byte_level_bpe(
     )
     tokenizer.train_from_iterator(public_texts() if texts is None else texts, trainer)
     return _wrapped(tokenizer)
+
+
+def frequencies(tokenizer: PreTrainedTokenizerBase, public: Corpus) -> NDArray[np.float64]:
+    """The share of every token in public text; what is not seen counts as seen half a time."""
+    counts = np.full(len(tokenizer), 0.5)
+    for text in public.column("text").to_pylist():
+        np.add.at(counts, tokenizer(text)["input_ids"], 1)
+    if tokenizer.eos_token_id is not None:
+        counts[tokenizer.eos_token_id] += len(public)  # a text is read to its end
+    return counts / counts.sum()
 
 
 def word_vocabulary(
