@@ -1,17 +1,19 @@
 """Utility and defence rate of sanitized text: the figures of docs/sanitizing.md.
 
-    python tools/sanitized_learning.py DATA ENCODER OUT table1    # accuracy by mechanism, GloVe
-    python tools/sanitized_learning.py DATA ENCODER OUT table3    # with and without pretraining
-    python tools/sanitized_learning.py DATA ENCODER OUT figure3   # accuracy over (w, p)
-    python tools/sanitized_learning.py DATA ENCODER OUT figure4   # defence rate
-    python tools/sanitized_learning.py DATA ENCODER OUT pairs     # QNLI and STS-B
-    python tools/sanitized_learning.py DATA ENCODER OUT draw      # the picture
+    python tools/sanitized_learning.py DATA ENCODER WORK table1    # accuracy by mechanism, GloVe
+    python tools/sanitized_learning.py DATA ENCODER WORK table3    # with and without pretraining
+    python tools/sanitized_learning.py DATA ENCODER WORK figure3   # accuracy over (w, p)
+    python tools/sanitized_learning.py DATA ENCODER WORK figure4   # defence rate
+    python tools/sanitized_learning.py DATA ENCODER WORK pairs     # QNLI and STS-B
+    python tools/sanitized_learning.py DATA ENCODER WORK draw      # the pictures, in docs/figures
 
 DATA holds sst2, glove100d and so on, as for TACIT_DATA; ENCODER is the folder of a BERT-like
-encoder. Two models are made of it, since two cores are few. The *learner* is new but for its input
+encoder; WORK keeps the models that are made on the way. Each figure is a line in
+docs/results/sanitizing.jsonl (or --results FILE); what is there already is not done again.
+
+Two models are made of the encoder, since two cores are few. The *learner* is new but for its input
 embeddings, the encoder's reduced to 128 numbers: 2 layers, 128 wide. The *attacker* is the
-encoder's first two layers, with a head for masked words that is trained here. Each figure is a line
-in OUT/results.jsonl; what is there already is not done again.
+encoder's first two layers, with a head for masked words that is trained here.
 All seeds are fixed, and all runs go through the training loop that `tacit train` uses.
 """
 
@@ -28,32 +30,40 @@ from tacit import corpora
 from tacit.corpus import Corpus
 from tacit.sanitizing import Recipe, Sanitizer, choose_sensitive, open_embeddings
 from tacit.sanitizing.embeddings import Embedding
+from tacit.sanitizing.sanitizer import Counted
 from tacit.sanitizing.streaming import Passing
 from tacit.writing import write
 
 TRAIN, EPOCHS, BATCH, LAYERS, WIDTH, CONTEXT, RATE = 10_000, 2, 32, 2, 128, 32, 5e-4
 MASK_STEPS, ATTACKER_STEPS, MASK_BATCH, PUBLIC = 600, 1200, 32, 20_000
+MORE_STEPS, TOP_RATE = 250, 2e-4
+"""What the attacker, taken as a learner, is trained further; and its rate when it is tuned."""
 GLOVE_EPSILONS, PIECE_EPSILONS = (1.0, 2.0, 3.0, 4.0, 5.0), (12.0, 14.0, 16.0)
+FBDD_EPSILONS = (1.0, 2.0, 3.0, 5.0, 10.0, 15.0)
+"""Its noise grows with the number of dimensions, so words begin to stay at a larger epsilon."""
 ATTACKED = 150
+SMALL, WIDE = "2 x 128, new", "2 x 384, of the encoder"
+DOCS = Path(__file__).resolve().parent.parent / "docs"
 
 
 class Study:
     """Data, encoder and results."""
 
-    def __init__(self, data: Path, encoder: Path, out: Path) -> None:
-        self.data, self.encoder, self.out = data, encoder, out
-        out.mkdir(parents=True, exist_ok=True)
-        self.results = out / "results.jsonl"
+    def __init__(self, data: Path, encoder: Path, work: Path, results: Path) -> None:
+        self.data, self.encoder, self.work, self.results = data, encoder, work, results
+        work.mkdir(parents=True, exist_ok=True)
         self._embeddings: dict[str, Embedding] = {}
         self._corpora: dict[str, Corpus] = {}
 
     # --- what is done once ---------------------------------------------------------------
 
-    def done(self, key: dict[str, Any]) -> bool:
+    def rows(self) -> list[dict[str, Any]]:
         if not self.results.exists():
-            return False
-        rows = [json.loads(line) for line in self.results.read_text().splitlines()]
-        return any(all(row.get(k) == v for k, v in key.items()) for row in rows)
+            return []
+        return [json.loads(line) for line in self.results.read_text().splitlines()]
+
+    def done(self, key: dict[str, Any]) -> bool:
+        return any(all(row.get(k) == v for k, v in key.items()) for row in self.rows())
 
     def note(self, key: dict[str, Any], found: dict[str, Any], began: float) -> None:
         row = {**key, **found, "seconds": round(time.time() - began, 1)}
@@ -100,17 +110,19 @@ class Study:
         embedding = self.embedding(space)
         sensitive = choose_sensitive(embedding, share=share) if method == "santext+" else None
         recipe = Recipe(method, epsilon, rate)  # type: ignore[arg-type]
-        return Sanitizer(embedding, recipe, sensitive, seed=seed, workers=2)
+        return Sanitizer(embedding, recipe, sensitive, seed=seed)
 
-    def sanitized(self, task: str, work: Sanitizer | None) -> Corpus:
+    def sanitized(self, task: str, work: Sanitizer | None) -> tuple[Corpus, dict[str, float]]:
+        """The records as they are learned from and scored on, and how many words are as before."""
         import pyarrow as pa
 
         corpus = self.task(task)
         if work is None:
-            return corpus
-        table = pa.Table.from_batches(list(Passing(work)(corpus.table.to_batches())))
+            return corpus, {}
+        passing = Passing(work)
+        table = pa.Table.from_batches(list(passing(corpus.table.to_batches())))
         kept = [n for n in table.column_names if n in corpus.columns]
-        return Corpus(table.select(kept), name=task)
+        return Corpus(table.select(kept), name=task), _seen(passing.counted)
 
     # --- learning ------------------------------------------------------------------------
 
@@ -123,7 +135,7 @@ class Study:
         from tacit.training.tokens import load_tokenizer
         from tacit.training.weights import save_model
 
-        folder = self.out / "start"
+        folder = self.work / "start"
         if folder.exists():
             return folder
         tokenizer = load_tokenizer(self.encoder)
@@ -145,7 +157,14 @@ class Study:
         return folder
 
     def fine_tune(
-        self, key: dict[str, Any], task: str, work: Sanitizer | None, start: Path
+        self,
+        key: dict[str, Any],
+        task: str,
+        work: Sanitizer | None,
+        start: Path,
+        *,
+        epochs: int = EPOCHS,
+        rate: float = RATE,
     ) -> None:
         from tacit.training import runs
         from tacit.training.settings import Run
@@ -153,24 +172,24 @@ class Study:
         if self.done(key):
             return
         began = time.time()
-        corpus = self.sanitized(task, work)
-        path, folder = self.out / "corpus.parquet", self.out / "run"
+        corpus, seen = self.sanitized(task, work)
+        path, folder = self.work / "corpus.parquet", self.work / "run"
         write(corpus, path)
         shutil.rmtree(folder, ignore_errors=True)
         records = len(corpus.only("train"))
-        steps = EPOCHS * records // BATCH
+        steps = epochs * records // BATCH
         run = Run(
             corpus=str(path), method="plain", steps=steps, batch=BATCH,
             task="regression" if task == "stsb" else "classification",
             model={"kind": "folder", "folder": str(start)},
             context=CONTEXT if task == "sst2" else 2 * CONTEXT,
-            optimizer={"name": "adamw", "rate": RATE, "schedule": "linear", "warmup": steps // 10},
+            optimizer={"name": "adamw", "rate": rate, "schedule": "linear", "warmup": steps // 10},
             checkpoint_every=steps, seed=1,
         )  # fmt: skip
         found = runs.train(run, folder).metrics["valid"]
         metric = "pearson" if task == "stsb" else "accuracy"
-        stay = {"train": records, "steps": steps}
-        self.note(key, {metric: round(found[metric], 4), "scored": found["records"], **stay}, began)
+        sizes = {"scored": found["records"], "train": records, "steps": steps}
+        self.note(key, {metric: round(found[metric], 4), **seen, **sizes}, began)
         shutil.rmtree(folder, ignore_errors=True)
 
     def masked_model(self, space: str | None, epsilon: float | None) -> Path:
@@ -178,7 +197,7 @@ class Study:
         from tacit.training.masking import pretrain
 
         name = "plain" if space is None else f"{space}-{epsilon:g}"
-        folder = self.out / f"masked-{name}"
+        folder = self.work / f"masked-{name}"
         if folder.exists():
             return folder
         began = time.time()
@@ -194,7 +213,7 @@ class Study:
         """The encoder's first layers with a head for masked words, trained on public text."""
         from tacit.training.masking import pretrain
 
-        folder = self.out / "attacker"
+        folder = self.work / "attacker"
         if not folder.exists():
             began = time.time()
             made = pretrain(
@@ -202,6 +221,22 @@ class Study:
                 rate=5e-4, layers=LAYERS, context=CONTEXT, copies=3, seed=1,
             )  # fmt: skip
             self.note({"what": "attacker"}, made.scores, began)
+        return folder
+
+    def taught_further(self, epsilon: float | None) -> Path:
+        """The attacker's model, trained further: on public text as it stands, or sanitized."""
+        from tacit.training.masking import pretrain
+
+        name = "plain" if epsilon is None else f"pieces-{epsilon:g}"
+        folder = self.work / f"further-{name}"
+        if not folder.exists():
+            began = time.time()
+            work = self.sanitizer("pieces", "santext", epsilon, seed=7) if epsilon else None
+            made = pretrain(
+                self.attacker(), self.public(), folder, sanitizer=work, steps=MORE_STEPS,
+                batch=MASK_BATCH, rate=5e-4, context=CONTEXT, copies=1, seed=2,
+            )  # fmt: skip
+            self.note({"what": "attacker's model, further", "text": name}, made.scores, began)
         return folder
 
     def attack(self, key: dict[str, Any], work: Sanitizer | None, folder: Path,
@@ -218,55 +253,62 @@ class Study:
         # Unsanitized text is cut the same way: the identity is santext at a huge epsilon.
         aligned = align(texts, tokenizer, work or units)
         found = guess_masked(load_masked(folder), tokenizer, aligned)
+        _, counted = (work or units)([str(n) for n in range(len(texts))], texts)
         said = {"verdict": verdict(found)} if work is None else {}
         self.note(
             key,
             {"defence_rate": round(found.defence_rate, 4), "error": round(found.error, 4),
-             "tokens": found.tokens, **said},
+             "tokens": found.tokens, **_seen(counted), **said},
             began,
         )  # fmt: skip
+
+
+def _seen(counted: Counted) -> dict[str, float]:
+    return {
+        "unchanged": round(counted.unchanged / counted.words, 4),
+        "unknown": round(counted.unknown / counted.words, 4),
+    }
 
 
 # --- the figures -----------------------------------------------------------------------------
 
 
+def glove_grid() -> list[tuple[str, float]]:
+    plain = [(m, e) for e in GLOVE_EPSILONS for m in ("santext", "santext+")]
+    return plain + [("fbdd", e) for e in FBDD_EPSILONS]
+
+
 def table1(study: Study) -> None:
     start = study.start()
     study.fine_tune({"what": "table1", "mechanism": "none"}, "sst2", None, start)
-    grid: list[tuple[str, float | None]] = [("random", None)]
-    grid += [(m, e) for e in GLOVE_EPSILONS for m in ("santext", "santext+")]
-    grid += [("fbdd", e) for e in GLOVE_EPSILONS[:3]]
-    for method, epsilon in grid:
+    for method, epsilon in [("random", None), *glove_grid()]:
         key = {"what": "table1", "mechanism": method, "epsilon": epsilon}
         if not study.done(key):
             study.fine_tune(key, "sst2", study.sanitizer("glove", method, epsilon), start)
 
 
-def table3(study: Study) -> None:
-    for epsilon in PIECE_EPSILONS:
-        work = study.sanitizer("pieces", "santext", epsilon)
-        starts = {
-            "none": study.start(),
-            "plain public text": study.masked_model(None, None),
-            "sanitized public text": study.masked_model("pieces", epsilon),
-        }
-        for name, start in starts.items():
-            key = {"what": "table3", "epsilon": epsilon, "pretraining": name}
-            study.fine_tune(key, "sst2", work, start)
-    # Is a model that learned to undo the mechanism a better attacker?
-    for epsilon in PIECE_EPSILONS:
-        work, same = (study.sanitizer("pieces", "santext", e) for e in (epsilon, 1e6))
-        models = {
-            "learner": study.masked_model(None, None),
-            "aware learner": study.masked_model("pieces", epsilon),
-        }
-        for name, folder in models.items():
-            key = {"what": "table3 attack", "epsilon": epsilon, "attacker": name}
-            study.attack(key, work, folder, same)
+def table3(study: Study, epsilon: float = 14.0) -> None:
+    work, same = (study.sanitizer("pieces", "santext", e) for e in (epsilon, 1e6))
+    starts = [
+        (SMALL, "none", study.start()),
+        (SMALL, "plain public text", study.masked_model(None, None)),
+        (SMALL, "sanitized public text", study.masked_model("pieces", epsilon)),
+        (WIDE, "none", study.attacker()),
+        (WIDE, "plain public text", study.taught_further(None)),
+        (WIDE, "sanitized public text", study.taught_further(epsilon)),
+    ]
+    for learner, pretraining, start in starts:
+        key = {"epsilon": epsilon, "learner": learner, "pretraining": pretraining}
+        # The larger learner takes six times as long, and one epoch.
+        more = {"epochs": 1, "rate": TOP_RATE} if learner == WIDE else {}
+        study.fine_tune({"what": "table3", **key}, "sst2", work, start, **more)
+        # Is a model that learned to undo the mechanism a better attacker?
+        if (learner, pretraining) != (SMALL, "none"):
+            study.attack({"what": "table3 attack", **key}, work, start, same)
 
 
 def figure3(study: Study) -> None:
-    for share in (0.5, 0.9):
+    for share in (0.5, 0.9, 0.99):
         for rate in (0.1, 0.3, 0.6):
             work = study.sanitizer("glove", "santext+", 2.0, share=share, rate=rate)
             key = {"what": "figure3", "w": share, "p": rate}
@@ -274,25 +316,24 @@ def figure3(study: Study) -> None:
 
 
 def figure4(study: Study) -> None:
-    for space, epsilons in (("glove", GLOVE_EPSILONS), ("pieces", PIECE_EPSILONS)):
+    grids = {"glove": glove_grid(), "pieces": [("santext", e) for e in PIECE_EPSILONS]}
+    for space, grid in grids.items():
         same = study.sanitizer(space, "santext", 1e6)
         key = {"what": "figure4", "space": space}
         study.attack({**key, "mechanism": "none"}, None, study.attacker(), same)
-        for epsilon in epsilons:
-            for method in ("santext", "santext+", "fbdd") if space == "glove" else ("santext",):
-                if method == "fbdd" and epsilon > 3:
-                    continue
-                work = study.sanitizer(space, method, epsilon)
-                named = {**key, "mechanism": method, "epsilon": epsilon}
-                study.attack(named, work, study.attacker(), same)
+        for method, epsilon in grid:
+            named = {**key, "mechanism": method, "epsilon": epsilon}
+            study.attack(named, study.sanitizer(space, method, epsilon), study.attacker(), same)
 
 
 def pairs(study: Study) -> None:
     for task in ("stsb", "qnli"):
-        study.fine_tune({"what": "pairs", "task": task}, task, None, study.start())
-        for method in ("santext", "santext+"):
-            key = {"what": "pairs", "task": task, "mechanism": method, "epsilon": 3.0}
-            study.fine_tune(key, task, study.sanitizer("glove", method, 3.0), study.start())
+        key = {"what": "pairs", "task": task}
+        study.fine_tune({**key, "mechanism": "none"}, task, None, study.start())
+        for method, epsilon in (("santext", 3.0), ("santext", 5.0), ("santext+", 3.0)):
+            named = {**key, "mechanism": method, "epsilon": epsilon}
+            work = study.sanitizer("glove", method, epsilon)
+            study.fine_tune(named, task, work, study.start())
 
 
 def draw(study: Study) -> None:
@@ -302,7 +343,7 @@ def draw(study: Study) -> None:
 
     from tacit.reporting.plots import BLUE, GREY, INK, RULE, STYLE, VERMILION, save
 
-    rows = [json.loads(line) for line in study.results.read_text().splitlines()]
+    rows = study.rows()
     panels = [("table1", "accuracy", "Accuracy on sanitized SST-2 (learner, 2 x 128)"),
               ("figure4", "defence_rate", "Words that the attacker misses")]  # fmt: skip
     colours = {"santext": BLUE, "santext+": VERMILION, "fbdd": GREY}
@@ -328,17 +369,18 @@ def draw(study: Study) -> None:
                 axes.spines[side].set_visible(False)
             axes.tick_params(colors=GREY, labelsize=8.5)
         axes.legend(frameon=False, fontsize=9)
-        save(figure, study.out / "sanitizing.svg")
+        save(figure, DOCS / "figures" / "sanitizing.svg")
 
 
 def main() -> None:
     figures = {f.__name__: f for f in (table1, table3, figure3, figure4, pairs, draw)}
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    for name in ("data", "encoder", "out"):
+    for name in ("data", "encoder", "work"):
         parser.add_argument(name, type=Path)
     parser.add_argument("figure", choices=figures, nargs="+")
+    parser.add_argument("--results", type=Path, default=DOCS / "results" / "sanitizing.jsonl")
     given = parser.parse_args()
-    study = Study(given.data, given.encoder, given.out)
+    study = Study(given.data, given.encoder, given.work, given.results)
     for name in given.figure:
         figures[name](study)
 

@@ -5,8 +5,9 @@ from pathlib import Path
 
 from tacit.errors import TacitError
 from tacit.privacy.certificate import file_digest
+from tacit.privacy.documents import FILE
 from tacit.privacy.ledger import Books, read_ledger
-from tacit.privacy.local import FILE, LocalCertificate, issue_local, read_local, render_local
+from tacit.privacy.local import LocalCertificate, issue_local, read_local, render_local
 from tacit.verifying import Check
 
 _FOLLOWS = (

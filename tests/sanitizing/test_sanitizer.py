@@ -8,7 +8,14 @@ from scipy import stats
 
 from tacit.corpus import Corpus
 from tacit.errors import UsageError
-from tacit.sanitizing import Recipe, Sanitizer, choose_sensitive, open_embeddings, sanitize
+from tacit.sanitizing import (
+    Recipe,
+    Sanitizer,
+    choose_sensitive,
+    open_embeddings,
+    sanitize,
+    streaming,
+)
 from tacit.sanitizing.embeddings import Embedding
 from tacit.sanitizing.streaming import Passing
 from tacit.sanitizing.streams import Streams
@@ -130,6 +137,47 @@ def test_plain_words_stay_as_often_as_they_should() -> None:
     # A sensitive word becomes sensitive words only.
     out = work(["s"], [" ".join([sorted(hidden)[0]] * 500)])[0][0].split()
     assert set(out) <= hidden
+
+
+def test_draws_of_santext_plus_are_those_of_both_equations() -> None:
+    """Each word's outputs against its whole row by chi-square; a false alarm in a million runs.
+
+    The row is made here from the vectors: sensitive words are always drawn anew, plain words stay
+    with probability 1 - p, and whatever is drawn is sensitive.
+    """
+    embedding, epsilon, rate, times = little(), 1.5, 0.3, 10_000
+    sensitive = choose_sensitive(embedding, share=0.5)
+    work = Sanitizer(embedding, Recipe("santext+", epsilon, rate), sensitive, seed=6)
+    points = embedding.vectors.astype(np.float64)
+    apart = np.linalg.norm(points[:, None] - points[None], axis=2)
+    weights = np.exp(-0.5 * epsilon * apart) * sensitive.mask
+    rows = weights / weights.sum(1, keepdims=True)
+    plain = np.flatnonzero(~sensitive.mask)
+    rows[plain] *= rate
+    rows[plain, plain] += 1 - rate
+    for x, word in enumerate(WORDS):
+        out = work([word], [" ".join([word] * times)])[0][0].split()
+        counts = np.array([out.count(other) for other in WORDS])
+        can = rows[x] > 0
+        assert counts[~can].sum() == 0
+        assert stats.chisquare(counts[can], rows[x][can] * times).pvalue > 1e-6 / len(WORDS)
+
+
+@pytest.mark.parametrize("seed", [None, 1])
+@pytest.mark.parametrize(("method", "epsilon"), METHODS)
+def test_no_two_texts_of_a_corpus_share_chance(
+    method: str, epsilon: float | None, seed: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Equal texts come out differently: as text and pair, in one window and in another."""
+    monkeypatch.setattr(streaming, "windows", lambda batches: batches)
+    same = " ".join(WORDS * 20)
+    corpus = Corpus.from_records([{"id": str(n), "text": same, "pair": same} for n in range(6)])
+    batches = corpus.table.combine_chunks().to_batches(max_chunksize=2)
+    passing = Passing(made(method, epsilon, seed=seed))
+    full = (streaming._full(batch) for batch in batches)
+    found = [b.column(c).to_pylist() for b in passing(full) for c in ("text", "pair")]
+    assert len(found) == 6
+    assert len({text for texts in found for text in texts}) == 12
 
 
 def test_fbdd_at_a_huge_epsilon_is_the_identity() -> None:

@@ -350,15 +350,14 @@ def _write(
 
 
 def _print_reach(certificate: Any) -> None:
-    table = simple_table("a word and", "distance", "epsilon, one word", "epsilon, ten such words")
+    from tacit.privacy.local import a_word, shown
+
+    table = simple_table(
+        f"{a_word(certificate)} and", "distance", "epsilon, one word", "epsilon, ten such words"
+    )
     for name, reach in certificate.reach.items():
-        ten = reach.texts["10"]
-        table.add_row(
-            name,
-            f"{reach.distance['median']:.3g}",
-            f"{reach.epsilon['median']:.3g}",
-            f"{ten:.3g}" if isinstance(ten, float) else ten,
-        )
+        median = f"{reach.distance['median']:.3g}"
+        table.add_row(name, median, shown(reach.epsilon["median"]), shown(reach.texts["10"]))
     out.print(table)
 
 

@@ -16,33 +16,33 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, Literal
-
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from typing import Any, Literal
 
 from tacit.errors import DataError
 from tacit.files import whole_file
 from tacit.privacy.accounting import Price, adversary_gain, price
+from tacit.privacy.documents import (
+    Document,
+    Frozen,
+    Infinite,
+    Randomness,
+    finite,
+    read_document,
+    section,
+    stated,
+)
 from tacit.privacy.events import Unit
 from tacit.privacy.ledger import Books
 from tacit.privacy.published.claims import PublishedPrice
 from tacit.privacy.wording import STANDINGS, assumptions, claimed, guarantee, not_covered
 
 Standing = Literal["proved", "published", "heuristic", "broken"]
-Randomness = Literal["system", "fixed seed"]
-Infinite = Annotated[float | Literal["infinity"], Field(description="a number, or infinity")]
-
-
 NOT_FOR_RELEASE = (
     "Nothing is promised: the randomness came from a fixed seed, so the noise can be subtracted."
 )
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class Cost(_Frozen):
+class Cost(Frozen):
     """Epsilon for one unit, and how sure it is."""
 
     epsilon: Infinite
@@ -54,7 +54,7 @@ class Cost(_Frozen):
     """What an adversary is left with, at each false positive rate."""
 
 
-class Provenance(_Frozen):
+class Provenance(Frozen):
     """Which code made this, from which settings and data, with which randomness."""
 
     tacit: str
@@ -65,7 +65,7 @@ class Provenance(_Frozen):
     created: str
 
 
-class Certificate(_Frozen):
+class Certificate(Document):
     """What is promised, computed from the ledger; see `docs/guarantees.md` for the arguments."""
 
     format: Literal[1] = 1
@@ -91,10 +91,6 @@ class Certificate(_Frozen):
     def epsilon(self) -> float:
         """Epsilon for what is protected."""
         return float(self.costs[self.protect].epsilon)
-
-    def to_json(self) -> str:
-        """The certificate as a JSON file."""
-        return json.dumps(self.model_dump(mode="json"), indent=2, ensure_ascii=False) + "\n"
 
 
 def issue(
@@ -164,24 +160,20 @@ def _claim(published: PublishedPrice | None) -> dict[str, Any] | None:
     if published is None:
         return None
     fields = published.as_dict()
-    fields["epsilon"] = {unit: _finite(value) for unit, value in fields["epsilon"].items()}
+    fields["epsilon"] = {unit: finite(value) for unit, value in fields["epsilon"].items()}
     return json.loads(json.dumps(fields))
 
 
 def _cost(found: Price, books: Books) -> Cost:
     gains = adversary_gain(books.releases(), found.unit, found.delta, fresh=True)
     return Cost(
-        epsilon=_finite(found.epsilon),
-        no_less_than=_finite(found.lower),
+        epsilon=finite(found.epsilon),
+        no_less_than=finite(found.lower),
         accountant=found.accountant,
         adjacency=found.adjacency,
-        opinions={name: _finite(value) for name, value in found.opinions},
+        opinions={name: finite(value) for name, value in found.opinions},
         true_positive_rate={f"{gain.fpr:g}": gain.tpr for gain in gains},
     )
-
-
-def _finite(value: float) -> float | Literal["infinity"]:
-    return value if math.isfinite(value) else "infinity"
 
 
 def commitment(digest: str, salt: bytes) -> str:
@@ -234,42 +226,7 @@ def write_certificate(certificate: Certificate, folder: Path) -> None:
 
 def read_certificate(path: Path) -> Certificate:
     """The certificate of a file; anything unknown in it is refused."""
-    try:
-        content = path.read_bytes()
-        fields = json.loads(content, object_pairs_hook=_no_repeats)
-        _need_plain_text(fields)
-        return Certificate.model_validate_json(content, strict=True)
-    except FileNotFoundError:
-        raise DataError(f"{path} is not there; a run writes its certificate.json.") from None
-    except ValidationError as error:
-        place = ".".join(str(part) for part in error.errors()[0]["loc"]) or "the file"
-        raise DataError(f"{path} is not a certificate that this version knows: {place}.") from None
-    except (OSError, ValueError, RecursionError):
-        raise DataError(
-            f"{path} is not a certificate: it is no JSON file, says a thing twice, or holds "
-            "control characters."
-        ) from None
-
-
-def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    # Two values under one name would say one thing to us and another to a reader.
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        raise ValueError
-    return fields
-
-
-def _need_plain_text(value: Any) -> None:
-    """Refuse line breaks and the like, with which one field could pose as another on paper."""
-    if isinstance(value, str) and not value.isprintable():
-        raise ValueError
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            _need_plain_text(key)
-            _need_plain_text(inner)
-    elif isinstance(value, list):
-        for inner in value:
-            _need_plain_text(inner)
+    return read_document(path, Certificate)
 
 
 def render(certificate: Certificate) -> str:
@@ -287,7 +244,6 @@ def render(certificate: Certificate) -> str:
         else []
     )  # fmt: skip
     beside = _published_lines(c.published) if c.published else []
-    context = [f"- {name}: {_text(value)}" for name, value in c.context.items()] or ["- nothing"]
     lines = [
         "# Privacy certificate",
         "",
@@ -302,20 +258,13 @@ def render(certificate: Certificate) -> str:
         *rows,
         "",
         *beside,
-        "## What is assumed",
-        "",
-        *[f"- {line}" for line in c.assumptions],
-        "",
-        "## What is not covered",
-        "",
-        *[f"- {line}" for line in c.not_covered],
-        "",
-        "## Context",
-        "",
-        "Stated by whoever made this certificate; the ledger cannot show it.",
-        "",
-        *context,
-        "",
+        *section("What is assumed", points=list(c.assumptions)),
+        *section("What is not covered", points=list(c.not_covered)),
+        *section(
+            "Context",
+            "Stated by whoever made this certificate; the ledger cannot show it.",
+            points=stated(c.context) or ["nothing"],
+        ),
         "## How to check this",
         "",
         "`tacit verify FOLDER` recomputes every figure from the ledger and the plan, without the "
@@ -352,7 +301,3 @@ def _shown(value: float | str) -> str:
 
 def _gains(cost: Cost) -> str:
     return " / ".join(f"{rate:.1%}" for rate in cost.true_positive_rate.values())
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

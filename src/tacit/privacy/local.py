@@ -19,17 +19,24 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
-from tacit.errors import DataError, PrivacyRefused
+from tacit.errors import PrivacyRefused
+from tacit.privacy.documents import (
+    Document,
+    Frozen,
+    Infinite,
+    Randomness,
+    finite,
+    read_document,
+    section,
+    stated,
+)
 from tacit.privacy.events import AnyEvent, NotPrivate, Public, SanitizedText
 from tacit.privacy.ledger import Books
+from tacit.privacy.wording import up
 
 Notion = Literal["metric-LDP", "utility-optimized metric-LDP", "none"]
-Infinite = Annotated[float | Literal["infinity"], Field(description="a number, or infinity")]
-FILE = "certificate.json"
 QUANTILES = ("10 %", "median", "90 %")
 LENGTHS = (1, 10, 50)
 """For texts of how many words the bound is shown."""
@@ -39,11 +46,7 @@ NOT_FOR_RELEASE = (
 )
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class Reach(_Frozen):
+class Reach(Frozen):
     """How far one kind of pair of words is apart, and what that means for a word and for a text.
 
     Keys of `distance` and `epsilon` are quantiles over the vocabulary; those of `texts` are
@@ -55,7 +58,7 @@ class Reach(_Frozen):
     texts: dict[str, Infinite]
 
 
-class LocalCertificate(_Frozen):
+class LocalCertificate(Document):
     """What a sanitized corpus promises, computed from its ledger and from public distances."""
 
     format: Literal["local-1"] = "local-1"
@@ -73,13 +76,9 @@ class LocalCertificate(_Frozen):
     ledger_entries: int
     files: dict[str, str]
     data: str
-    randomness: Literal["system", "fixed seed"]
+    randomness: Randomness
     tacit: str
     created: str
-
-    def to_json(self) -> str:
-        """The certificate as a JSON file."""
-        return json.dumps(self.model_dump(mode="json"), indent=2, ensure_ascii=False) + "\n"
 
 
 def epsilon_0(event: SanitizedText) -> float:
@@ -97,7 +96,7 @@ def issue_local(
     public: Mapping[str, Any],
     files: Mapping[str, str],
     data: str,
-    randomness: Literal["system", "fixed seed"],
+    randomness: Randomness,
 ) -> LocalCertificate:
     """The certificate of a sanitized corpus.
 
@@ -106,24 +105,11 @@ def issue_local(
     """
     event, others = _sanitizing(books)
     leaks = [e.what for e in others if isinstance(e, NotPrivate)]
-    if event is None:
-        return _nothing(books, leaks, public, files, data, randomness)
-    rate = event.epsilon_per_distance
-    extra = epsilon_0(event)
-    fixed = randomness == "fixed seed"
-    sentence = _sentence(event)
-    if fixed:
-        sentence = f"{NOT_FOR_RELEASE} With unpredictable randomness it would be: {sentence}"
     return LocalCertificate(
-        standing="heuristic" if fixed else "proved",
-        notion=_notion(event),
-        mechanism=event.mechanism,
-        sentence=sentence,
-        epsilon_per_distance=rate,
-        epsilon_0=_finite(extra),
-        reach={name: _reach(found, rate) for name, found in distances.items()},
-        assumptions=tuple(_assumptions(event, others)),
-        not_covered=tuple(_not_covered(event, leaks)),
+        **(_nothing(leaks) if event is None else _promise(event, others, leaks, randomness)),
+        reach={}
+        if event is None
+        else {name: _reach(found, event) for name, found in distances.items()},
         public=json.loads(json.dumps(dict(public))),
         ledger_digest=books.digest,
         ledger_entries=len(books.entries),
@@ -133,6 +119,41 @@ def issue_local(
         tacit=version("tacit"),
         created=datetime.now(UTC).strftime("%Y-%m-%d"),
     )
+
+
+def _promise(
+    event: SanitizedText, others: list[AnyEvent], leaks: list[str], randomness: Randomness
+) -> dict[str, Any]:
+    """What is to be said of text whose words were drawn anew."""
+    fixed = randomness == "fixed seed"
+    sentence = _sentence(event)
+    if fixed:
+        sentence = f"{NOT_FOR_RELEASE} With unpredictable randomness it would be: {sentence}"
+    return {
+        "standing": "heuristic" if fixed else "proved",
+        "notion": _notion(event),
+        "mechanism": event.mechanism,
+        "sentence": sentence,
+        "epsilon_per_distance": event.epsilon_per_distance,
+        "epsilon_0": finite(epsilon_0(event)),
+        "assumptions": tuple(_assumptions(event, others)),
+        "not_covered": tuple(_not_covered(event, leaks)),
+    }
+
+
+def _nothing(leaks: list[str]) -> dict[str, Any]:
+    """What is to be said of text in which only mentions were replaced: that nothing is promised."""
+    return {
+        "standing": "heuristic",
+        "notion": "none",
+        "mechanism": "none",
+        "sentence": "Nothing is promised: mentions that were found were replaced, and whatever was "
+        "missed stands as it was.",
+        "epsilon_per_distance": "infinity",
+        "epsilon_0": "infinity",
+        "assumptions": (),
+        "not_covered": tuple(f"Released without protection: {leak}." for leak in leaks),
+    }
 
 
 def _sanitizing(books: Books) -> tuple[SanitizedText | None, list[AnyEvent]]:
@@ -149,43 +170,12 @@ def _sanitizing(books: Books) -> tuple[SanitizedText | None, list[AnyEvent]]:
     return found[0] if found else None, others
 
 
-def _nothing(
-    books: Books,
-    leaks: list[str],
-    public: Mapping[str, Any],
-    files: Mapping[str, str],
-    data: str,
-    randomness: Literal["system", "fixed seed"],
-) -> LocalCertificate:
-    """What is to be said of text in which only mentions were replaced: that nothing is promised."""
-    return LocalCertificate(
-        standing="heuristic",
-        notion="none",
-        mechanism="none",
-        sentence="Nothing is promised: mentions that were found were replaced, and whatever was "
-        "missed stands as it was.",
-        epsilon_per_distance="infinity",
-        epsilon_0="infinity",
-        reach={},
-        assumptions=(),
-        not_covered=tuple(f"Released without protection: {leak}." for leak in leaks),
-        public=json.loads(json.dumps(dict(public))),
-        ledger_digest=books.digest,
-        ledger_entries=len(books.entries),
-        files=dict(files),
-        data=data,
-        randomness=randomness,
-        tacit=version("tacit"),
-        created=datetime.now(UTC).strftime("%Y-%m-%d"),
-    )
-
-
-def _reach(distance: Mapping[str, float], rate: float) -> Reach:
-    median = distance["median"]
+def _reach(distance: Mapping[str, float], event: SanitizedText) -> Reach:
+    rate = event.epsilon_per_distance
     return Reach(
         distance=dict(distance),
-        epsilon={name: _finite(rate * d) for name, d in distance.items()},
-        texts={str(length): _finite(length * rate * median) for length in LENGTHS},
+        epsilon={name: finite(rate * d) for name, d in distance.items()},
+        texts={str(n): finite(n * rate * distance["median"]) for n in LENGTHS},
     )
 
 
@@ -199,13 +189,13 @@ def _sentence(event: SanitizedText) -> str:
             "Every known word was replaced by one drawn uniformly: the sanitized text depends on "
             "the original only through its number of words."
         )
-    rate = _shown(event.epsilon_per_distance)
+    rate = shown(event.epsilon_per_distance)
     if event.mechanism == "santext+":
-        shown = _shown(_finite(epsilon_0(event)))
+        extra = shown(finite(epsilon_0(event)))
         return (
             "For any two words at distance d, any sensitive output word is at most "
             f"exp({rate} d) times likelier from the one than from the other; if one of the two is "
-            f"sensitive and the other plain, exp({rate} d + {shown}) times. A plain output word "
+            f"sensitive and the other plain, exp({rate} d + {extra}) times. A plain output word "
             "stands for itself. For texts the exponents add up over the words that differ."
         )
     return (
@@ -262,8 +252,9 @@ def _not_covered(event: SanitizedText, leaks: list[str]) -> Iterator[str]:
         yield f"An uncovered leak: {leak}."
 
 
-def _finite(value: float) -> float | Literal["infinity"]:
-    return value if math.isfinite(value) else "infinity"
+def a_word(certificate: LocalCertificate) -> str:
+    """Of which words the table speaks: with sensitive words, of these."""
+    return "a word" if certificate.notion == "metric-LDP" else "a sensitive word"
 
 
 def is_local(path: Path) -> bool:
@@ -276,26 +267,7 @@ def is_local(path: Path) -> bool:
 
 def read_local(path: Path) -> LocalCertificate:
     """The certificate of a file; anything unknown in it is refused."""
-    try:
-        content = path.read_bytes()
-        json.loads(content, object_pairs_hook=_no_repeats)
-        return LocalCertificate.model_validate_json(content, strict=True)
-    except ValidationError as error:
-        place = ".".join(str(part) for part in error.errors()[0]["loc"]) or "the file"
-        raise DataError(f"{path} is not a certificate that this version knows: {place}.") from None
-    except (OSError, ValueError, RecursionError):
-        raise DataError(
-            f"{path} is not a certificate: no JSON file, or it says a thing twice."
-        ) from None
-
-
-def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields = dict(pairs)
-    if len(fields) < len(pairs) or not all(key.isprintable() for key in fields):
-        raise ValueError
-    if any(isinstance(value, str) and not value.isprintable() for value in fields.values()):
-        raise ValueError
-    return fields
+    return read_document(path, LocalCertificate)
 
 
 def render_local(c: LocalCertificate) -> str:
@@ -307,13 +279,9 @@ def render_local(c: LocalCertificate) -> str:
     )
     rows = [
         f"| {name} | {' / '.join(f'{reach.distance[q]:.3g}' for q in QUANTILES)} "
-        f"| {' / '.join(_shown(reach.epsilon[q]) for q in QUANTILES)} "
-        f"| {' / '.join(_shown(reach.texts[str(n)]) for n in LENGTHS)} |"
+        f"| {' / '.join(shown(reach.epsilon[q]) for q in QUANTILES)} "
+        f"| {' / '.join(shown(reach.texts[str(n)]) for n in LENGTHS)} |"
         for name, reach in c.reach.items()
-    ]
-    public = [
-        f"- {name}: {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"
-        for name, value in c.public.items()
     ]
     lines = [
         "# Privacy certificate of a sanitized corpus",
@@ -322,30 +290,23 @@ def render_local(c: LocalCertificate) -> str:
         c.sentence,
         "",
         f"Notion: **{c.notion}** by `{c.mechanism}`; standing: **{c.standing}**.",
-        f"Epsilon per distance: **{_shown(c.epsilon_per_distance)}**; "
-        f"epsilon_0: **{_shown(c.epsilon_0)}**.",
+        f"Epsilon per distance: **{shown(c.epsilon_per_distance)}**; "
+        f"epsilon_0: **{shown(c.epsilon_0)}**.",
         "",
         "What that means, by how far two words are apart (10 % / median / 90 % of the vocabulary):",
         "",
-        "| a word and | distance | epsilon for one word | epsilon for a text of "
+        f"| {a_word(c)} and | distance | epsilon for one word | epsilon for a text of "
         f"{', '.join(str(n) for n in LENGTHS)} such words |",
         "|---|---|---|---|",
         *rows,
         "",
-        "## What is assumed",
-        "",
-        *[f"- {line}" for line in c.assumptions],
-        "",
-        "## What is not covered",
-        "",
-        *[f"- {line}" for line in c.not_covered],
-        "",
-        "## Public inputs",
-        "",
-        "Stated by whoever made this certificate; the ledger cannot show it.",
-        "",
-        *public,
-        "",
+        *section("What is assumed", points=list(c.assumptions)),
+        *section("What is not covered", points=list(c.not_covered)),
+        *section(
+            "Public inputs",
+            "Stated by whoever made this certificate; the ledger cannot show it.",
+            points=stated(c.public),
+        ),
         "## How to check this",
         "",
         "`tacit verify FOLDER` recomputes every figure from the ledger and from the distances "
@@ -360,13 +321,6 @@ def render_local(c: LocalCertificate) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _shown(value: float | str) -> str:
-    """Four digits, rounded up: what is printed must not promise more than what holds.
-
-    >>> _shown(1.20397), _shown(2.0), _shown(0.0), _shown("infinity")
-    ('1.204', '2', '0', 'infinity')
-    """
-    if not isinstance(value, float) or value <= 0:
-        return "0" if value == 0 else str(value)
-    unit = 10.0 ** (math.floor(math.log10(value)) - 3)
-    return f"{math.ceil(value / unit - 1e-9) * unit:.4g}"
+def shown(value: float | str) -> str:
+    """A figure in four digits, rounded up, or infinity."""
+    return value if isinstance(value, str) else up(value)

@@ -77,7 +77,7 @@ def guarantee(
     if by_degree is not None and adjacency == "zero-out":
         apart = _BY_DEGREE[unit].format(by_degree)
     return (
-        f"The released model is ({_up(epsilon)}, {delta:.4g})-indistinguishable from the one "
+        f"The released model is ({up(epsilon)}, {delta:.4g})-indistinguishable from the one "
         f"obtained {apart}."
     )
 
@@ -91,10 +91,10 @@ def claimed(source: str, epsilon: float, delta: float, proved: str) -> str:
     )
 
 
-def _up(epsilon: float) -> str:
+def up(epsilon: float) -> str:
     """Epsilon in four digits, rounded up: what is printed must not promise more.
 
-    >>> _up(1.17001), _up(12.5), _up(3.0)
+    >>> up(1.17001), up(12.5), up(3.0)
     ('1.171', '12.5', '3')
     """
     if epsilon <= 0:

@@ -9,9 +9,10 @@ import numpy as np
 
 from tacit.files import whole_file
 from tacit.privacy.certificate import commitment, file_digest, own_salt
+from tacit.privacy.documents import FILE
 from tacit.privacy.events import AnyEvent, NotPrivate, SanitizedText
 from tacit.privacy.ledger import Ledger, read_ledger
-from tacit.privacy.local import FILE, LocalCertificate, issue_local, render_local
+from tacit.privacy.local import LocalCertificate, issue_local, render_local
 from tacit.sanitizing.operators import Replacer
 from tacit.sanitizing.sanitizer import Sanitizer
 
@@ -22,24 +23,25 @@ _PROBES = 1000
 def distances(sanitizer: Sanitizer, probes: int = _PROBES) -> dict[str, dict[str, float]]:
     """How far words are from their neighbours, over words of the vocabulary drawn by a fixed rule.
 
-    Only the public embedding is looked at. Neighbours are other output words.
+    Only the public embedding is looked at. With sensitive words it is about these, among
+    themselves: between a sensitive and a plain word epsilon_0 would have to be added.
     """
     space = sanitizer.space
-    rng = np.random.default_rng(20_210_801)
-    words = np.arange(space.size)
-    if space.size > probes:
-        words = np.sort(rng.choice(space.size, probes, replace=False))
-    kinds = {_ordinal(n): n for n in NEIGHBOURS if n < space.width}
-    found: dict[str, list[np.ndarray]] = {name: [] for name in (*kinds, "any other word")}
+    words = space.outputs
+    if len(words) > probes:
+        rng = np.random.default_rng(20_210_801)
+        words = np.sort(rng.choice(words, probes, replace=False))
+    what = "" if sanitizer.sensitive is None else "sensitive "
+    kinds = {_ordinal(n, what): n for n in NEIGHBOURS if n < space.width}
+    others = f"any other {what}word"
+    found: dict[str, list[np.ndarray]] = {name: [] for name in (*kinds, others)}
     for block in space.blocks(words):
         rows = space.distances(block)
-        # The word itself is no neighbour: it stands first where it is an output word.
-        own = np.isin(block, space.outputs)
-        places = sorted({n - 1 for n in kinds.values()} | set(kinds.values()))
-        part = np.partition(rows, places, axis=1)
+        # The word itself is no neighbour: it stands first.
+        part = np.partition(rows, sorted(kinds.values()), axis=1)
         for name, n in kinds.items():
-            found[name].append(np.where(own, part[:, n], part[:, n - 1]))
-        found["any other word"].append(rows[:, :: max(1, space.width // 100)].ravel())
+            found[name].append(part[:, n])
+        found[others].append(rows[:, :: max(1, space.width // 100)].ravel())
     return {
         name: dict(
             zip(
@@ -52,8 +54,8 @@ def distances(sanitizer: Sanitizer, probes: int = _PROBES) -> dict[str, dict[str
     }
 
 
-def _ordinal(n: int) -> str:
-    return f"its {n}{'st' if n == 1 else 'th'} neighbour"
+def _ordinal(n: int, what: str) -> str:
+    return f"its {n}{'st' if n == 1 else 'th'} {what}neighbour"
 
 
 def event_of(work: Sanitizer | Replacer) -> AnyEvent:

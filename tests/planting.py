@@ -1,0 +1,34 @@
+"""Plant bugs in a copy of the package, and see whether the named tests notice."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import tacit
+
+HERE = Path(__file__).resolve().parent
+Change = tuple[str, str, str, str]
+"""The file, what stands there, what a bug would make of it, the test that must notice."""
+
+
+def planted(changes: Mapping[str, Change], folder: Path) -> dict[str, int | str]:
+    """How the test of each change ended on a copy with that change (1: it was noticed)."""
+    source = folder / "src"
+    own = Path(tacit.__file__).parent
+    shutil.copytree(own, source / "tacit", ignore=shutil.ignore_patterns("__pycache__"))
+    names = ("file", "old", "new", "test")
+    given = [
+        {"name": name, **dict(zip(names, change, strict=True))} for name, change in changes.items()
+    ]
+    done = subprocess.run(
+        [sys.executable, str(HERE / "training" / "mutating.py"), str(HERE), str(source)],
+        input=json.dumps(given), capture_output=True, text=True, check=False,
+        env=os.environ | {"OMP_NUM_THREADS": "1"}, cwd=folder,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    found: dict[str, int | str] = json.loads(done.stdout)
+    return found
