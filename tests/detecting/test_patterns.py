@@ -148,6 +148,8 @@ CASES = {
     ],
     "id": [
         ("PII/ID", "account number is <<998-1234>>, passport <<X1234567>>"),
+        ("PII/ID", "My ID is <<341752>>, and my PIN: <<8841>>"),
+        ("PII/ID", "see medical record no. <<55512>>"),
         ("PII/ID", "Policy #<<A-99812>>"),
         ("PII/ID", "the account of 2024, in this case 12, customer care"),
     ],

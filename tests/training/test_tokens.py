@@ -190,3 +190,14 @@ def test_frequencies_need_an_output_bias() -> None:
     )
     with pytest.raises(UsageError, match="with a bias; gpt2 has none"):
         networks.begin_with_frequencies(model, np.full(len(tokenizer), 1 / len(tokenizer)))
+
+
+def test_numbers_can_be_spelled() -> None:
+    text = "My ID is 341752, it's 3.5 km"
+    corpus = _corpus(text=[text] * 3)
+    for digits, cut in {
+        False: ["my", "id", "is", "341752", ",", "it's", "3.5", "km"],
+        True: [*["my", "id", "is", "3", "4", "1", "7", "5", "2", ",", "it's", "3", ".", "5", "km"]],
+    }.items():
+        tokenizer, _ = tokens.word_vocabulary(corpus, size=40, punctuation=True, digits=digits)
+        assert tokenizer.tokenize(text) == cut

@@ -141,7 +141,8 @@ _SAID = r"""[ ]{0,2}(?:\#[ ]?)?(?:[ ]{0,2}(?:numbers?|num|nos?|nr|id|code|ref(?:
     (?:[ ]{0,2}(?:is|was))?[ ]{0,2}[:=]?[ ]{0,2}"""
 _NAMED_IDS = words_of(
     "account acct member membership customer client policy passport license licence employee "
-    "patient medical[ ]record mrn case ticket reference confirmation loyalty booking claim"
+    "patient medical-record mrn case ticket reference confirmation loyalty booking claim "
+    "my-id your-id user-id personal-id id-card pin"
 )
 
 _PHONE_WORDS = words_of(
@@ -775,11 +776,11 @@ RULES: tuple[Rule, ...] = (
         "id",
         "number of a person, named",
         "PII/ID",
-        _re(rf"\b(?:{'|'.join(_NAMED_IDS)})\b{_SAID}{_REF}"),
+        _re(rf"\b(?:{'|'.join(_NAMED_IDS).replace('-', '[ ]')})\b{_SAID}{_REF}"),
         0.6,
         check=all_or_none(is_reference),
         digits=3,
-        needs=tuple(word.replace("[ ]", " ") for word in _NAMED_IDS),
+        needs=tuple(word.replace("-", " ") for word in _NAMED_IDS),
     ),
     Rule(
         "day",

@@ -74,6 +74,7 @@ def _tokenizer(run: Run, part: Corpus) -> tuple[PreTrainedTokenizerBase, list[st
             size=size,
             min_count=given.min_count,
             punctuation=given.punctuation,
+            digits=given.digits,
         )
         return tokenizer, [str(leak)] if public is None else []
     texts = public.column("text").to_pylist() if public is not None else None

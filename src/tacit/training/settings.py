@@ -87,6 +87,7 @@ class TokenizerSettings(_Part):
     ] = None
     min_count: Annotated[int | None, Field(ge=1)] = None
     punctuation: Annotated[bool, Field(description="Words: keep marks that stand alone.")] = False
+    digits: Annotated[bool, Field(description="Words: spell numbers, digit by digit.")] = False
 
 
 class OptimizerSettings(_Part):

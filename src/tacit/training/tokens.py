@@ -37,7 +37,8 @@ PUBLIC_SEED = 20_030_531
 
 # A word runs from its first letter or digit to its last: "it's" and "3.5" stay whole.
 _WORD = r"\w+(?:[^\w\s]+\w+)*"
-_WORD_OR_MARK = _WORD + r"|[^\w\s]"
+_WORD_OR_DIGIT = r"[^\W\d]+(?:[^\w\s]+[^\W\d]+)*|\d"
+_MARK = r"|[^\w\s]"
 
 
 def public_texts() -> Iterator[str]:
@@ -96,18 +97,21 @@ def word_vocabulary(
     min_count: int | None = None,
     lower: bool = True,
     punctuation: bool = False,
+    digits: bool = False,
 ) -> tuple[PreTrainedTokenizerFast, Leak]:
     """The papers' vocabulary of whole words, and what it leaks: it is counted from the corpus.
 
     Kept are the `size` most frequent words (ties in alphabetical order), or those seen at least
     `min_count` times (3 unless told), in the train split where there is one. Other words become
-    `<unk>`; without `punctuation`, marks that stand alone go.
+    `<unk>`; without `punctuation`, marks that stand alone go. With `digits`, numbers are spelled:
+    a digit is a word, so that a model can learn numbers, and give them away.
 
     Source: Lai et al. 2022, appendix on data. Guarantee: none; put the leak into the certificate.
     """
     _check_rule(size, min_count)
     lowered = normalizers.Lowercase() if lower else None
-    pattern = Regex(_WORD_OR_MARK if punctuation else _WORD)
+    word = _WORD_OR_DIGIT if digits else _WORD
+    pattern = Regex(word + _MARK if punctuation else word)
     cut = pre_tokenizers.Split(pattern, behavior="removed", invert=True)
     rows = corpus.only("train") if "train" in corpus.splits() else corpus
     counts, alone = _count(rows, cut, lower)
