@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import click
+import numpy as np
 import pytest
 import typer
 from typer.core import TyperGroup
@@ -117,9 +118,14 @@ def test_five_minutes_with_your_own_data(
     # More people than the few that the tour needs: a fifth of them takes part in a step.
     others = "".join(f"p{n},Shall we meet at {n} today?,inbox\n" for n in range(30))
     Path("mail.csv").write_text(MAIL + others)
+    # Stand-ins of the same form as the sentences and the vectors that it names.
+    Path("sst2").mkdir()
+    Path("sst2/train.tsv").write_text("sentence\tlabel\na fine , quiet film \t1\nno wit \t0\n")
+    words = np.array(["a", "fine", ",", "quiet", "film", "no", "wit"])
+    np.savez("glove_100d_top40k.npz", words=words, vectors=np.eye(7, 100, dtype=np.float16))
     for line in commands(ROOT / "README.md"):
         assert run(shlex.split(line)) == 0, (line, capsys.readouterr().err)
-    for name in ("mail.parquet", "mentions.html", "degrees.png", "owners.json"):
+    for name in ("mail.parquet", "mentions.html", "degrees.png", "owners.json", "profile.png"):
         assert Path(name).stat().st_size
     shown = " ".join(capsys.readouterr().out.split())
     assert "bob@example.org" in shown  # the entity that two users share

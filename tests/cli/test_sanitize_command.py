@@ -228,6 +228,24 @@ BAD = [
     ("sanitize c.jsonl --epsilon-per-distance 1 --embeddings nan.npz -o out.jsonl", 3, "NaN"),
     ("sanitize c.jsonl --epsilon-per-distance 1 --embeddings no.npz -o out.jsonl", 3, "no.npz"),
     ("sanitize c.jsonl --epsilon-per-distance 1 --vocabulary twice.txt -o out.jsonl", 3, "lines 1"),
+    ("sanitize c.jsonl --epsilon-per-distance 1 --embeddings ragged.txt -o out.jsonl", 3, "line 2"),
+    ("sanitize c.jsonl --epsilon-per-distance 1 --embeddings ragged.npz -o out.jsonl", 3, "each"),
+    ("sanitize c.jsonl --epsilon-per-distance 1 --embeddings empty.npz -o out.jsonl", 3, "0 words"),
+    ("sanitize c.jsonl --epsilon-per-distance 1 --vocabulary empty.txt -o out.jsonl", 3, "no word"),
+    ("sanitize c.jsonl --epsilon-per-distance 1 --vocabulary odd.txt -o out.jsonl", 3, "least two"),
+    (
+        "sanitize c.jsonl --method santext+ --epsilon-per-distance 1 --sensitive-words twice.txt "
+        "-o out.jsonl",
+        3,
+        "lines 1 and 2",
+    ),
+    (
+        "sanitize c.jsonl --method santext+ --epsilon-per-distance 1 --sensitive-in c.jsonl "
+        "-o out.jsonl",
+        4,
+        "private corpus itself",
+    ),
+    ("sanitize c.jsonl --epsilon-per-distance 1 --vocabulary c.jsonl -o out.jsonl", 4, "private"),
     ("sanitize broken.jsonl --epsilon-per-distance 1 -o out.jsonl", 3, "line 4"),
     ("sanitize nothing.jsonl --epsilon-per-distance 1 -o out.jsonl", 3, "not there"),
     ("sanitize empty.jsonl --epsilon-per-distance 1 -o out.jsonl", 3, "empty"),
@@ -244,6 +262,11 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(
         folder / "nan.npz", words=np.array(["a", "b"]), vectors=np.array([[0, np.nan], [1, 2]])
     )
     (folder / "twice.txt").write_text("order\norder\n")
+    np.savez(folder / "ragged.npz", words=np.array(["a", "b"]), vectors=np.ones((3, 2)))
+    np.savez(folder / "empty.npz", words=np.array([], dtype="U1"), vectors=np.ones((0, 2)))
+    (folder / "ragged.txt").write_text("a 1 2 3\nb 1 2\n")
+    (folder / "empty.txt").write_text("# nothing\n")
+    (folder / "odd.txt").write_text("order\nzzzzz\n")
     (folder / "broken.jsonl").write_text((folder / "c.jsonl").read_text() + f"{{{SECRET}\n")
     (folder / "empty.jsonl").write_text("\n")
     (folder / "there.jsonl").write_text("precious\n")

@@ -106,6 +106,26 @@ def test_every_case_of_the_utility_optimized_promise(
         assert set(np.flatnonzero(whole[:, y])) <= {y}
 
 
+def test_random_triples_of_a_large_sensitive_vocabulary() -> None:
+    """The same promise where nine tenths of 20,000 words are sensitive: x and x' of either side."""
+    rng = np.random.default_rng(14)
+    vectors = (0.6 * rng.standard_normal((20_000, 50))).astype(np.float32)
+    sensitive = rng.random(20_000) < 0.9
+    space = Space(vectors, np.flatnonzero(sensitive))
+    sides = (np.flatnonzero(sensitive), np.flatnonzero(~sensitive))
+    words = np.concatenate([rng.choice(side, 30) for side in sides])
+    points = vectors[words].astype(np.float64)
+    d = np.linalg.norm(points[:, None] - points[None], axis=2)
+    mixed = sensitive[words][:, None] != sensitive[words][None]
+    for epsilon, rate in ((0.5, 0.9), (2.0, 0.3), (12.0, 0.01)):
+        rows = space.probabilities(words, epsilon)
+        rows[~sensitive[words]] *= rate
+        logs, extra = np.log(rows), math.log(1 / rate)
+        for x in range(len(words)):
+            lost = (logs[x] - logs).max(1)
+            assert (lost <= epsilon * d[x] + extra * mixed[x] + SLACK * 1e3).all()
+
+
 def test_epsilon_zero_is_uniform() -> None:
     _, space = space_of(3, 40, 5)
     np.testing.assert_allclose(rows_of(space, 0.0), 1 / 40, rtol=1e-12)

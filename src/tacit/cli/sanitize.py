@@ -20,7 +20,7 @@ from tacit.cli.common import (
     say,
     simple_table,
 )
-from tacit.errors import UsageError
+from tacit.errors import PrivacyRefused, UsageError
 from tacit.files import refuse_overwrite
 
 METHODS_HELP = (
@@ -133,6 +133,8 @@ def sanitize(
     dropped = _dropped(drop)
     if to is not None:
         _new_file(to, overwrite)
+    _need_public(corpus["source"], vocabulary=vocabulary, frequencies=frequencies,
+                 sensitive_words=sensitive_words, sensitive_in=sensitive_in)  # fmt: skip
     if method in OPERATORS:
         if profile or epsilon_per_distance is not None:
             raise UsageError(f"method={method} has no epsilon: it promises nothing.")
@@ -157,6 +159,17 @@ def sanitize(
         raise UsageError("Several epsilons go with --profile; give one to write a corpus.")
     work = make(epsilons[0] if epsilons else None)
     _write(corpus, to, work, dropped, leaks, {}, overwrite, as_json)
+
+
+def _need_public(source: str, **inputs: Path | None) -> None:
+    """Refuse the private corpus where a public file is asked for: the certificate calls it so."""
+    for name, path in inputs.items():
+        if path is not None and path.exists() and Path(source).exists() and path.samefile(source):
+            raise PrivacyRefused(
+                f"--{name.replace('_', '-')} {path} is the private corpus itself; give a public "
+                "file. (Only the vocabulary may come from the corpus: --vocabulary-from-corpus, "
+                "which the certificate records as a leak.)"
+            )
 
 
 def _numbers(text: str | None) -> list[float]:

@@ -7,7 +7,7 @@ recipes, sanitizer          a method with its parameters; texts in, texts out
 operators                   redact, mask, pseudonym
 streaming, certifying       files in and out, a ledger and a certificate
 profiling                   numbers to choose epsilon by
-learning, inferring         training on sanitized text, and an attack on it
+queries                     one text, before a model sees it
 """
 
 import os

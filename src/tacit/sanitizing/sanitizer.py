@@ -177,20 +177,19 @@ class Sanitizer:
         epsilon = float(self.recipe.epsilon_per_distance or 0.0)
 
         def one(number: int) -> int:
-            for first, last in [(edges[number], edges[number + 1])]:
-                own = slice(int(starts[first]), int(starts[last]))
-                places = words[own]
-                points = vectors[np.maximum(places, 0)].astype(np.float64)
-                for record in range(first, last):
-                    part = slice(starts[record] - own.start, starts[record + 1] - own.start)
-                    if lengths[record]:
-                        rng = self.streams.generator("noise\0" + names[record])
-                        points[part] += noise(lengths[record], points.shape[1], epsilon, rng)
-                found = nearest(points)
-                known = places >= 0
-                chosen[own][known] = found[known]
-                if progress:
-                    progress(int(known.sum()))
+            first, last = edges[number], edges[number + 1]
+            own = slice(int(starts[first]), int(starts[last]))
+            places = words[own]
+            points = vectors[np.maximum(places, 0)].astype(np.float64)
+            for record in range(first, last):
+                part = slice(starts[record] - own.start, starts[record + 1] - own.start)
+                if lengths[record]:
+                    rng = self.streams.generator("noise\0" + names[record])
+                    points[part] += noise(lengths[record], points.shape[1], epsilon, rng)
+            known = places >= 0
+            chosen[own][known] = nearest(points)[known]
+            if progress:
+                progress(int(known.sum()))
             return number
 
         each(one, range(len(edges) - 1), self.workers)
