@@ -137,16 +137,17 @@ class Audit:
     def sentence(self) -> str:
         """The verdict in words."""
         sure = f"{self.evidence.confidence:.0%} confidence"
-        bound = f"epsilon for {self.unit} is at least {_down(self.lower)} ({sure})"
-        said = "nothing" if math.isinf(self.upper) else _shown(self.upper)
+        bound = f"epsilon for {self.unit} is at least {rounded_down(self.lower)} ({sure})"
+        said = "nothing" if math.isinf(self.upper) else rounded_up(self.upper)
         if self.claimed is not None:
-            said += f", a paper {_shown(self.claimed)}"
+            said += f", a paper {rounded_up(self.claimed)}"
         if self.verdict == "contradicted":
             return f"Contradicted: {bound}, and the certificate says {said}."
         if self.verdict == "consistent":
             return f"Consistent: {bound}, and the certificate says {said}."
         return (
-            f"Inconclusive: the bound is {_down(self.lower)} ({sure}), the certificate says {said}."
+            f"Inconclusive: the bound is {rounded_down(self.lower)} ({sure}), the certificate says "
+            f"{said}."
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -156,12 +157,13 @@ class Audit:
         return fields | {"lower": self.lower, "sentence": self.sentence}
 
 
-def _down(value: float) -> str:
+def rounded_down(value: float) -> str:
     """A lower bound is never rounded up."""
     return f"{math.floor(value * 100) / 100:.2f}"
 
 
-def _shown(value: float) -> str:
+def rounded_up(value: float) -> str:
+    """What is certified is never rounded down."""
     return f"{math.ceil(value * 100 - 1e-9) / 100:.2f}"
 
 

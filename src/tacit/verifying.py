@@ -7,6 +7,7 @@ from importlib.metadata import version
 from inspect import signature
 from pathlib import Path
 
+from tacit.auditing import read_audit, rounded_down, rounded_up
 from tacit.errors import TacitError
 from tacit.plan import Plan, read_plan
 from tacit.privacy.certificate import (
@@ -61,7 +62,36 @@ def verify(run: Path) -> list[Check]:
     except TacitError as error:
         checks.append(Check("epsilon", False, str(error)))
     checks += _file_checks(certificate, run)
+    checks += _audit_checks(certificate, run)
     return checks
+
+
+def _audit_checks(certificate: Certificate, run: Path) -> Iterator[Check]:
+    """Whether an audit that lies beside found more than is certified."""
+    path = run / "audit.json"
+    if not path.exists():
+        if certificate.standing == "broken":
+            yield Check("audit", False, f"broken: {_BROKEN}")
+        return
+    try:
+        audits = read_audit(path)
+    except TacitError as error:
+        yield Check("audit", False, str(error))
+        return
+    for audit in audits:
+        cost = next((c for unit, c in certificate.costs.items() if unit == audit.unit), None)
+        certified = [] if cost is None else [float(cost.epsilon)]
+        claims = certified + ([] if audit.claimed is None else [audit.claimed])
+        broken = [said for said in claims if audit.lower > said]
+        found = f"epsilon for {audit.unit} is at least {rounded_down(audit.lower)}"
+        if broken:
+            said = f"an audit found that {found}, and {rounded_up(min(broken))} is claimed"
+            yield Check("audit", False, f"broken: {said}; do not release this model")
+        else:
+            yield Check("audit", True, f"{found}, which contradicts nothing")
+
+
+_BROKEN = "an audit contradicted this certificate; do not release this model"
 
 
 def _try(checks: list[Check], what: str, make: Callable[[], object]) -> object:
@@ -178,9 +208,10 @@ def _recomputed(certificate: Certificate, books: Books, plan: Plan | None) -> It
         yield Check("no plan, no promise", none, "nothing is promised" if none else "no plan")
     for name in ("standing", "sentence", "assumptions", "not_covered"):
         fits = getattr(fresh, name) == getattr(certificate, name)
-        yield Check(
-            name.replace("_", " "), fits, "as recomputed" if fits else "differs from what holds"
-        )
+        detail = "as recomputed" if fits else "differs from what holds"
+        if name == "standing" and certificate.standing == "broken":
+            detail = f"broken: {_BROKEN}"
+        yield Check(name.replace("_", " "), fits, detail)
 
 
 def _claim(certificate: Certificate, books: Books) -> PublishedPrice | None:

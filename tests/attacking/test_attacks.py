@@ -14,7 +14,7 @@ from tacit.attacking.target import Target, open_target
 from tacit.corpus import Corpus
 from tacit.errors import DataError, UsageError
 
-ON_MODELS = [name for name in known() if name != "masks"]
+ON_MODELS = [name for name in known() if name != "masks"]  # which has tests of its own
 
 
 @pytest.mark.parametrize("name", known())
@@ -134,6 +134,8 @@ def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no trained model"):
         open_target(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
+    with pytest.raises(DataError, match="no weights"):
+        open_target(tmp_path)
     (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x04.")
     with pytest.raises(DataError, match="pickled weights are never loaded"):
         open_target(tmp_path)

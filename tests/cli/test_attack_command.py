@@ -1,6 +1,8 @@
 """`tacit canaries`, `tacit attack`, `tacit audit`, `tacit report`, as a person meets them."""
 
 import json
+import math
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ steps: 3
 batch: 8
 context: 32
 seed: 1
+keep_checkpoints: 1
 model: {{kind: lstm, config: {{hidden_size: 16, embedding_size: 16}}}}
 tokenizer: {{kind: bpe, size: 300}}
 """
@@ -90,17 +93,127 @@ BAD = {
     "one file for two": (["RUN", "RUN", "-o", "x.json"], 2, "several models"),
     "no reference": (["RUN", "--reference", "nowhere"], 3, "not a folder"),
     "no mentions in it": (["RUN", "--using", "extraction"], 3, "tacit|mentions"),
-}
+    "one file for a series": (["RUN", "--over-checkpoints", "-o", "x.json"], 2, "several models"),
+    "masks without text": (["RUN", "--using", "masks"], 2, "--sanitize METHOD"),
+    "no text to sanitize": (["RUN", "--sanitize", "random"], 2, "--corpus"),
+    "an epsilon for nothing": (["RUN", "--epsilon-per-distance", "3"], 2, "--sanitize"),
+    "masks of a model without": (
+        ["RUN", "--sanitize", "random", "--corpus", "CORPUS", "--using", "masks"], 3, "holds no",
+    ),
+    "no canaries": (["BARE", "--using", "exposure"], 3, "tacit canaries plant"),
+    "no canaries, secrets": (["BARE", "--using", "secrets"], 3, "tacit canaries plant"),
+    "no canaries, tab": (["BARE", "--using", "tab"], 3, "tacit canaries plant"),
+    "nothing kept": (["BARE", "--over-checkpoints"], 3, "keep_checkpoints"),
+    "not a model": (["EMPTY"], 3, "no trained model"),
+    "pickled": (["PICKLED", "--corpus", "CORPUS"], 3, "pickled weights are never loaded"),
+    "pickled reference": (["RUN", "--reference", "PICKLED"], 3, "pickled weights"),
+    "models of no run": (
+        ["MODEL", "--corpus", "CORPUS", "--using", "membership", "--over-checkpoints"], 2, "no run",
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def odd(attacked: Path) -> dict[str, str]:
+    """Folders that are not what an attack wants."""
+    from tacit.cli import run
+
+    texts = attacked / "texts.jsonl"
+    (attacked / "bare.yml").write_text(
+        RUN.format(corpus=texts).replace("keep_checkpoints: 1\n", "")
+    )
+    assert run(["train", str(attacked / "bare.yml"), "-o", str(attacked / "no-canaries")]) == 0
+    (attacked / "empty").mkdir()
+    for name in ("pickled", "model"):
+        folder = attacked / name
+        folder.mkdir()
+        for file in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+            (folder / file).write_bytes((attacked / "run" / file).read_bytes())
+    # Would end the process, if anybody loaded it.
+    (attacked / "pickled" / "pytorch_model.bin").write_bytes(b"cos\n_exit\n(I9\ntR.")
+    weights = (attacked / "run" / "model.safetensors").read_bytes()
+    (attacked / "model" / "model.safetensors").write_bytes(weights)
+    return {
+        "RUN": str(attacked / "run"),
+        "CORPUS": str(attacked / "planted.jsonl"),
+        "BARE": str(attacked / "no-canaries"),
+        "EMPTY": str(attacked / "empty"),
+        "PICKLED": str(attacked / "pickled"),
+        "MODEL": str(attacked / "model"),
+    }
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_input_gets_one_sentence(tacit: Tacit, attacked: Path, name: str) -> None:
+def test_bad_input_gets_one_sentence(tacit: Tacit, odd: dict[str, str], name: str) -> None:
     words, code, said = BAD[name]
-    known = {"RUN": str(attacked / "run"), "CORPUS": str(attacked / "planted.jsonl")}
-    done = tacit("attack", *[known.get(word, word) for word in words])
+    done = tacit("attack", *[odd.get(word, word) for word in words])
     assert done.code == code, done.err
     assert any(part in done.err for part in said.split("|"))
     assert "Traceback" not in done.err
+
+
+def test_pickled_weights_are_refused_everywhere(
+    tacit: Tacit, attacked: Path, odd: dict[str, str], tmp_path: Path
+) -> None:
+    start = RUN.format(corpus=attacked / "planted.jsonl").replace(
+        "{kind: lstm, config: {hidden_size: 16, embedding_size: 16}}",
+        f"{{kind: folder, folder: {odd['PICKLED']}}}",
+    )
+    (tmp_path / "start.yml").write_text(start)
+    trained = tacit("train", tmp_path / "start.yml", "-o", tmp_path / "run")
+    spoilt = tmp_path / "spoilt"
+    shutil.copytree(attacked / "run", spoilt)
+    (spoilt / "model.safetensors").unlink()
+    (spoilt / "pytorch_model.bin").write_bytes(b"cos\n_exit\n(I9\ntR.")
+    for done in (
+        trained,
+        tacit("evaluate", spoilt),
+        tacit("predict", spoilt, "order"),
+        tacit("attack", spoilt),
+    ):
+        assert done.code == 3
+        assert "pickled weights are never loaded" in done.err
+        assert "Traceback" not in done.err
+    assert not (tmp_path / "run").exists()
+
+
+def test_models_on_the_way_are_attacked_and_reported(
+    tacit: Tacit, attacked: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "kept"
+    shutil.copytree(attacked / "run", run)
+    done = tacit("attack", run, "--over-checkpoints", "--using", "exposure,membership")
+    assert done.code == 0, done.err
+    assert "test perplexity" in done.out or "perplexity" in done.out
+    kept = json.loads((run / "attacks-over-steps.json").read_text())
+    assert [model["step"] for model in kept["models"]] == [2, 3]
+    last = {s["attack"]: s for s in kept["models"][-1]["scores"]}
+    ended = json.loads((run / "attacks.json").read_text())
+    assert last["exposure"] == ended["exposure"]
+    assert last["membership"] == ended["membership"]
+    shown = tacit("attack", run, "--over-checkpoints", "--using", "exposure", "--json").json
+    assert [model["step"] for model in shown[str(run)]] == [2, 3]
+    assert tacit("report", run, "-o", tmp_path / "r.html").code == 0
+    assert "Leakage against perplexity" in (tmp_path / "r.html").read_text()
+
+
+def test_groups_are_compared_and_kept_for_the_report(
+    tacit: Tacit, attacked: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "grouped"
+    shutil.copytree(attacked / "run", run)
+    done = tacit("evaluate", run, "--by", "records", "--json")
+    assert done.code == 0, done.err
+    groups = done.json["groups"]
+    assert sum(group["records"] for group in groups) == 40
+    whole = tacit("evaluate", run, "--json").json
+    assert sum(group["tokens"] for group in groups) == whole["tokens"]
+    total = sum(math.log(group["perplexity"]) * group["tokens"] for group in groups)
+    assert math.exp(total / whole["tokens"]) == pytest.approx(whole["perplexity"], rel=1e-4)
+    assert "largest over smallest" in tacit("evaluate", run, "--by", "records").out
+    assert tacit("report", run, "-o", tmp_path / "r.html").code == 0
+    assert "Who pays: groups" in (tmp_path / "r.html").read_text()
+    assert tacit("evaluate", run, "--by", "colour").code == 2
 
 
 def test_a_report_is_written_once(tacit: Tacit, attacked: Path, tmp_path: Path) -> None:
@@ -135,6 +248,63 @@ def test_a_private_run_is_audited(tacit: Tacit, attacked: Path) -> None:
     assert tacit("audit", attacked / "private", "--unit", "tokens").code == 2
 
 
+COINS = """
+corpus: {corpus}
+method: private
+plan: {{protect: users, epsilon: 0.5, steps: 4, user_rate: 0.5, users: 60, delta: 1.0e-5}}
+context: 32
+model: {{kind: lstm, config: {{hidden_size: 32, embedding_size: 16}}}}
+tokenizer: {{kind: bpe, size: 300}}
+"""
+
+
+def test_a_model_that_was_not_trained_as_certified_is_found_out(
+    tacit: Tacit, tmp_path: Path
+) -> None:
+    """Canaries by coins: the honest model is not contradicted, one put in its place is broken."""
+    planted, run = tmp_path / "planted.jsonl", tmp_path / "run"
+    plant = tacit(
+        "canaries plant --template name --coins --each 80 --held-out 0 --repetitions 10",
+        records(tmp_path), "-o", planted,
+    )  # fmt: skip
+    assert plant.code == 0, plant.err
+    (tmp_path / "run.yml").write_text(COINS.format(corpus=planted))
+    assert tacit("train", tmp_path / "run.yml", "-o", run).code == 0
+    assert tacit("verify", run).code == 0
+    few = ("--canaries", 128, "--confidence", 0.99)
+    honest = tacit("audit", run, *few, "--json")
+    assert honest.code == 0, honest.err
+    white, black = honest.json["audits"]
+    assert "white box" in white["evidence"]["how"]
+    assert "black box" in black["evidence"]["how"]
+    assert (black["unit"], black["evidence"]["canaries"]) == ("users", 80)
+    assert black["lower"] <= black["upper"] <= 0.5
+    checked = tacit("verify", run)
+    assert checked.code == 0
+    assert "contradicts nothing" in " ".join(checked.out.split())
+
+    (tmp_path / "plain.yml").write_text(
+        COINS.format(corpus=planted)
+        .replace("method: private\n", "method: plain\nsteps: 150\nbatch: 16\n")
+        .replace("plan:", "# plan:")
+        + "optimizer: {name: adam, rate: 0.01}\ncheckpoint_every: 150\nseed: 1\n"
+    )
+    assert tacit("train", tmp_path / "plain.yml", "-o", tmp_path / "plain").code == 0
+    weights = (tmp_path / "plain" / "model.safetensors").read_bytes()
+    (run / "model.safetensors").write_bytes(weights)
+    found = tacit("audit", run, *few)
+    assert found.code == 4
+    assert "Contradicted" in found.out
+    assert "broken" in found.err
+    verified = tacit("verify", run)
+    assert verified.code == 4
+    assert "The certificate is broken: an audit found" in " ".join(verified.out.split())
+    # Nor does it help to write another standing into the certificate.
+    certificate = run / "certificate.json"
+    certificate.write_text(certificate.read_text().replace('"broken"', '"proved"'))
+    assert "The certificate is broken" in " ".join(tacit("verify", run).out.split())
+
+
 def test_methods_are_compared_and_finished_ones_left_alone(
     tacit: Tacit, attacked: Path, tmp_path: Path
 ) -> None:
@@ -149,7 +319,11 @@ def test_methods_are_compared_and_finished_ones_left_alone(
     done = tacit(*call, "--using", "exposure,membership")
     assert done.code == 0, done.err
     page = (tmp_path / "out" / "report.html").read_text()
-    assert "What is promised: users" in page
+    for title in (
+        "What is promised: users", "Utility", "Leakage against perplexity", "Who pays: groups",
+    ):  # fmt: skip
+        assert title in page, title
+    assert (tmp_path / "out" / "users" / "canaries.json").exists()
     assert tacit(*call).code == 2
     again = tacit(*call, "--overwrite", "--using", "exposure")
     assert again.code == 0, again.err

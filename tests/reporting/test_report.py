@@ -2,16 +2,20 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from runs import make_run
 from tacit.attacking import Scores, write_scores
+from tacit.attacking.attack import Series, write_series
 from tacit.auditing import Evidence, judge, write_audit
 from tacit.errors import DataError
+from tacit.grouping import Group, Groups
 from tacit.privacy.certificate import read_certificate
-from tacit.reporting.report import read_all, read_facts, up, write_report
+from tacit.reporting.leakage import Leak, leaks, matched
+from tacit.reporting.report import read_all, read_facts, sections, up, write_report
 
 EXPOSURE = Scores(
     "exposure", {"most_possible_bits": 19.93, "mean_bits": 12.5}, {}, [
@@ -29,14 +33,34 @@ MEMBERSHIP = Scores(
 )  # fmt: skip
 TAB = Scores("tab", {"canaries_reproduced": 0.4375}, {"canaries_reproduced": (0.2, 0.7)})
 
+SERIES: Series = {
+    10: {"exposure": replace(EXPOSURE, perplexity=57.5)},
+    20: {"exposure": EXPOSURE, "membership": MEMBERSHIP},
+}
+GROUPS = Groups(
+    "records", "test", (Group("1 to 3 records", 9, 20, 200, 40.5, 38.0, 43.25),
+                        Group("4 to 8 records", 5, 30, 300, 20.25, 19.0, 22.0)),
+)  # fmt: skip
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with attacks and an audit."""
     folder = make_run(tmp_path_factory.mktemp("reported") / "run")
     (folder / "metrics.json").write_text(
-        json.dumps({"valid": {"perplexity": 31.25}, "training": {"records": 4711}})
+        json.dumps(
+            {
+                "valid": {"perplexity": 31.25},
+                "training": {"records": 4711},
+                "detected": {"mentions": 1234},
+                "detected_kinds": {"PERSON": 1234},
+                "bounding": {"records_dropped": 77},
+                "dropped_by": {"users_per_entity": 77},
+            }
+        )
     )
+    write_series(folder / "attacks-over-steps.json", SERIES)
+    GROUPS.write(folder / "groups.json")
     write_scores(folder / "attacks.json", [EXPOSURE, MEMBERSHIP, TAB])
     certificate = read_certificate(folder / "certificate.json")
     found = Evidence("a test", 1.357, 0.95, 100, 50, 45)
@@ -44,7 +68,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-PRIVATE = ("18.75", "0.812", "31.25", "0.4375", "4711")
+PRIVATE = ("18.75", "0.812", "31.25", "0.4375", "4,711", "1,234", "57.5", "40.5", "43.25")
 PUBLIC = ("1.35", "consistent", "proved", "tacit verify")
 
 
@@ -55,10 +79,58 @@ def test_everything_is_shown_with_its_label(run: Path, tmp_path: Path) -> None:
             assert figure in written.read_text(), figure
     html = page.read_text()
     assert "Title &lt;b&gt;" in html
-    assert html.count("<svg") == 5
+    assert html.count("<svg") == 7
     assert "(not private)" in html
     assert "(public)" in html
     assert json.loads(data.read_text())["runs"][0]["not private"]["metrics"]
+
+
+@pytest.mark.parametrize("shareable", [False, True])
+def test_every_column_of_numbers_says_who_may_see_it(run: Path, shareable: bool) -> None:
+    for part in sections(read_all([run]), shareable=shareable):
+        for heading, *cells in zip(part.headings, *part.rows, strict=True):
+            if any(re.fullmatch(r"[\d,.%]+( .*)?", cell) for cell in cells):
+                assert re.search(r"public|protected|not private", heading) or (
+                    heading == "group"  # how a group is called
+                ), (part.title, heading)
+
+
+def test_groups_are_compared_with_the_plain_run(run: Path) -> None:
+    protected = read_facts(run)
+    better = tuple(replace(g, perplexity=g.perplexity / 3) for g in GROUPS.groups[:1])
+    plain = replace(
+        protected, name="plain", method="plain",
+        groups=replace(GROUPS, groups=(*better, replace(GROUPS.groups[1], perplexity=13.5))),
+    )  # fmt: skip
+    part = next(p for p in sections([plain, protected]) if p.title == "Who pays: groups")
+    assert [row[-1] for row in part.rows] == ["-", "-", "3.00", "1.50"]
+    assert dict(part.figures)["run: largest over smallest (not private)"] == "2.00"
+
+
+def test_leakage_is_that_of_the_most_repeated_and_of_users() -> None:
+    leak = leaks(20, SERIES[20])
+    assert leak == Leak(20, 31.25, 18.75, 19.93, 0.8125)
+    assert leaks(10, SERIES[10]).auc is None
+
+
+def at(perplexity: float, step: int = 1) -> Leak:
+    return Leak(step, perplexity, None, None, None)
+
+
+MATCHED = {
+    "the worst best": ({"a": [at(90), at(40), at(20)], "b": [at(95), at(42)]}, 42, {"a", "b"}),
+    "nothing near": ({"a": [at(90), at(20)], "b": [at(95), at(42)]}, 42, {"b"}),
+    "one alone": ({"a": [at(90)]}, None, set()),
+    "unknown": ({"a": [at(90)], "b": [Leak(1, None, 1.0, 2.0, 0.5)]}, None, set()),
+}
+
+
+@pytest.mark.parametrize("name", MATCHED)
+def test_runs_are_matched_at_the_perplexity_that_all_reach(name: str) -> None:
+    models, level, near = MATCHED[name]
+    found = matched(models)
+    assert (found[0] if found else None) == level
+    assert set(found[1] if found else {}) == near
 
 
 def test_what_is_shared_holds_no_private_figure(run: Path, tmp_path: Path) -> None:

@@ -12,7 +12,9 @@ tab.py          the first token in: does the rest come out?
 extraction.py   which sensitive entities does the model say by itself, or when prompted?
 linkage.py      who wrote this, from the model's hidden states
 masks.py        guess masked words of sanitized text
-white_box.py    the training step itself on canaries that fill its bounds, for audits
+running.py      all attacks that have what they need, on one model or on every one a run kept
+worst_cases.py  canaries that fill the bounds of a plan
+white_box.py    the training step itself on such canaries, for audits
 audits.py       the audit of a run: every unit of its certificate
 """
 

@@ -24,7 +24,7 @@ NEEDS: dict[Need, str] = {
     "users": "records with users",
     "mentions": "what is sensitive in the text (mentions or detect in the run; --mentions FILE)",
     "reference": "a reference model that saw none of the text (--reference FOLDER)",
-    "masked": "sanitized text and a masked-word model (use tacit guess)",
+    "masked": "a masked-word model and text to sanitize (--corpus FILE --sanitize METHOD)",
 }
 
 
@@ -157,6 +157,7 @@ def need_all(attack: Attack, has: Iterable[Need]) -> None:
 
 
 FORMAT, VERSION = "tacit-attacks", 1
+OVER_STEPS = "tacit-attacks-over-steps"
 
 
 def write_scores(path: Path, scores: Iterable[Scores]) -> None:
@@ -165,6 +166,37 @@ def write_scores(path: Path, scores: Iterable[Scores]) -> None:
     kept |= {one.attack: one for one in scores}
     fields = {"format": FORMAT, "version": VERSION}
     write_fields(path, fields | {name: one.as_dict() for name, one in kept.items()})
+
+
+Series = dict[int, dict[str, Scores]]
+"""Scores of the models of one run, by step and by attack."""
+
+
+def write_series(path: Path, found: Series) -> None:
+    """Scores over the steps of a run as one JSON file; those of other attacks in it stay."""
+    kept = read_series(path) if path.exists() else {}
+    models = [
+        {
+            "step": step,
+            "scores": [s.as_dict() for s in (kept.get(step, {}) | found[step]).values()],
+        }
+        for step in sorted(found)
+    ]
+    write_fields(path, {"format": OVER_STEPS, "version": VERSION, "models": models})
+
+
+def read_series(path: Path) -> Series:
+    """The scores of a file that `write_series` wrote."""
+    fields = read_fields(path, OVER_STEPS, VERSION)
+    try:
+        return {
+            int(model["step"]): {
+                one.attack: one for one in (Scores.from_dict(s) for s in model["scores"])
+            }
+            for model in fields["models"]
+        }
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise DataError(f"{path} does not hold attacks over steps; attack again.") from None
 
 
 def read_scores(path: Path) -> list[Scores]:

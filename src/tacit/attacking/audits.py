@@ -36,8 +36,8 @@ def audit_run(
         raise DataError(f"{folder} holds no run; give the folder that `tacit train -o` made.")
     run = read_run(folder / "run.yml")
     certificate = read_certificate(folder / "certificate.json")
-    units = [unit] if unit is not None else [str(name) for name in certificate.costs]
-    if unit is not None and unit not in certificate.costs:
+    units = [name for name in certificate.costs if unit in (None, name)]
+    if not units:
         raise UsageError(
             f"unit={unit} is not in the certificate; it speaks of {', '.join(certificate.costs)}."
         )
@@ -46,9 +46,9 @@ def audit_run(
     if run.method in PLANNED:
         plan = read_plan(folder / "plan.yml")
         for one in units:
-            epsilon = float(certificate.costs[one].epsilon)  # type: ignore[index]
+            epsilon = float(certificate.costs[one].epsilon)
             found = audit_plan(
-                run, plan, one, canaries=canaries, steps=steps, confidence=confidence,  # type: ignore[arg-type]
+                run, plan, one, canaries=canaries, steps=steps, confidence=confidence,
                 epsilon=epsilon, progress=progress, rng=rng,
             )  # fmt: skip
             made.append(judge(certificate, one, found))

@@ -30,20 +30,20 @@ class _Reading:
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
-        self._recurrent = isinstance(model, LSTMForCausalLM)
+        self._recurrent = model if isinstance(model, LSTMForCausalLM) else None
         self.device = next(model.parameters()).device
 
     def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
         """Logits after these tokens (beginnings by tokens), and the state there."""
-        if self._recurrent:
-            x, after = self._model.body(tokens, state)  # type: ignore[operator]
-            return self._model.head(x[:, -1]), after  # type: ignore[operator]
+        if self._recurrent is not None:
+            x, after = self._recurrent.body(tokens, state)
+            return self._recurrent.head(x[:, -1]), after
         done = self._model(input_ids=tokens, past_key_values=state, use_cache=True)
         return done.logits[:, -1], done.past_key_values
 
     def select(self, state: Any, rows: Tensor) -> Any:
         """The states of these rows, each as often as it is named."""
-        if self._recurrent:
+        if self._recurrent is not None:
             # nn.LSTM keeps records in the second dimension.
             return tuple(
                 (h.index_select(1, rows).contiguous(), c.index_select(1, rows).contiguous())

@@ -12,6 +12,7 @@ Source: Yeom et al. 2018 (loss); Carlini et al. 2021 (zlib, reference).
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,11 +51,18 @@ class Membership:
                 name: (_means(m, users[0]), _means(o, users[1]))
                 for name, (m, o) in by_score.items()
             }
-        rows, curves, notes = [], {}, []
+        rows: list[dict[str, Any]] = []
+        curves: dict[str, list[tuple[float, float]]] = {}
+        notes: list[str] = []
         for unit, scored in sides.items():
             for name, (inside, outside) in scored.items():
                 figures, intervals, said = rates_of(inside, outside)
-                row = {"of": unit, "by": name, "members": len(inside), "others": len(outside)}
+                row: dict[str, Any] = {
+                    "of": unit,
+                    "by": name,
+                    "members": len(inside),
+                    "others": len(outside),
+                }
                 for key, value in figures.items():
                     row |= {key: value, f"{key}_low": intervals[key][0]}
                     row |= {f"{key}_high": intervals[key][1]}
@@ -70,7 +78,7 @@ _HEADLINES = ("auc", "accuracy", "tpr_at_0.01", "tpr_at_0.001")
 
 
 def _summed_up(
-    rows: list[dict[str, object]],
+    rows: list[dict[str, Any]],
     curves: dict[str, list[tuple[float, float]]],
     notes: list[str],
     target: Target,
@@ -87,9 +95,9 @@ def _summed_up(
             continue
         for key in _HEADLINES:
             name = f"{row['of']}_{key}"
-            figures[name] = float(row[key])  # type: ignore[arg-type]
+            figures[name] = float(row[key])
             low, high = row[f"{key}_low"], row[f"{key}_high"]
-            intervals[name] = (float(low), float(high))  # type: ignore[arg-type]
+            intervals[name] = (float(low), float(high))
     notes.append(f"headline figures are those of the attack by {by}, chosen before looking")
     if target.others is not None and any(f.startswith("users_") for f in figures):
         notes.append("records of one user are not independent: the intervals of users are honest")

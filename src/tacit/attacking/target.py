@@ -1,7 +1,7 @@
 """A model with what an attacker may have: text that it saw, text that it did not, canaries."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,11 @@ from tacit.attacking.canaries import Planted, beside, read_planted
 from tacit.corpus import Corpus
 from tacit.detecting.mentions import Mention, read_mentions
 from tacit.errors import DataError, UsageError
+from tacit.sanitizing.sanitizer import Sanitizer
 from tacit.training import networks, tokens
 from tacit.training.examples import Examples
-from tacit.training.opening import load_run
+from tacit.training.masking import load_masked
+from tacit.training.opening import Opened, load_run
 from tacit.training.scoring import scores
 from tacit.training.tasks import NextWord
 
@@ -49,8 +51,17 @@ class Reader:
 
 
 @dataclass(frozen=True)
+class Masked:
+    """Texts, what hides their words, and what leaves them as they are: for masks to be guessed."""
+
+    texts: tuple[str, ...]
+    sanitizer: Sanitizer
+    unchanged: Sanitizer
+
+
+@dataclass(frozen=True)
 class Target:
-    """What is attacked, and what the attacker has."""
+    """What is attacked, and what the attacker has; `opened` where it is a run."""
 
     folder: Path
     reader: Reader
@@ -60,6 +71,8 @@ class Target:
     planted: Planted | None = None
     reference: Reader | None = None
     perplexity: float | None = None
+    opened: Opened | None = None
+    masked: Masked | None = None
 
     def has(self) -> Iterator[Need]:
         """What an attack finds here."""
@@ -75,6 +88,8 @@ class Target:
             yield "mentions"
         if self.reference is not None:
             yield "reference"
+        if self.masked is not None:
+            yield "masked"
 
 
 def open_target(
@@ -92,7 +107,7 @@ def open_target(
     A run brings its own corpus; canaries are looked for beside it. Pickled weights are refused.
     """
     folder = Path(folder)
-    need_safe_weights(folder)
+    need_model(folder)
     known = Reader(*_reader(reference), context) if reference is not None else None
     if not (folder / "run.yml").exists():
         made = Reader(*_reader(folder), context)
@@ -109,8 +124,7 @@ def open_target(
     plan = canaries or next(
         (p for p in (folder / "canaries.json", beside(source)) if p.exists()), None
     )
-    split = _held_out(opened.corpus)
-    score = scores(opened, split)["perplexity"] if split and perplexity else None
+    split = held_out(opened.corpus)
     found = opened.mentions
     if mentions is not None:
         found = read_mentions(mentions, opened.corpus)
@@ -122,11 +136,26 @@ def open_target(
         mentions=tuple(found),
         planted=read_planted(plan) if plan is not None else None,
         reference=known,
-        perplexity=score,
+        perplexity=run_perplexity(opened) if perplexity else None,
+        opened=opened,
     )
 
 
-def need_safe_weights(folder: Path) -> None:
+def open_masked(folder: Path, masked: Masked, *, context: int = 64) -> Target:
+    """The folder of a masked-word model, and sanitized text for it to guess."""
+    folder = Path(folder)
+    need_model(folder)
+    reader = Reader(load_masked(folder), tokens.load_tokenizer(folder), context)
+    return Target(folder, reader, masked=masked)
+
+
+def run_perplexity(opened: Opened) -> float | None:
+    """The perplexity of a run's model on the split that it never saw, where there is one."""
+    split = held_out(opened.corpus)
+    return float(scores(opened, split)["perplexity"]) if split else None
+
+
+def need_model(folder: Path) -> None:
     """Refuse what is no folder of a model, and weights that could run code when they are read."""
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder; give a run, or the folder of a model.")
@@ -135,21 +164,18 @@ def need_safe_weights(folder: Path) -> None:
             f"{folder} holds no trained model (there is no config.json); give a finished run, or "
             "the folder of a model."
         )
-    if not any(True for _ in folder.glob("*.safetensors")):
-        raise DataError(
-            f"{folder} has no model.safetensors; pickled weights are never loaded, because reading "
-            "them can run code. Save the model as safetensors."
-        )
+    networks.need_safe_weights(folder)
 
 
 def _reader(folder: Path) -> tuple[Any, PreTrainedTokenizerBase]:
-    need_safe_weights(Path(folder))
+    need_model(Path(folder))
     tokenizer = tokens.load_tokenizer(folder)
     model = networks.load_model(folder, "next-word", pad_token_id=tokenizer.pad_token_id)
     return model, tokenizer
 
 
-def _held_out(corpus: Corpus) -> str | None:
+def held_out(corpus: Corpus) -> str | None:
+    """The split that a model never saw: test before the others."""
     return next((name for name in _HELD_OUT if name in corpus.splits()), None)
 
 
@@ -161,7 +187,7 @@ def _beside(
         if mentions is not None:
             raise UsageError("--mentions speak of a corpus; give --corpus, too.")
         return Target(target.folder, target.reader, planted=planted, reference=target.reference)
-    split = _held_out(corpus)
+    split = held_out(corpus)
     found = read_mentions(mentions, corpus) if mentions is not None else []
     members = corpus.only("train") if "train" in corpus.splits() else corpus
     return Target(
@@ -176,8 +202,6 @@ def _beside(
 
 
 def _with_perplexity(target: Target) -> Target:
-    from dataclasses import replace
-
     if target.others is None:
         return target
     reader = target.reader

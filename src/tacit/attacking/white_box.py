@@ -13,25 +13,29 @@ Nothing of the run's own text is used: this is an audit of the machinery at the 
 
 import math
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from scipy.linalg import hadamard
 from scipy.special import logsumexp
-from torch import Tensor, nn
 
 from tacit.attacking.attack import Progress
+from tacit.attacking.worst_cases import (
+    Array,
+    Canaries,
+    Directions,
+    Draw,
+    Row,
+    design,
+    losses,
+    material,
+    uncapped,
+)
 from tacit.auditing import Evidence, one_run_bound, rates_bound
 from tacit.errors import UsageError
-from tacit.owners import Owners
 from tacit.plan import Plan
-from tacit.planning import apply_caps
 from tacit.privacy.events import Unit
 from tacit.privacy.ledger import Ledger
 from tacit.training.material import Material
@@ -41,96 +45,9 @@ from tacit.training.methods.uedp import Weights, event_of
 from tacit.training.randomness import Chance
 from tacit.training.settings import LocalSettings, Run, UedpSettings
 
-TENSORS = 16
-"""A canary's gradient is spread over so many tensors: clipping each by itself would show."""
-_LARGE = 1e3
-"""So far beyond any clip norm is a canary's gradient."""
 _MOST = 32768
 _DOUBT = (0.6, 0.1, 0.3)
 """How the three tests of an audit share the chance of being wrong."""
-
-Array = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class _Row:
-    """One record: who wrote it, what it names, whose direction it has, and what it weighs.
-
-    `when_in` and `when_out` are the multiples of the direction in either world.
-    """
-
-    user: str
-    entities: tuple[str, ...]
-    canary: int
-    when_in: float
-    when_out: float
-
-
-@dataclass(frozen=True)
-class _Draw:
-    """What a step may add along a canary's direction, in units of the clip norm: one mixture."""
-
-    weight: Array
-    when_in: Array
-    when_out: Array
-
-
-class _Directions(nn.Module):
-    """Linear maps of one input: the gradient of a record is its sign in each, times its input."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.maps = nn.ModuleList(nn.Linear(width, 1, bias=False) for _ in range(TENSORS))
-        for part in self.maps:
-            nn.init.zeros_(part.weight)  # type: ignore[arg-type]
-
-    def forward(self, x: Tensor, signs: Tensor) -> Tensor:
-        return torch.cat([part(x) for part in self.maps], dim=1).mul(signs).sum(1)
-
-
-def _losses(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-    values: Tensor = model(batch["x"], batch["signs"])
-    return values
-
-
-class _Canaries:
-    """Records as examples: a canary's direction is a row of signs and a place in the input."""
-
-    def __init__(self, rows: list[_Row], count: int, inside: NDArray[np.bool_]) -> None:
-        self.width = -(-count // TENSORS)
-        names = list(dict.fromkeys(row.user for row in rows))
-        code = {name: number for number, name in enumerate(names)}
-        self.rows = rows
-        self.user = np.array([code[row.user] for row in rows], dtype=np.int32)
-        self.record = np.arange(len(rows), dtype=np.int32)
-        self.lengths = np.ones(len(rows), dtype=np.int64)
-        self._canary = np.array([row.canary for row in rows])
-        self._value = np.array(
-            [row.when_in if inside[row.canary] else row.when_out for row in rows]
-        )
-        self._signs = torch.tensor(hadamard(TENSORS), dtype=torch.float32)
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def batch(self, rows: NDArray[Any]) -> dict[str, Tensor]:
-        """These records as tensors."""
-        canary = torch.from_numpy(self._canary[rows])
-        x = torch.zeros(len(rows), self.width)
-        value = torch.tensor(self._value[rows] * _LARGE, dtype=torch.float32)
-        x[torch.arange(len(rows)), canary % self.width] = value
-        return {"x": x, "signs": self._signs[canary // self.width]}
-
-    def owners(self) -> Owners:
-        """The graph, in which canaries that are out stand, too."""
-        return Owners.from_rows(
-            [(f"r{i}", row.user, list(row.entities)) for i, row in enumerate(self.rows)]
-        )
-
-    def along(self, release: dict[str, Tensor], count: int) -> Array:
-        """How far a release goes along each canary's direction."""
-        parts = torch.stack([tensor.reshape(-1) for tensor in release.values()]).double()
-        return (self._signs.double() @ parts / math.sqrt(TENSORS)).reshape(-1)[:count].numpy()
 
 
 def audit_plan(
@@ -153,12 +70,12 @@ def audit_plan(
     """
     count = canaries or _enough(epsilon)
     steps = min(steps or plan.steps, plan.steps)
-    build, draw = _design(plan, unit)
+    build, draw = design(plan, unit)
     rows = [row for number in range(count) for row in build(number)]
     inside = rng.random(count) < 0.5
-    examples = _Canaries(rows, count, inside)
-    stuff = _material(examples, plan)
-    noise = float(plan.event().noise_multiplier)  # type: ignore[union-attr]
+    examples = Canaries(rows, count, inside)
+    stuff = material(examples, plan)
+    noise = _noise(plan)
     total = np.zeros(count)
     with _ledger() as ledger:
         method = _method(run, plan, examples.width, stuff, chance or Chance(None), ledger)
@@ -170,6 +87,13 @@ def audit_plan(
                 progress(1)
     planned = _planned_guesses(count, draw, noise, steps, plan.delta, confidence)
     return _found(total, inside, planned, plan.delta, confidence, steps)
+
+
+def _noise(plan: Plan) -> float:
+    """The declared noise over the clip norm."""
+    if plan.noise_multiplier is None:
+        raise UsageError("The plan has no noise_multiplier yet; calibrate it first.")
+    return plan.noise_multiplier
 
 
 @contextmanager
@@ -188,94 +112,16 @@ def _enough(epsilon: float) -> int:
 def _method(
     run: Run, plan: Plan, width: int, stuff: Material, chance: Chance, ledger: Ledger
 ) -> Method:
-    model = _Directions(width)
+    model = Directions(width)
     if run.method == "fedavg":
         local = run.fedavg or LocalSettings()
-        return fedavg(model, _losses, stuff, chance, ledger, plan, local)
+        return fedavg(model, losses, stuff, chance, ledger, plan, local)
     return private(
-        model, _losses, stuff, chance, ledger, plan, token_budget=max(64, run.token_budget)
+        model, losses, stuff, chance, ledger, plan, token_budget=max(64, run.token_budget)
     )
 
 
-def _material(examples: _Canaries, plan: Plan) -> Material:
-    owners, bounded = None, None
-    kept = np.arange(len(examples))
-    if "entities" in plan.protect:
-        owners = examples.owners()
-        bounded = apply_caps(plan, owners)
-        kept = np.flatnonzero(bounded.kept)
-        if len(kept) < len(examples):
-            raise UsageError("The plan's caps drop canaries; the audit cannot fill its bounds.")
-    order = np.argsort(examples.user[kept], kind="stable")
-    _, starts = np.unique(examples.user[kept][order], return_index=True)
-    by_user = tuple(np.split(kept[order], starts[1:]))
-    return Material(examples, kept, by_user, owners, bounded)
-
-
-Build = Callable[[int], Iterator[_Row]]
-
-
-def _design(plan: Plan, unit: Unit) -> tuple[Build, _Draw]:
-    """The worst canary for a unit under a plan: its records, and what a step adds."""
-    if unit not in plan.units:
-        raise UsageError(f"unit={unit} is not promised by this plan; it has {plan.units}.")
-    if plan.mechanism in ("selective", "redact-then-private"):
-        raise UsageError(f"mechanism={plan.mechanism} has no audit of its steps yet.")
-    if plan.user_rate is None:
-        return _of_records(plan, unit)
-    share = plan.entity_share if "entities" in plan.protect else 0.0
-    flips = share >= 2
-    holders = plan.users_per_entity if "entities" in unit else 0
-    # A user needs several records to fill the bound where each is clipped by itself first.
-    own = 1 if plan.record_clip is None else math.ceil(plan.clip_norm / plan.record_clip - 1e-9)
-    own = max(own, plan.user_weight_cap or 1)
-    each = plan.records_per_user_entity if plan.record_clip is not None else 1
-
-    def build(number: int) -> Iterator[_Row]:
-        if "users" in unit:
-            for _ in range(own):
-                yield _Row(f"u{number}", (), number, 1.0, 0.0)
-        for holder in range(holders):
-            who, name = f"h{number}-{holder}", f"e{number}"
-            if flips:
-                yield _Row(who, (), number, -1.0, -1.0)
-            for _ in range(each):
-                yield _Row(who, (name,), number, 2.0 if flips else 1.0, 0.0)
-
-    rate = plan.user_rate
-    drawn = np.arange(holders + 1, dtype=np.float64)
-    chance = _binomial(holders, rate)
-    up, down = (drawn * 1.0, drawn * -1.0) if flips else (drawn * share, drawn * 0.0)
-    if "users" not in unit:
-        return build, _Draw(chance, up, down)
-    weight = np.concatenate([chance * (1 - rate), chance * rate])
-    return build, _Draw(weight, np.concatenate([up, up + 1]), np.concatenate([down, down]))
-
-
-def _of_records(plan: Plan, unit: Unit) -> tuple[Build, _Draw]:
-    of_user = int(plan.records_per_user or 1) if "users" in unit else 0
-    of_entity = int(plan.records_per_entity or 1) if "entities" in unit else 0
-    if unit == "records":
-        of_user = 1
-    rate = float(plan.record_rate or 0)
-
-    def build(number: int) -> Iterator[_Row]:
-        for _ in range(of_user):
-            yield _Row(f"u{number}", (), number, 1.0, 0.0)
-        for place in range(of_entity):
-            yield _Row(f"h{number}-{place}", (f"e{number}",), number, 1.0, 0.0)
-
-    drawn = np.arange(of_user + of_entity + 1.0)
-    return build, _Draw(_binomial(of_user + of_entity, rate), drawn, drawn * 0)
-
-
-def _binomial(trials: int, rate: float) -> Array:
-    at = np.arange(trials + 1)
-    ways = np.array([math.comb(trials, int(k)) for k in at], dtype=float)
-    return ways * rate**at * (1 - rate) ** (trials - at)
-
-
-def _log_ratio(values: Array, draw: _Draw, noise: float) -> Array:
+def _log_ratio(values: Array, draw: Draw, noise: float) -> Array:
     """How much likelier each value is with its canary in than out, under what is declared."""
 
     def log_density(means: Array) -> Array:
@@ -287,7 +133,7 @@ def _log_ratio(values: Array, draw: _Draw, noise: float) -> Array:
 
 
 def _planned_guesses(
-    count: int, draw: _Draw, noise: float, steps: int, delta: float, confidence: float
+    count: int, draw: Draw, noise: float, steps: int, delta: float, confidence: float
 ) -> tuple[int, int]:
     """How many to guess in and out, if all is as declared: simulated, before looking."""
     rng = np.random.default_rng(0)
@@ -376,10 +222,10 @@ def audit_uedp(
     for number in range(users):
         if number >= holders or flips:
             pull = -1.0 if number < holders else 0.0
-            rows.append(_Row(f"u{number}", (), 0, pull, pull))
+            rows.append(Row(f"u{number}", (), 0, pull, pull))
         if number < holders:
-            rows.append(_Row(f"u{number}", names, 0, 2.0 * len(names) if flips else 1.0, 0.0))
-    worlds = [_uedp_world(rows, inside) for inside in (False, True)]
+            rows.append(Row(f"u{number}", names, 0, 2.0 * len(names) if flips else 1.0, 0.0))
+    worlds = [uncapped(rows, inside) for inside in (False, True)]
     owners = worlds[0][1].owners
     assert owners is not None
     noise = float(event_of(worlds[0][1], settings).noise_multiplier)
@@ -390,9 +236,7 @@ def audit_uedp(
         examples, stuff = worlds[number % 2]
         chance = Chance(None if seed is None else seed + number)
         with _ledger() as ledger:
-            method = uedp(
-                _Directions(1), _losses, stuff, chance, ledger, settings, token_budget=8192
-            )
+            method = uedp(Directions(1), losses, stuff, chance, ledger, settings, token_budget=8192)
             values = [
                 float(examples.along(method.gradient(step)[0], 1)[0]) * scale
                 for step in range(1, steps + 1)
@@ -415,14 +259,6 @@ def audit_uedp(
         lower, confidence, runs, runs, right,
         {"steps": float(steps), "true_positives": float(hits), "false_positives": float(alarms)},
     )  # fmt: skip
-
-
-def _uedp_world(rows: list[_Row], inside: bool) -> tuple[_Canaries, Material]:
-    examples = _Canaries(rows, 1, np.array([inside]))
-    users = int(examples.user.max()) + 1
-    by_user = tuple(np.flatnonzero(examples.user == user) for user in range(users))
-    kept = np.arange(len(rows))
-    return examples, Material(examples, kept, by_user, examples.owners(), None)
 
 
 def _uedp_ratio(

@@ -1,5 +1,6 @@
 """`tacit canaries`, `tacit attack`, `tacit audit`: try to break what was promised."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,6 +24,11 @@ from tacit.errors import UsageError
 
 if TYPE_CHECKING:
     from tacit.attacking import Scores
+    from tacit.attacking.attack import Series
+    from tacit.attacking.target import Target
+
+MASKED_TEXTS = 100
+"""Masks are guessed in so many texts of a corpus, the first ones."""
 
 canaries = typer.Typer(
     help="Secrets made by template, planted in a corpus before training.\n\n"
@@ -76,7 +82,7 @@ def plant(
     """
     import numpy as np
 
-    from tacit.attacking.canaries import TEMPLATES, beside, words_template
+    from tacit.attacking.canaries import TEMPLATES, beside, placing_named, words_template
     from tacit.attacking.canaries import plant as put
     from tacit.files import need_file, refuse_overwrite
     from tacit.writing import write
@@ -92,7 +98,7 @@ def plant(
     refuse_overwrite(beside(to), overwrite=overwrite)
     planted, plan = put(
         corpus, form, repetitions=whole_numbers(repetitions, "--repetitions"), each=each,
-        held_out=held_out, placing=placing, coins=coins,  # type: ignore[arg-type]
+        held_out=held_out, placing=placing_named(placing), coins=coins,
         rng=np.random.default_rng(seed),
     )  # fmt: skip
     # First the plan: canaries of which nobody knows would be worse than a plan without them.
@@ -116,6 +122,22 @@ def plant(
     say(f"corpus: {to}\nplan (holds the secrets): {beside(to)}")
 
 
+@dataclass(frozen=True)
+class Given:
+    """What a person gave beside a model."""
+
+    using: str | None = None
+    corpus: str | None = None
+    mentions: Path | None = None
+    canaries: Path | None = None
+    reference: Path | None = None
+    context: int = 128
+    seed: int = 0
+    sanitize: str | None = None
+    epsilon_per_distance: float | None = None
+    embeddings: str | None = None
+
+
 def attack(
     models: Annotated[
         list[Path],
@@ -127,6 +149,12 @@ def attack(
             help="Attacks with commas between; all that have what they need if not given."
         ),
     ] = None,
+    over_checkpoints: Annotated[
+        bool,
+        typer.Option(
+            "--over-checkpoints", help="Attack the models that a run kept on the way, too."
+        ),
+    ] = False,
     corpus: Annotated[
         str | None, typer.Option(help="For a model that is no run: what it was trained on.")
     ] = None,
@@ -142,6 +170,16 @@ def attack(
     context: Annotated[
         int, typer.Option(min=2, help="For a model that is no run: longest record, in tokens.")
     ] = 128,
+    sanitize: Annotated[
+        str | None,
+        typer.Option(help="With --using masks: how --corpus is sanitized, as for `tacit guess`."),
+    ] = None,
+    epsilon_per_distance: Annotated[
+        float | None, typer.Option(help="With --sanitize: the papers' epsilon.")
+    ] = None,
+    embeddings: Annotated[
+        str | None, typer.Option(help="With --sanitize: as for `tacit guess`.")
+    ] = None,
     to: Annotated[
         Path | None, typer.Option("-o", "--out", help="File for the scores; MODEL/attacks.json.")
     ] = None,
@@ -150,72 +188,126 @@ def attack(
 ) -> None:
     """Try to learn from a model what it was trained on.
 
-    Attacks: exposure, membership, secrets, tab, extraction, linkage. Give several folders (other
-    runs, saved checkpoints) to compare them: perplexity stands beside every figure. The scores are
-    exact figures over private text: keep them inside.
+    Attacks: exposure, membership, secrets, tab, extraction, linkage; masks, on sanitized text. With
+    `--over-checkpoints`, or several folders, leakage can be compared at like perplexity: it stands
+    beside every figure. The scores are exact figures over private text: keep them inside.
 
     Examples: `tacit attack RUN --using exposure,membership` ·
-    `tacit attack gpt2-folder --corpus mail.jsonl --using membership`
+    `tacit attack gpt2-folder --corpus mail.jsonl --using membership` ·
+    `tacit attack RUN --over-checkpoints`
     """
     from tacit.attacking import write_scores
 
-    if to is not None and len(models) > 1:
+    if to is not None and (len(models) > 1 or over_checkpoints):
         raise UsageError("-o names one file; with several models, each folder gets its own.")
-    everything = {}
+    given = Given(using, corpus, mentions, canaries, reference, context, seed, sanitize,
+                  epsilon_per_distance, embeddings)  # fmt: skip
+    everything: dict[str, Series] = {}
     for folder in models:
-        found = _attacked(folder, using, corpus, mentions, canaries, reference, context, seed)
-        write_scores(to or folder / "attacks.json", found)
-        everything[str(folder)] = found
+        if over_checkpoints:
+            everything[str(folder)] = attack_series(folder, given)
+        else:
+            found = attack_model(folder, given)
+            write_scores(to or folder / "attacks.json", found)
+            everything[str(folder)] = {0: {s.attack: s for s in found}}
     if as_json:
-        print_json({name: [s.as_dict() for s in found] for name, found in everything.items()})
+        print_json(
+            {
+                name: _series_fields(series)
+                if over_checkpoints
+                else [s.as_dict() for s in series[0].values()]
+                for name, series in everything.items()
+            }
+        )
         return
-    for name, found in everything.items():
+    for name, series in everything.items():
         if len(everything) > 1:
             out.print(f"[bold]{name}[/bold]")
-        _show(found)
+        if over_checkpoints:
+            _show_series(series)
+        _show(list(series[max(series)].values()))
     for folder in models:
         say(f"scores (not private): {to or folder / 'attacks.json'}")
 
 
-def _attacked(
-    folder: Path,
-    using: str | None,
-    corpus: str | None,
-    mentions: Path | None,
-    canaries: Path | None,
-    reference: Path | None,
-    context: int,
-    seed: int,
-) -> "list[Scores]":
-    import numpy as np
+def _series_fields(series: "Series") -> list[dict[str, object]]:
+    return [
+        {"step": step, "scores": [s.as_dict() for s in scores.values()]}
+        for step, scores in series.items()
+    ]
 
-    from tacit.attacking.attack import attack_named, chosen, known, missing, need_all
-    from tacit.attacking.target import open_target
+
+def attack_model(folder: Path, given: Given) -> "list[Scores]":
+    """All attacks that are wanted on one folder."""
+    from tacit.attacking.running import run_attacks, wanted
+
+    target = _opened(folder, given)
+    return run_attacks(target, wanted(target, given.using), progress, seed=given.seed)
+
+
+def attack_series(folder: Path, given: Given) -> "Series":
+    """The same on every model that a run kept, and on the last; both are written to its folder."""
+    from tacit.attacking import write_scores
+    from tacit.attacking.attack import write_series
+    from tacit.attacking.running import need_kept, over_checkpoints, run_attacks, wanted
+
+    if (folder / "run.yml").exists():
+        need_kept(folder)
+    target = _opened(folder, given)
+    attacks = wanted(target, given.using)
+    found: Series = {}
+    for step, one in over_checkpoints(target):
+        scores = run_attacks(one, attacks, progress, seed=given.seed, of=f", step {step}")
+        found[step] = {s.attack: s for s in scores}
+    write_series(folder / "attacks-over-steps.json", found)
+    write_scores(folder / "attacks.json", found[max(found)].values())
+    return found
+
+
+def _opened(folder: Path, given: Given) -> "Target":
+    from tacit.attacking.attack import chosen
+    from tacit.attacking.target import Masked, open_masked, open_target
+    from tacit.cli.masked import unchanged_and_sanitized
     from tacit.reading import read
 
-    wanted = chosen(using) if using is not None else []
+    named = [one.name for one in chosen(given.using)] if given.using is not None else []
+    if given.sanitize is None and "masks" in named:
+        raise UsageError(
+            "The attack masks needs text and how it is sanitized: --corpus FILE --sanitize METHOD "
+            "--epsilon-per-distance X."
+        )
+    if given.sanitize is None and (given.epsilon_per_distance or given.embeddings):
+        raise UsageError("--epsilon-per-distance and --embeddings go with --sanitize.")
+    corpus = read(Path(given.corpus)) if given.corpus is not None else None
     with progress("Opening", None):
-        target = open_target(
-            folder, corpus=read(Path(corpus)) if corpus is not None else None, mentions=mentions,
-            canaries=canaries, reference=reference, context=context,
-        )  # fmt: skip
-    has = list(target.has())
-    for one in wanted:
-        need_all(one, has)
-    if using is None:
-        ready = [attack_named(name) for name in known()]
-        # Those without a need of their own make do with canaries.
-        wanted = [a for a in ready if not missing(a, has) and (a.needs or "canaries" in has)]
-        if not wanted:
-            raise UsageError(
-                f"{folder} comes without anything that an attack needs; give --corpus, --canaries "
-                "or --reference."
-            )
-    found = []
-    for one in wanted:
-        with progress(one.name.capitalize(), None) as advance:
-            found.append(one.run(target, progress=advance, rng=np.random.default_rng(seed)))
-    return found
+        if given.sanitize is None:
+            return open_target(
+                folder, corpus=corpus, mentions=given.mentions, canaries=given.canaries,
+                reference=given.reference, context=given.context,
+            )  # fmt: skip
+        if corpus is None:
+            raise UsageError("--sanitize needs text to sanitize; give --corpus.")
+        pair = unchanged_and_sanitized(
+            given.sanitize, given.epsilon_per_distance, given.embeddings or str(folder), given.seed
+        )
+        texts = tuple(corpus.column("text").slice(0, MASKED_TEXTS).to_pylist())
+        return open_masked(folder, Masked(texts, pair[1], pair[0]), context=given.context)
+
+
+def _show_series(series: "Series") -> None:
+    from tacit.reporting.leakage import leaks
+
+    table = simple_table("step", "perplexity", "exposure, bits", "membership AUC")
+    for step, scores in series.items():
+        leak = leaks(step, scores)
+        table.add_row(
+            f"{step:,}",
+            *(
+                "-" if value is None else f"{value:.4g}"
+                for value in (leak.perplexity, leak.exposure, leak.auc)
+            ),
+        )
+    out.print(table)
 
 
 def _show(found: "list[Scores]") -> None:

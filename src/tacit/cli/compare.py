@@ -36,14 +36,16 @@ def compare(
     """Train by several methods on the same corpus, attack each, and write one report.
 
     What is finished is not trained again, and what was begun goes on, so the command can be
-    repeated after a stop. `--overwrite` replaces the report, never a run.
+    repeated after a stop. `--overwrite` replaces the report, never a run. With `--set
+    keep_checkpoints=5`, models on the way are attacked, too, and compared at like perplexity.
 
     Example: `tacit compare presets/customersim-lstm.yml --methods plain,users -o compared`
     """
     from tacit.attacking import write_scores
-    from tacit.cli.attack import _attacked
+    from tacit.cli.attack import Given, attack_model, attack_series
     from tacit.plan import parse_overrides
     from tacit.reporting.report import read_all, write_report
+    from tacit.training.checkpoints import kept_models
 
     files = method_files(config, methods)
     page = to / "report.html"
@@ -53,10 +55,12 @@ def compare(
     for name, file in files.items():
         folder = to / name
         _trained(folder, file, replaced, name)
-        write_scores(
-            folder / "attacks.json",
-            _attacked(folder, using, None, None, None, reference, 128, seed),
-        )
+        given = Given(using=using, reference=reference, seed=seed)
+        if kept_models(folder):
+            attack_series(folder, given)
+        else:
+            write_scores(folder / "attacks.json", attack_model(folder, given))
+        _group(folder)
         folders.append(folder)
     write_report(page, read_all(folders), title=title)
     say(f"report: {page}")
@@ -80,6 +84,18 @@ def method_files(config: Path, methods: str) -> dict[str, Path]:
             known = f"there are: {', '.join(there)}" if there else "there is none"
             raise DataError(f"{file} is not there, and method {name} is described in it; {known}.")
     return found
+
+
+def _group(folder: Path) -> None:
+    """Perplexity by group, where there are users and text that was not trained on."""
+    from tacit.attacking.target import held_out
+    from tacit.training.opening import load_run
+    from tacit.training.scoring import groups_of
+
+    opened = load_run(folder)
+    split = held_out(opened.corpus)
+    if split is not None and "user" in opened.corpus.columns:
+        groups_of(opened, split, "records").write(folder / "groups.json")
 
 
 def _trained(folder: Path, file: Path, changes: dict[str, Any], name: str) -> None:

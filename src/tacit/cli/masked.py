@@ -99,11 +99,9 @@ def guess(
     from tacit.training.masking import align, load_masked
     from tacit.training.tokens import load_tokenizer
 
-    where = embeddings or str(model)
-    work = _sanitizer(sanitize, epsilon_per_distance, where, sensitive_share, seed)
-    if work is None:
-        raise UsageError("Give a method with --sanitize.")
-    same = _sanitizer("santext", 1e9, where, None, seed)
+    same, work = unchanged_and_sanitized(
+        sanitize, epsilon_per_distance, embeddings or str(model), seed, share=sensitive_share
+    )
     network, tokenizer = load_masked(model), load_tokenizer(model)
     chosen = corpus.column("text").slice(0, texts).to_pylist()
     found = {}
@@ -126,6 +124,21 @@ def guess(
         table.add_row(name, f"{g.tokens:,}", f"{g.defence_rate:.1%}", f"{g.error:.1%}")
     out.print(table)
     out.print(said)
+
+
+def unchanged_and_sanitized(
+    method: str | None,
+    epsilon: float | None,
+    embeddings: str,
+    seed: int,
+    *,
+    share: float | None = None,
+) -> tuple[Any, Any]:
+    """A sanitizer that leaves words as they are, and the one that is attacked."""
+    work = _sanitizer(method, epsilon, embeddings, share, seed)
+    if work is None:
+        raise UsageError("Give a method with --sanitize.")
+    return _sanitizer("santext", 1e9, embeddings, None, seed), work
 
 
 def _sanitizer(

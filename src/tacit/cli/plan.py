@@ -175,11 +175,13 @@ def verify(
             mark = "[green]✓[/green]" if c.ok else "[red]✗[/red]"
             table.add_row(mark, escape(c.what), escape(c.detail))
         out.print(table)
-        out.print(
-            "[bold red]The certificate does not hold.[/bold red]"
-            if bad
-            else "[bold]Everything matches.[/bold]"
-        )
+        broken = next((c.detail for c in reversed(bad) if c.detail.startswith("broken")), None)
+        if broken is not None:
+            out.print(f"[bold red]The certificate is {escape(broken)}.[/bold red]")
+        elif bad:
+            out.print("[bold red]The certificate does not hold.[/bold red]")
+        else:
+            out.print("[bold]Everything matches.[/bold]")
         fixed = _fixed_seed(run)
         if fixed and not bad:
             out.print("[bold]Not for release[/bold]: the randomness came from a fixed seed.")

@@ -1,8 +1,9 @@
 """`tacit train`, `tacit evaluate`, `tacit predict`, `tacit methods`."""
 
 import time
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
@@ -10,6 +11,9 @@ from rich.progress import Progress as Bars
 
 from tacit.cli.common import AsJson, err, out, print_json, progress, simple_table
 from tacit.errors import UsageError
+
+if TYPE_CHECKING:
+    from tacit.grouping import Groups
 
 
 def methods() -> None:
@@ -126,20 +130,49 @@ def _shown(value: Any) -> str:
 def evaluate(
     run: Annotated[Path, typer.Argument(help="Folder of a run.")],
     split: Annotated[str, typer.Option(help="Which split.")] = "test",
+    by: Annotated[
+        str | None,
+        typer.Option(
+            help="Perplexity by group instead: `records` (users by how much they wrote), `label`, "
+            "or FILE.csv with columns user and group."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Score a model on a split, beside the baselines: unigram, trigram.
 
-    Example: `tacit evaluate RUN --split test --json`
+    With `--by`, the perplexity of each group is kept in the run's folder, too, for `tacit report`.
+
+    Examples: `tacit evaluate RUN --split test --json` · `tacit evaluate RUN --by records`
     """
     from tacit.training import scoring
 
+    if by is not None:
+        with progress("Evaluating", None):
+            found = scoring.evaluate_groups(run, split, by)
+        found.write(run / "groups.json")
+        _print_groups(found, as_json)
+        return
     with progress("Evaluating", None) as advance:
         values = scoring.evaluate(run, split, progress=advance)
     if as_json:
         print_json(values)
     else:
         _print_metrics({split: values})
+
+
+def _print_groups(found: "Groups", as_json: bool) -> None:
+    if as_json:
+        print_json({"by": found.by, "gap": found.gap, "groups": [asdict(g) for g in found.groups]})
+        return
+    table = simple_table("group", "users", "records", "perplexity", "95 % interval")
+    for group in found.groups:
+        spread = "-" if group.low is None else f"{group.low:.4g} to {group.high:.4g}"
+        table.add_row(
+            group.name, f"{group.users:,}", f"{group.records:,}", f"{group.perplexity:.4g}", spread
+        )
+    out.print(table)
+    out.print(f"largest over smallest perplexity: {found.gap:.3f} (not private)")
 
 
 def predict(

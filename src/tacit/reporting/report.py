@@ -9,17 +9,20 @@ does it for them.
 import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
-from tacit.attacking.attack import Scores, read_scores
-from tacit.auditing import Audit, read_audit
+from tacit.attacking.attack import Scores, Series, read_scores, read_series
+from tacit.auditing import Audit, read_audit, rounded_down
 from tacit.errors import DataError
 from tacit.files import whole_file
+from tacit.grouping import Groups, read_groups
 from tacit.privacy.certificate import Certificate, read_certificate
 from tacit.privacy.wording import STANDINGS
+from tacit.reporting.impact import group_sections, kept_sections
+from tacit.reporting.leakage import leakage_sections, most_repeated
 from tacit.reporting.overview import Section
 
 Label = Literal["public", "protected", "not private"]
@@ -36,6 +39,8 @@ class RunFacts:
     metrics: dict[str, Any]
     scores: dict[str, Scores] = field(default_factory=dict)
     audits: tuple[Audit, ...] = ()
+    series: Series = field(default_factory=dict)
+    groups: Groups | None = None
 
     @property
     def epsilon(self) -> float:
@@ -66,6 +71,10 @@ def read_facts(folder: Path) -> RunFacts:
         if (folder / "attacks.json").exists()
         else {},
         tuple(read_audit(folder / "audit.json")) if (folder / "audit.json").exists() else (),
+        read_series(folder / "attacks-over-steps.json")
+        if (folder / "attacks-over-steps.json").exists()
+        else {},
+        read_groups(folder / "groups.json") if (folder / "groups.json").exists() else None,
     )
 
 
@@ -93,8 +102,9 @@ def sections(runs: Sequence[RunFacts], *, shareable: bool = False) -> list[Secti
     made = [_at_a_glance(runs, shareable), *(_promise(run) for run in runs)]
     made += _audits(runs)
     if not shareable:
-        made += [*_frontier(runs), *_exposure(runs), *_membership(runs), *_others(runs)]
-        made += [*_dropped(runs)]
+        made += [*_frontier(runs), *_exposure(runs), *_membership(runs)]
+        made += [*leakage_sections(runs), *_others(runs)]
+        made += [*group_sections(runs), *kept_sections(runs)]
     made += [_not_covered(runs), _how_to_verify(runs)]
     return made
 
@@ -115,17 +125,17 @@ def _at_a_glance(runs: Sequence[RunFacts], shareable: bool) -> Section:
     headings = ["run", "method", "epsilon (public)", "standing (public)", "at least (public)"]
     if not shareable:
         headings += ["perplexity (not private)", "exposure, bits (not private)",
-                     "of at most", "membership AUC (not private)"]  # fmt: skip
+                     "of at most (public)", "membership AUC (not private)"]  # fmt: skip
     rows = []
     for run in runs:
         lower = max((audit.lower for audit in run.audits), default=None)
         row = [run.name, run.method, up(run.epsilon), run.certificate.standing]
-        row.append("-" if lower is None else f"{math.floor(lower * 100) / 100:.2f}")
+        row.append("-" if lower is None else rounded_down(lower))
         if not shareable:
             bits, member = run.scores.get("exposure"), run.scores.get("membership")
             row += [
                 shown(run.perplexity),
-                shown(_most_repeated(bits)) if bits else "-",
+                shown(most_repeated(bits)) if bits else "-",
                 shown(bits.figures.get("most_possible_bits")) if bits else "-",
                 _with_interval(member, "users_auc", "records_auc") if member else "-",
             ]
@@ -137,11 +147,6 @@ def _at_a_glance(runs: Sequence[RunFacts], shareable: bool) -> Section:
         "never in the text. An AUC of 0.5 is guessing."
     )
     return Section("At a glance", prose, headings=headings, rows=rows)
-
-
-def _most_repeated(scores: Scores) -> float | None:
-    planted = [row for row in scores.rows if row["repetitions"] > 0]
-    return float(max(planted, key=lambda row: row["repetitions"])["mean_bits"]) if planted else None
 
 
 def _with_interval(scores: Scores, *names: str) -> str:
@@ -175,7 +180,7 @@ def _promise(run: RunFacts) -> Section:
         f"What is promised: {run.name}",
         prose,
         figures,
-        ["wrong about others", "right, at most (public)"],
+        ["wrong about others (public)", "right, at most (public)"],
         rows,
         steps_drawing(run),
     )
@@ -188,7 +193,14 @@ def _audits(runs: Sequence[RunFacts]) -> Iterator[Section]:
     if not audited:
         return
     rows = [
-        [run.name, a.unit, f"{a.lower:.2f}", up(a.upper), a.verdict, f"{a.evidence.confidence:.0%}"]
+        [
+            run.name,
+            a.unit,
+            rounded_down(a.lower),
+            up(a.upper),
+            a.verdict,
+            f"{a.evidence.confidence:.0%}",
+        ]
         for run in audited
         for a in run.audits
     ]
@@ -197,7 +209,8 @@ def _audits(runs: Sequence[RunFacts]) -> Iterator[Section]:
         for run in audited
         for a in run.audits
     )
-    headings = ["run", "for", "at least (public)", "at most (public)", "verdict", "confidence"]
+    headings = ["run", "for", "at least (public)", "at most (public)", "verdict (public)",
+                "confidence (public)"]  # fmt: skip
     yield Section("Tried and certified", prose, (), headings, rows, interval_drawing(audited))
 
 
@@ -232,7 +245,7 @@ def _exposure(runs: Sequence[RunFacts]) -> Iterator[Section]:
         for run in found
         for row in run.scores["exposure"].rows
     ]
-    headings = ["run", "repeated", "canaries", "mean bits (not private)",
+    headings = ["run", "repeated (public)", "canaries (public)", "mean bits (not private)",
                 "largest (not private)", "perplexity (not private)"]  # fmt: skip
     notes = "; ".join(dict.fromkeys(n for r in found for n in r.scores["exposure"].notes))
     prose = f"How far up planted secrets rank among all of their form ({notes})."
@@ -257,8 +270,10 @@ def _membership(runs: Sequence[RunFacts]) -> Iterator[Section]:
         for run in found
         for row in run.scores["membership"].rows
     ]
-    headings = ["run", "attack", "AUC (not private)", "95 % interval",
-                "right at 1 % wrong", "right at 0.1 % wrong"]  # fmt: skip
+    headings = ["run", "attack"] + [
+        f"{name} (not private)"
+        for name in ("AUC", "95 % interval", "right at 1 % wrong", "right at 0.1 % wrong")
+    ]
     notes = list(dict.fromkeys(n for r in found for n in r.scores["membership"].notes))
     prose = "Whether a record or a user was in the training text.\n\n" + "".join(
         f"- {note}\n" for note in notes
@@ -278,20 +293,9 @@ def _others(runs: Sequence[RunFacts]) -> Iterator[Section]:
                 words = figure.replace("_", " ")
                 rows.append([run.name, name, words, shown(value), spread, shown(scores.perplexity)])
     if rows:
-        headings = ["run", "attack", "figure", "value (not private)", "95 % interval",
-                    "perplexity (not private)"]  # fmt: skip
+        headings = ["run", "attack", "figure", "value (not private)",
+                    "95 % interval (not private)", "perplexity (not private)"]  # fmt: skip
         yield Section("Other attacks", "", (), headings, rows)
-
-
-def _dropped(runs: Sequence[RunFacts]) -> Iterator[Section]:
-    rows = []
-    for run in runs:
-        for name, value in run.metrics.get("training", {}).items():
-            rows.append([run.name, name.replace("_", " "), shown(float(value))])
-    if rows:
-        prose = "Records that training used after the caps, and what did not fit."
-        headings = ["run", "what", "count (not private)"]
-        yield Section("What was kept and dropped", prose, (), headings, rows)
 
 
 def _not_covered(runs: Sequence[RunFacts]) -> Section:
@@ -375,6 +379,11 @@ def _as_json(runs: Sequence[RunFacts], shareable: bool) -> dict[str, Any]:
             one["not private"] = {
                 "metrics": run.metrics,
                 "attacks": {name: s.as_dict() for name, s in run.scores.items()},
+                "over steps": [
+                    {"step": step, "scores": [s.as_dict() for s in found.values()]}
+                    for step, found in sorted(run.series.items())
+                ],
+                "groups": asdict(run.groups) if run.groups else None,
             }
         made.append(one)
     return {"format": "tacit-report", "version": 1, "runs": made}

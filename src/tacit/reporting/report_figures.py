@@ -1,7 +1,7 @@
 """The drawings of the report; each is an SVG element, narrow enough for a phone."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tacit.errors import TacitError
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from tacit.reporting.leakage import Leak
     from tacit.reporting.report import RunFacts
 
 # Okabe and Ito's colours; markers differ as well, for print and for other eyes.
@@ -139,8 +140,8 @@ def exposure_drawing(runs: "Sequence[RunFacts]") -> str:
     return _drawn(figure, axes, legend=True)
 
 
-def _number(value: object, otherwise: float) -> float:
-    return otherwise if value is None or math.isnan(float(value)) else float(value)  # type: ignore[arg-type]
+def _number(value: float | None, otherwise: float) -> float:
+    return otherwise if value is None or math.isnan(value) else float(value)
 
 
 def roc_drawing(runs: "Sequence[RunFacts]") -> str:
@@ -165,4 +166,105 @@ def roc_drawing(runs: "Sequence[RunFacts]") -> str:
     axes.set_yscale("log")
     axes.set_xlim(1e-3, 1)
     axes.set_ylim(1e-3, 1.2)
+    return _drawn(figure, axes, legend=True)
+
+
+def leakage_drawing(models: "Mapping[str, Sequence[Leak]]") -> str:
+    """Exposure and membership over perplexity, one line for each run; the last model is filled."""
+    panels = [
+        ("exposure", "exposure, bits (not private)"),
+        ("auc", "membership AUC (not private)"),
+    ]
+    known = [
+        (name, says)
+        for name, says in panels
+        if any(getattr(m, name) is not None for found in models.values() for m in found)
+    ]
+    if not known:
+        return ""
+    figure, axes = _stacked("Leakage against perplexity", "test perplexity (not private)", known)
+    for place, (name, _) in zip(axes, known, strict=True):
+        for number, (run, found) in enumerate(models.items()):
+            points = [
+                (m.perplexity, getattr(m, name))
+                for m in found
+                if m.perplexity is not None and getattr(m, name) is not None
+            ]
+            if not points:
+                continue
+            colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
+            x, y = zip(*points, strict=True)
+            place.plot(
+                x, y, color=colour, marker=marker, ms=6, lw=1.4, mfc="white", label=run
+            )  # fmt: skip
+            place.plot(x[-1:], y[-1:], color=colour, marker=marker, ms=7, lw=0)
+        if name == "exposure":
+            most = max((m.most or 0.0 for found in models.values() for m in found), default=0.0)
+            place.axhline(most, color=GREY, ls=":", lw=1)
+            place.set_ylim(0, 1.14 * most)
+        else:
+            place.axhline(0.5, color=GREY, ls=":", lw=1)
+        place.set_xscale("log")
+        _plain_ticks(place)
+    axes[0].legend(frameon=False, fontsize=8.5)
+    return inline_svg(figure)
+
+
+def _stacked(
+    title: str, x: str, panels: "Sequence[tuple[str, str]]"
+) -> "tuple[Figure, list[Axes]]":
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(
+            figsize=(5.4, 0.6 + 2.5 * len(panels)), layout="constrained", facecolor="white"
+        )
+        axes = list(figure.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0])
+    figure.set_label(title)
+    axes[0].set_title(title, loc="left", fontsize=11, color=INK)
+    axes[-1].set_xlabel(x, fontsize=9.5, color=GREY)
+    for place, (_, says) in zip(axes, panels, strict=True):
+        place.set_ylabel(says, fontsize=9.5, color=GREY)
+        place.tick_params(labelsize=9)
+        for side in ("top", "right"):
+            place.spines[side].set_visible(False)
+    return figure, axes
+
+
+def _plain_ticks(axes: "Axes") -> None:
+    """Few whole numbers on a logarithmic axis that may span less than a power of ten."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    low, high = axes.get_xlim()
+    subs = (1.0, 2.0, 5.0) if high / low > 4 else (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0)
+    axes.xaxis.set_major_locator(LogLocator(base=10, subs=subs))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.4g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def groups_drawing(runs: "Sequence[RunFacts]") -> str:
+    """Perplexity of each group under each run, with its interval."""
+    names = list(dict.fromkeys(g.name for run in runs if run.groups for g in run.groups.groups))
+    figure, axes = _axes(
+        "Perplexity by group", "", "perplexity (not private)", 3.2 if len(names) < 8 else 4.0
+    )
+    width = 0.6 / max(1, len(runs) - 1) if len(runs) > 1 else 0.0
+    for number, run in enumerate(runs):
+        if run.groups is None:
+            continue
+        groups = run.groups.groups
+        x = [names.index(g.name) + (number - (len(runs) - 1) / 2) * width for g in groups]
+        y = [g.perplexity for g in groups]
+        low = [max(0.0, g.perplexity - _number(g.low, g.perplexity)) for g in groups]
+        high = [max(0.0, _number(g.high, g.perplexity) - g.perplexity) for g in groups]
+        axes.errorbar(
+            x, y, yerr=[low, high], label=run.name, color=COLOURS[number % len(COLOURS)],
+            marker=MARKERS[number % len(MARKERS)], ms=6, capsize=3, lw=0, elinewidth=1.4,
+        )  # fmt: skip
+    turned = max((len(name) for name in names), default=0) * len(names) > 48
+    axes.set_xticks(
+        range(len(names)), names, rotation=30 if turned else 0, ha="right" if turned else "center"
+    )
+    axes.set_ylim(bottom=0)
     return _drawn(figure, axes, legend=True)

@@ -6,11 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from tacit.errors import UsageError
+from tacit.grouping import Groups, compare_groups, group_names
 from tacit.training import baselines
 from tacit.training.deidentifying import deidentified
 from tacit.training.opening import Opened, encode, load_run
 from tacit.training.predicting import answer
 from tacit.training.public_start import load_public_start
+from tacit.training.tasks import NextWord
 
 
 def evaluate(
@@ -47,6 +50,33 @@ def scores(
         score = opened.task.score(public, examples)
         found |= {f"public_only_{name}": score[name] for name in _HEADLINES if name in score}
     return found
+
+
+def evaluate_groups(folder: Path, split: str, by: str) -> Groups:
+    """The perplexity of a run's model for each group of users, or of records, of a split."""
+    return groups_of(load_run(Path(folder)), split, by)
+
+
+def groups_of(opened: Opened, split: str, by: str) -> Groups:
+    """The same of a run that is open."""
+    if not isinstance(opened.task, NextWord):
+        raise UsageError(f"task={opened.run.task} has no perplexity to compare groups by.")
+    part = opened.corpus.only(split)
+    names = group_names(opened.corpus, part, by)
+    users = (
+        part.need_users().to_pylist() if "user" in part.columns else part.column("id").to_pylist()
+    )
+    if opened.run.method == "deidentify":
+        part = deidentified(part, opened.mentions)
+    examples = encode(opened, part, training=False)
+    tokens = np.maximum(examples.lengths - 1, 0)
+    losses = opened.task.record_losses(opened.model, examples) * tokens
+    rows = examples.record
+    found = compare_groups(
+        [names[row] for row in rows], [users[row] for row in rows], losses, tokens,
+        rng=np.random.default_rng(0),
+    )  # fmt: skip
+    return Groups(by if by in ("records", "label") else Path(by).stem, split, found)
 
 
 _HEADLINES = ("perplexity", "accuracy", "error_rate", "pearson")

@@ -1,0 +1,87 @@
+"""Attacks on a target: those that have what they need, on its model or on every one it kept."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from tacit.attacking.attack import (
+    Attack,
+    Progress,
+    Scores,
+    attack_named,
+    chosen,
+    known,
+    missing,
+    need_all,
+)
+from tacit.attacking.target import Target, run_perplexity
+from tacit.errors import DataError, UsageError
+from tacit.training import networks
+from tacit.training.checkpoints import kept_models, read_place
+
+Watch = Callable[[str, int | None], AbstractContextManager[Progress]]
+
+
+def wanted(target: Target, using: str | None) -> list[Attack]:
+    """The attacks that are named, whose needs must be met; else all whose needs are."""
+    has = list(target.has())
+    if using is not None:
+        named = chosen(using)
+        for attack in named:
+            need_all(attack, has)
+        return named
+    # Those without a need of their own make do with canaries.
+    every = [attack_named(name) for name in known()]
+    ready = [a for a in every if not missing(a, has) and (a.needs or "canaries" in has)]
+    if not ready:
+        raise UsageError(
+            f"{target.folder} comes without anything that an attack needs; give --corpus, "
+            "--canaries or --reference."
+        )
+    return ready
+
+
+def run_attacks(
+    target: Target, attacks: Sequence[Attack], watch: Watch, *, seed: int, of: str = ""
+) -> list[Scores]:
+    """Every attack on one model, each with the same seed of its own."""
+    found = []
+    for attack in attacks:
+        with watch(f"{attack.name.capitalize()}{of}", None) as advance:
+            found.append(attack.run(target, progress=advance, rng=np.random.default_rng(seed)))
+    return found
+
+
+def over_checkpoints(target: Target) -> Iterator[tuple[int, Target]]:
+    """The target with every model that its run kept on the way, and with the last, by step."""
+    opened = target.opened
+    if opened is None:
+        raise UsageError(f"{target.folder} is no run; only runs keep models on the way.")
+    need_kept(target.folder)
+    for step, place in kept_models(target.folder).items():
+        networks.need_safe_weights(place)
+        model = networks.load_model(place, "next-word", pad_token_id=opened.tokenizer.pad_token_id)
+        then = replace(opened, model=model)
+        yield (
+            step,
+            replace(
+                target,
+                reader=replace(target.reader, model=model),
+                opened=then,
+                perplexity=run_perplexity(then),
+            ),
+        )
+    place_now = read_place(target.folder)
+    yield (place_now.step if place_now is not None else opened.run.total_steps), target
+
+
+def need_kept(folder: Path) -> None:
+    """Refuse a run that kept no model on the way, and say how one does."""
+    if not kept_models(folder):
+        raise DataError(
+            f"{folder} kept no model on the way; train it with keep_checkpoints "
+            "(tacit train RUN.yml --set keep_checkpoints=5)."
+        )

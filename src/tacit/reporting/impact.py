@@ -1,0 +1,100 @@
+"""Who pays: perplexity by group, and what detection found and the caps dropped."""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tacit.reporting.overview import Section
+
+if TYPE_CHECKING:
+    from tacit.reporting.report import RunFacts
+
+
+def group_sections(runs: Sequence["RunFacts"]) -> Iterator[Section]:
+    """Perplexity of each group under each run, and over that of the plain run where there is one.
+
+    Runs are compared that were looked at by the same groups of the same split.
+    """
+    from tacit.reporting.report_figures import groups_drawing
+
+    kinds = dict.fromkeys((r.groups.by, r.groups.split) for r in runs if r.groups is not None)
+    for by, split in kinds:
+        same = [r for r in runs if r.groups and (r.groups.by, r.groups.split) == (by, split)]
+        plain = next((r for r in same if r.method == "plain"), None)
+        base = {g.name: g.perplexity for g in plain.groups.groups} if plain and plain.groups else {}
+        rows, figures = [], []
+        for run in same:
+            assert run.groups is not None
+            figures.append(
+                (f"{run.name}: largest over smallest (not private)", f"{run.groups.gap:.2f}")
+            )
+            for group in run.groups.groups:
+                times = group.perplexity / base[group.name] if group.name in base else None
+                rows.append(
+                    [
+                        run.name,
+                        group.name,
+                        f"{group.users:,}",
+                        f"{group.perplexity:.4g}",
+                        "-" if group.low is None else f"{group.low:.4g} to {group.high:.4g}",
+                        "-" if times is None or run is plain else f"{times:.2f}",
+                    ]
+                )
+        headings = [
+            "run",
+            "group",
+            "users (not private)",
+            "perplexity (not private)",
+            "95 % interval (not private)",
+            "times the plain run's (not private)",
+        ]
+        prose = (
+            f"Perplexity on the split {split} by group ({_said(by)}). Clipping and noise can cost "
+            "some people more than others: where a protected run multiplies the plain perplexity "
+            "of one group by more than that of another, that group pays more for the promise."
+        )
+        drawing = groups_drawing(same)
+        yield Section("Who pays: groups", prose, figures, headings, rows, drawing)
+
+
+def _said(by: str) -> str:
+    return {
+        "records": "users by how many records they wrote",
+        "label": "records by label",
+    }.get(by, f"users by {by}")
+
+
+_COUNTS = {
+    "detected": "detected in the training text",
+    "detected_kinds": "mentions of kind",
+    "bounding_caps": "cap",
+    "bounding": "bounding",
+    "dropped_by": "dropped by the cap",
+    "training": "used in training",
+}
+
+
+def kept_sections(runs: Sequence["RunFacts"]) -> Iterator[Section]:
+    """What was detected, what the caps kept and dropped, and what did not fit."""
+    rows = []
+    for run in runs:
+        for part, words in _COUNTS.items():
+            values = run.metrics.get(part, {})
+            for name, value in values.items() if isinstance(values, dict) else ():
+                rows.append([run.name, words, _words(name), _count(value)])
+    if not rows:
+        return
+    prose = (
+        "What detectors marked in the training records, what the plan's caps kept of them, and "
+        "what training used. Only what was marked is protected as an entity; what the caps "
+        "dropped was never learnt, which hides it without any noise."
+    )
+    headings = ["run", "part", "what", "count (not private; caps are public)"]
+    yield Section("What was detected, kept and dropped", prose, (), headings, rows)
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ") if name.islower() else name
+
+
+def _count(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{float(value):.4g}"

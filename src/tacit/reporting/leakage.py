@@ -1,0 +1,131 @@
+"""Leakage against perplexity: what has learnt less leaks less, so compare at like perplexity."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tacit.attacking.attack import Scores
+from tacit.reporting.overview import Section
+
+if TYPE_CHECKING:
+    from tacit.reporting.report import RunFacts
+
+NEAR = 1.1
+"""Perplexities whose ratio is at most this are called alike."""
+
+
+@dataclass(frozen=True)
+class Leak:
+    """What a model gives away, beside its perplexity; None where it was not attacked so."""
+
+    step: int
+    perplexity: float | None
+    exposure: float | None
+    most: float | None
+    auc: float | None
+
+
+def leaks(step: int, scores: Mapping[str, Scores]) -> Leak:
+    """Exposure of the most repeated canaries, and the headline of membership, of one model."""
+    bits, member = scores.get("exposure"), scores.get("membership")
+    figures = member.figures if member is not None else {}
+    return Leak(
+        step,
+        next((s.perplexity for s in scores.values() if s.perplexity is not None), None),
+        most_repeated(bits) if bits is not None else None,
+        bits.figures.get("most_possible_bits") if bits is not None else None,
+        figures.get("users_auc", figures.get("records_auc")),
+    )
+
+
+def most_repeated(scores: Scores) -> float | None:
+    """The mean exposure of the canaries that were repeated most."""
+    planted = [row for row in scores.rows if row["repetitions"] > 0]
+    return float(max(planted, key=lambda row: row["repetitions"])["mean_bits"]) if planted else None
+
+
+def over_steps(run: "RunFacts") -> list[Leak]:
+    """The models of a run that were attacked, in the order of their steps."""
+    return [leaks(step, scores) for step, scores in sorted(run.series.items())]
+
+
+def matched(models: Mapping[str, Sequence[Leak]]) -> tuple[float, dict[str, Leak]] | None:
+    """The lowest perplexity that all runs reached, and the model of each that is nearest to it.
+
+    A run that has no model near it is left out.
+    """
+    known = {
+        name: [one for one in found if one.perplexity is not None] for name, found in models.items()
+    }
+    if len(known) < 2 or not all(known.values()):
+        return None
+    level = max(min(_ppl(one) for one in found) for found in known.values())
+    nearest = {
+        name: min(found, key=lambda one: abs(math.log(_ppl(one) / level)))
+        for name, found in known.items()
+    }
+    near = {
+        name: one
+        for name, one in nearest.items()
+        if abs(math.log(_ppl(one) / level)) <= math.log(NEAR)
+    }
+    return level, near
+
+
+def _ppl(leak: Leak) -> float:
+    assert leak.perplexity is not None
+    return leak.perplexity
+
+
+def leakage_sections(runs: Sequence["RunFacts"]) -> Iterator[Section]:
+    """The models of all runs over perplexity, and those at like perplexity side by side."""
+    from tacit.reporting.report_figures import leakage_drawing
+
+    models = {run.name: over_steps(run) for run in runs if run.series}
+    if not models:
+        return
+    rows = [
+        [name, f"{one.step:,}", _shown(one.perplexity), _shown(one.exposure), _shown(one.auc)]
+        for name, found in models.items()
+        for one in found
+    ]
+    headings = ["run", "step (public)", *_MEASURED]
+    prose = (
+        "Models kept on the way, and the last one of each run. What has learnt less also gives "
+        "away less, so methods are to be compared where their curves stand at one perplexity."
+    )
+    drawing = leakage_drawing(models)
+    yield Section("Leakage against perplexity", prose, (), headings, rows, drawing)
+    yield from _matched_section(models)
+
+
+_MEASURED = (
+    "test perplexity (not private)",
+    "exposure, bits (not private)",
+    "membership AUC (not private)",
+)
+
+
+def _matched_section(models: Mapping[str, Sequence[Leak]]) -> Iterator[Section]:
+    found = matched(models)
+    if found is None:
+        return
+    level, near = found
+    rows = [
+        [name, f"{one.step:,}", _shown(one.perplexity), _shown(one.exposure), _shown(one.auc)]
+        for name, one in near.items()
+    ]
+    prose = (
+        f"The lowest perplexity that every run reached is {level:.4g} (not private). Of each run, "
+        f"the model nearest to it, if within {NEAR - 1:.0%}."
+    )
+    lacking = [name for name in models if name not in near]
+    if lacking:
+        prose += f" None that near: {', '.join(lacking)}; keep more models on the way."
+    headings = ["run", "step (public)", *_MEASURED]
+    yield Section("At like perplexity", prose, (), headings, rows)
+
+
+def _shown(value: float | None) -> str:
+    return "-" if value is None or not math.isfinite(value) else f"{value:.4g}"
