@@ -42,7 +42,10 @@ class Peers:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-            env=os.environ | {"PYTHONPATH": path},
+            env=os.environ
+            | {"PYTHONPATH": path}
+            # What `keep_freed_memory` does for ours.
+            | {"MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TRIM_THRESHOLD_": str(2**31 - 1)},
         )
 
     def step(self, peer: str) -> float:

@@ -40,6 +40,7 @@ from transformers import BertConfig, BertForSequenceClassification, GPT2Config, 
 from tacit.privacy.events import SampledGaussian
 from tacit.privacy.ledger import Ledger
 from tacit.training.lstm import GateLSTM
+from tacit.training.memory import keep_freed_memory
 from tacit.training.noise import release
 from tacit.training.randomness import Chance
 

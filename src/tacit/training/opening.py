@@ -13,6 +13,7 @@ from tacit.training import networks, tokens, weights
 from tacit.training.deidentifying import deidentified
 from tacit.training.focusing import Focus, focus_on
 from tacit.training.material import Found, find_mentions, open_corpus, training_part
+from tacit.training.memory import keep_freed_memory
 from tacit.training.randomness import Chance
 from tacit.training.settings import Run, UedpSettings, read_run
 from tacit.training.tagging import Tagging
@@ -47,6 +48,7 @@ def _focus(run: Run, found: Found) -> Focus | None:
 
 def open_run(run: Run) -> Opened:
     """Read, detect, and make tokenizer, task and model."""
+    keep_freed_memory()
     corpus = open_corpus(run.corpus, run.data)
     part = training_part(corpus)
     found = find_mentions(run, corpus)
@@ -152,6 +154,7 @@ def load_run(folder: Path) -> Opened:
     """A finished run with its weights in place."""
     if not (folder / "config.json").exists():
         raise DataError(f"{folder} holds no trained model; train it, or --resume it, first.")
+    keep_freed_memory()
     run = read_run(folder / "run.yml")
     corpus = open_corpus(run.corpus, run.data)
     part = training_part(corpus)
