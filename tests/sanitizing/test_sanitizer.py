@@ -11,6 +11,7 @@ from tacit.errors import UsageError
 from tacit.sanitizing import (
     Recipe,
     Sanitizer,
+    as_it_stands,
     choose_sensitive,
     open_embeddings,
     sanitize,
@@ -121,6 +122,11 @@ def test_unknown_words(unknown: str, expected: list[str] | None) -> None:
         assert set(found) <= set(WORDS)
     else:
         assert found == [w for w in ["zebra", "good", "quux"] if w == "good" or w in expected]
+
+
+def test_text_as_it_stands_keeps_known_and_unknown_words() -> None:
+    text = "zebra the good film , quux anna 's day"
+    assert as_it_stands(little())(["r"], [text])[0] == [text]
 
 
 def test_plain_words_stay_as_often_as_they_should() -> None:

@@ -135,10 +135,12 @@ def unchanged_and_sanitized(
     share: float | None = None,
 ) -> tuple[Any, Any]:
     """A sanitizer that leaves words as they are, and the one that is attacked."""
+    from tacit.sanitizing import as_it_stands
+
     work = _sanitizer(method, epsilon, embeddings, share, seed)
     if work is None:
         raise UsageError("Give a method with --sanitize.")
-    return _sanitizer("santext", 1e9, embeddings, None, seed), work
+    return as_it_stands(work.embedding), work
 
 
 def _sanitizer(

@@ -28,7 +28,7 @@ from tacit.sanitizing.certifying import Certified
 from tacit.sanitizing.embeddings import OWN, Embedding, open_embeddings
 from tacit.sanitizing.operators import Replacer
 from tacit.sanitizing.recipes import METHODS, Method, Recipe, Unknown
-from tacit.sanitizing.sanitizer import Counted, Progress, Sanitizer
+from tacit.sanitizing.sanitizer import Counted, Progress, Sanitizer, as_it_stands
 from tacit.sanitizing.sensitive import Sensitive, choose_sensitive
 from tacit.sanitizing.streaming import CorpusFile, Passing
 
@@ -138,6 +138,7 @@ __all__ = [
     "Sanitizer",
     "Sensitive",
     "Written",
+    "as_it_stands",
     "certificate_folder",
     "choose_sensitive",
     "open_embeddings",

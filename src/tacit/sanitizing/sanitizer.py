@@ -209,3 +209,11 @@ class Sanitizer:
                 parts = [words[p] if p >= 0 else next(kept, "") for p in own]
                 parts = [part for part in parts if part]
             yield self._units.join(parts)
+
+
+def as_it_stands(embedding: Embedding) -> Sanitizer:
+    """Changes nothing but how text is cut: what an attack on sanitized text is compared with.
+
+    It is santext at an epsilon so large that every known word stays; unknown ones are kept.
+    """
+    return Sanitizer(embedding, Recipe("santext", 1e9, unknown="keep"), seed=0)

@@ -200,7 +200,7 @@ def load_masked(where: str | Path, *, layers: int | None = None, seed: int = 0) 
     """
     path = Path(where)
     path = path if path.exists() else find_packaged(str(where))
-    if path.is_dir():
+    if (path / "config.json").is_file():
         need_safe_weights(path)
     with quiet(), seeded(seed):
         try:
