@@ -312,6 +312,7 @@ def main() -> None:
     parser.add_argument("--scaling", action="store_true")
     parser.add_argument("--peers", action=argparse.BooleanOptionalAction, default=True)
     options = parser.parse_args()
+    keep_freed_memory()  # for plain and private steps alike; peers get the same
     torch.set_num_threads(options.threads)
     for name, value in (("RECORDS", options.records), ("USERS", options.users)):
         if value:  # through the environment: other processes measure, too
