@@ -328,6 +328,11 @@ def test_methods_are_compared_and_finished_ones_left_alone(
     again = tacit(*call, "--overwrite", "--using", "exposure")
     assert again.code == 0, again.err
     assert again.err.count("not trained again") == 2
+    beside = tacit(*call[:-1], tmp_path / "both", "--using", "exposure", "--workers", "2")
+    assert beside.code == 0, beside.err
+    for name in ("plain", "users"):
+        for file in ("certificate.json", "attacks.json"):
+            assert (tmp_path / "both" / name / file).exists()
     other = tacit(*call, "--overwrite", "--set", "context=16")
     assert other.code == 2
     assert "other settings" in other.err

@@ -1,7 +1,11 @@
 """`tacit compare`: the same corpus, model and seeds by several methods, on one page."""
 
+import os
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -9,6 +13,9 @@ from tacit.cli.common import Overwrite, Seed, say
 from tacit.cli.train import _live
 from tacit.errors import DataError, UsageError
 from tacit.files import refuse_overwrite
+
+if TYPE_CHECKING:
+    from tacit.cli.attack import Given
 
 
 def compare(
@@ -29,6 +36,9 @@ def compare(
     reference: Annotated[
         Path | None, typer.Option(help="Folder of a model that saw none of the text.")
     ] = None,
+    workers: Annotated[
+        int, typer.Option(min=1, help="Methods at a time; each has its share of the cores.")
+    ] = 1,
     title: Annotated[str, typer.Option(help="Heading of the report.")] = "Methods compared",
     seed: Seed = 0,
     overwrite: Overwrite = False,
@@ -41,29 +51,69 @@ def compare(
 
     Example: `tacit compare presets/customersim-lstm.yml --methods plain,users -o compared`
     """
-    from tacit.attacking import write_scores
-    from tacit.cli.attack import Given, attack_model, attack_series
+    from tacit.cli.attack import Given
     from tacit.plan import parse_overrides
     from tacit.reporting.report import read_all, write_report
-    from tacit.training.checkpoints import kept_models
 
     files = method_files(config, methods)
     page = to / "report.html"
     refuse_overwrite(page, page.with_suffix(".md"), page.with_suffix(".json"), overwrite=overwrite)
-    replaced = parse_overrides(changes or [])
-    folders = []
-    for name, file in files.items():
-        folder = to / name
-        _trained(folder, file, replaced, name)
-        given = Given(using=using, reference=reference, seed=seed)
-        if kept_models(folder):
-            attack_series(folder, given)
-        else:
-            write_scores(folder / "attacks.json", attack_model(folder, given))
-        _group(folder)
-        folders.append(folder)
-    write_report(page, read_all(folders), title=title)
+    work = _Work(
+        to, parse_overrides(changes or []), Given(using=using, reference=reference, seed=seed)
+    )
+    if workers == 1:
+        for name, file in files.items():
+            work(name, file)
+    else:
+        _at_once(work, files, workers)
+    write_report(page, read_all([to / name for name in files]), title=title)
     say(f"report: {page}")
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What is done for a method: train, attack, score by group."""
+
+    to: Path
+    changes: dict[str, Any]
+    given: "Given"
+
+    def __call__(self, name: str, file: Path) -> None:
+        from tacit.attacking import write_scores
+        from tacit.cli.attack import attack_model, attack_series
+        from tacit.training.checkpoints import kept_models
+
+        folder = self.to / name
+        _trained(folder, file, self.changes, name)
+        say(f"{name}: attacking")
+        if kept_models(folder):
+            attack_series(folder, self.given)
+        else:
+            write_scores(folder / "attacks.json", attack_model(folder, self.given))
+        _group(folder)
+        say(f"{name}: done")
+
+
+def _at_once(work: _Work, files: dict[str, Path], workers: int) -> None:
+    """Several methods, each in a process of its own; the first that fails ends the others."""
+    with ProcessPoolExecutor(
+        workers, get_context("spawn"), initializer=_share_cores, initargs=(workers,)
+    ) as pool:
+        waiting = [pool.submit(work, name, file) for name, file in files.items()]
+        try:
+            for one in as_completed(waiting):
+                one.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _share_cores(workers: int) -> None:
+    """In a process beside others: fewer threads, and lines instead of bars."""
+    import torch
+
+    torch.set_num_threads(max(1, torch.get_num_threads() // workers))
+    os.environ["TTY_COMPATIBLE"] = "0"
 
 
 def method_files(config: Path, methods: str) -> dict[str, Path]:
@@ -111,7 +161,7 @@ def _trained(folder: Path, file: Path, changes: dict[str, Any], name: str) -> No
         say(f"{name}: finished before, not trained again")
         return
     say(f"{name}: training")
-    with _live() as tell:
+    with _live(name) as tell:
         if begun.exists():
             runs.resume(folder, tell=tell)
         else:

@@ -78,6 +78,9 @@ def train(
 class _live:
     """A line that says where training is; what is marked "not private" must stay inside."""
 
+    def __init__(self, name: str = "") -> None:
+        self._name = f"{name}: " if name else ""
+
     def __enter__(self) -> Any:
         self._said = 0.0
         columns = (
@@ -97,7 +100,9 @@ class _live:
 
     def _tell(self, at: Any) -> None:
         if at.phase not in self._tasks:
-            self._tasks[at.phase] = self._bars.add_task(at.phase, total=at.steps, said="")
+            self._tasks[at.phase] = self._bars.add_task(
+                self._name + at.phase, total=at.steps, said=""
+            )
         said = f"not private: loss {at.seen.loss:.3f}, drawn {at.seen.units}"
         if at.seen.units and at.seen.clipped:
             said += f", clipped {at.seen.clipped / at.seen.units:.0%}"
@@ -109,7 +114,7 @@ class _live:
         # In a log there is no line to renew: say it now and then.
         if not err.is_terminal and (time.monotonic() - self._said > 30 or at.step == at.steps):
             self._said = time.monotonic()
-            err.print(f"{at.phase} {at.step}/{at.steps} {said}", highlight=False)
+            err.print(f"{self._name}{at.phase} {at.step}/{at.steps} {said}", highlight=False)
 
 
 def _print_metrics(metrics: dict[str, Any]) -> None:

@@ -2,11 +2,13 @@
 
 import hashlib
 import os
+from contextlib import AbstractContextManager, nullcontext
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
 import torch
+from filelock import FileLock
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -65,15 +67,16 @@ def start_on_public_text(
     if loop.behind():
         return
     kept = _kept(opened.model, examples, start)
-    if kept is not None and kept.exists() and _load(opened.model, kept):
-        _save(opened.model, folder / NAME)
-        return
-    loop.resume()
-    loop.run(tell)
-    loop.finish()
-    _save(opened.model, folder / NAME)
-    if kept is not None:
-        _keep(folder / NAME, kept)
+    with _one_at_a_time(kept):
+        if kept is None or not kept.exists() or not _load(opened.model, kept):
+            loop.resume()
+            loop.run(tell)
+            loop.finish()
+            _save(opened.model, folder / NAME)
+            if kept is not None:
+                _keep(folder / NAME, kept)
+        else:
+            _save(opened.model, folder / NAME)
 
 
 def load_public_start(opened: Opened, folder: Path) -> nn.Module | None:
@@ -98,6 +101,17 @@ def _kept(model: nn.Module, examples: Examples, start: PublicStart) -> Path | No
     for ids in examples.ids:
         sha.update(ids.tobytes())
     return root / "public-starts" / f"{sha.hexdigest()[:32]}.safetensors"
+
+
+def _one_at_a_time(kept: Path | None) -> AbstractContextManager[object]:
+    """Runs that begin alike at the same moment wait for the first instead of doing it twice."""
+    if kept is None:
+        return nullcontext()
+    try:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        return FileLock(str(kept) + ".lock").acquire()
+    except OSError:
+        return nullcontext()
 
 
 def _save(model: nn.Module, path: Path) -> None:
