@@ -24,7 +24,7 @@ BY_COUNT = {
         {0: "1 to 2 records", 2: "3 to 4 records", 5: "5 to 6 records", 7: "7 to 8 records"},
     ),
     "all alike": ([3, 3, 3], {0: "3 records", 2: "3 records"}),
-    "many small": ([1, 1, 1, 1, 1, 9], {0: "1 records", 5: "2 to 9 records"}),
+    "many small": ([1, 1, 1, 1, 1, 9], {0: "1 record", 5: "2 to 9 records"}),
 }
 
 

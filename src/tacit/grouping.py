@@ -108,7 +108,9 @@ def _by_count(corpus: Corpus, part: Corpus) -> list[str]:
     starts = [int(sizes.min()), *(end + 1 for end in ends[:-1])]
     width = len(str(ends[-1]))
     labels = [
-        f"{start:>{width}} records" if start == end else f"{start:>{width}} to {end} records"
+        f"{start:>{width}} to {end} records"
+        if start < end
+        else f"{start:>{width}} {'record' if start == 1 else 'records'}"
         for start, end in zip(starts, ends, strict=True)
     ]
     return [labels[int(np.searchsorted(ends, wrote[user]))] for user in writers]

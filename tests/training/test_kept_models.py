@@ -1,4 +1,4 @@
-"""What a run keeps beside its model: models on the way, the canaries, what was found and dropped."""
+"""What a run keeps beside its model: models on the way, canaries, what was found and dropped."""
 
 from pathlib import Path
 from typing import Any

@@ -36,7 +36,7 @@ def group_sections(runs: Sequence["RunFacts"]) -> Iterator[Section]:
                         f"{group.users:,}",
                         f"{group.perplexity:.4g}",
                         "-" if group.low is None else f"{group.low:.4g} to {group.high:.4g}",
-                        "-" if times is None or run is plain else f"{times:.2f}",
+                        "-" if times is None or run is plain else f"{times:.3g}",
                     ]
                 )
         headings = [
@@ -66,21 +66,20 @@ def _said(by: str) -> str:
 _COUNTS = {
     "detected": "detected in the training text",
     "detected_kinds": "mentions of kind",
-    "bounding_caps": "cap",
+    "bounding_caps": "cap (public)",
     "bounding": "bounding",
-    "dropped_by": "dropped by the cap",
+    "dropped_by": "records dropped by the cap",
     "training": "used in training",
 }
 
 
 def kept_sections(runs: Sequence["RunFacts"]) -> Iterator[Section]:
-    """What was detected, what the caps kept and dropped, and what did not fit."""
+    """What was detected, what the caps kept and dropped, and what did not fit; a column a run."""
     rows = []
-    for run in runs:
-        for part, words in _COUNTS.items():
-            values = run.metrics.get(part, {})
-            for name, value in values.items() if isinstance(values, dict) else ():
-                rows.append([run.name, words, _words(name), _count(value)])
+    for part, words in _COUNTS.items():
+        values = [_counts(run, part) for run in runs]
+        for name in dict.fromkeys(name for found in values for name in found):
+            rows.append([words, _words(name), *(_count(found.get(name)) for found in values)])
     if not rows:
         return
     prose = (
@@ -88,8 +87,13 @@ def kept_sections(runs: Sequence["RunFacts"]) -> Iterator[Section]:
         "what training used. Only what was marked is protected as an entity; what the caps "
         "dropped was never learnt, which hides it without any noise."
     )
-    headings = ["run", "part", "what", "count (not private; caps are public)"]
+    headings = ["part", "what", *(f"{run.name} (not private)" for run in runs)]
     yield Section("What was detected, kept and dropped", prose, (), headings, rows)
+
+
+def _counts(run: "RunFacts", part: str) -> dict[str, Any]:
+    found = run.metrics.get(part, {})
+    return found if isinstance(found, dict) else {}
 
 
 def _words(name: str) -> str:
@@ -97,4 +101,6 @@ def _words(name: str) -> str:
 
 
 def _count(value: Any) -> str:
+    if value is None:
+        return "-"
     return f"{value:,}" if isinstance(value, int) else f"{float(value):.4g}"

@@ -11,8 +11,10 @@ from tacit.reporting.overview import Section
 if TYPE_CHECKING:
     from tacit.reporting.report import RunFacts
 
-NEAR = 1.1
+NEAR = 1.25
 """Perplexities whose ratio is at most this are called alike."""
+HARDLY = 100.0
+"""A run whose best perplexity is so many times the best of all runs hardly learnt anything."""
 
 
 @dataclass(frozen=True)
@@ -53,14 +55,17 @@ def over_steps(run: "RunFacts") -> list[Leak]:
 def matched(models: Mapping[str, Sequence[Leak]]) -> tuple[float, dict[str, Leak]] | None:
     """The lowest perplexity that all runs reached, and the model of each that is nearest to it.
 
-    A run that has no model near it is left out.
+    A run that has no model near it is left out, and so is one that hardly learnt.
     """
     known = {
         name: [one for one in found if one.perplexity is not None] for name, found in models.items()
     }
-    if len(known) < 2 or not all(known.values()):
+    best = {name: min(map(_ppl, found)) for name, found in known.items() if found}
+    # What learnt nothing at all would pull the level to where no other run is.
+    known = {name: known[name] for name in best if best[name] <= HARDLY * min(best.values())}
+    if len(known) < 2:
         return None
-    level = max(min(_ppl(one) for one in found) for found in known.values())
+    level = max(best[name] for name in known)
     nearest = {
         name: min(found, key=lambda one: abs(math.log(_ppl(one) / level)))
         for name, found in known.items()
@@ -80,7 +85,7 @@ def _ppl(leak: Leak) -> float:
 
 def leakage_sections(runs: Sequence["RunFacts"]) -> Iterator[Section]:
     """The models of all runs over perplexity, and those at like perplexity side by side."""
-    from tacit.reporting.report_figures import leakage_drawing
+    from tacit.reporting.report_figures import OFF, leakage_drawing
 
     models = {run.name: over_steps(run) for run in runs if run.series}
     if not models:
@@ -93,7 +98,8 @@ def leakage_sections(runs: Sequence["RunFacts"]) -> Iterator[Section]:
     headings = ["run", "step (public)", *_MEASURED]
     prose = (
         "Models kept on the way, and the last one of each run. What has learnt less also gives "
-        "away less, so methods are to be compared where their curves stand at one perplexity."
+        "away less, so methods are to be compared where their curves stand at one perplexity. "
+        f"Models of {OFF:,.0f} times the lowest perplexity are not drawn."
     )
     drawing = leakage_drawing(models)
     yield Section("Leakage against perplexity", prose, (), headings, rows, drawing)
@@ -117,12 +123,15 @@ def _matched_section(models: Mapping[str, Sequence[Leak]]) -> Iterator[Section]:
         for name, one in near.items()
     ]
     prose = (
-        f"The lowest perplexity that every run reached is {level:.4g} (not private). Of each run, "
-        f"the model nearest to it, if within {NEAR - 1:.0%}."
+        f"The lowest perplexity that every run reached is {level:.4g} (not private), those left "
+        f"out whose best is over {HARDLY:.0f} times the best of all. Of each run, the model "
+        f"nearest to it, if within {NEAR - 1:.0%}."
     )
     lacking = [name for name in models if name not in near]
     if lacking:
-        prose += f" None that near: {', '.join(lacking)}; keep more models on the way."
+        prose += f" None that near: {', '.join(lacking)}; more models kept on the way may help."
+    if len(near) < 2:
+        rows = []  # one run is like nobody
     headings = ["run", "step (public)", *_MEASURED]
     yield Section("At like perplexity", prose, (), headings, rows)
 

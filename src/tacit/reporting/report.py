@@ -8,6 +8,7 @@ does it for them.
 
 import json
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.resources import files
@@ -49,10 +50,10 @@ class RunFacts:
 
     @property
     def perplexity(self) -> float | None:
-        """On the validation split, else what stands beside the attacks."""
+        """What stands beside the attacks, on held-out text, else that of the validation split."""
         found = self.metrics.get("valid", {}).get("perplexity")
         beside = next((s.perplexity for s in self.scores.values() if s.perplexity), None)
-        return found if isinstance(found, float) else beside
+        return beside if beside is not None else found if isinstance(found, float) else None
 
 
 def read_facts(folder: Path) -> RunFacts:
@@ -328,7 +329,10 @@ def write_report(
 
     parts = sections(runs, shareable=shareable)
     prose = MarkdownIt("commonmark", {"html": False})
-    ready = [{**part.__dict__, "prose": prose.render(part.prose)} for part in parts]
+    ready = [
+        {**part.__dict__, "prose": prose.render(part.prose), "words": _word_columns(part)}
+        for part in parts
+    ]
     source = (files("tacit.reporting") / "report.html.jinja").read_text(encoding="utf-8")
     page = Environment(autoescape=True, undefined=StrictUndefined).from_string(source)
     html = page.render(title=title, lead=_lead(runs), sections=ready, shareable=shareable)
@@ -341,6 +345,17 @@ def write_report(
         with whole_file(place) as draft:
             draft.write_text(text, encoding="utf-8")
     return list(texts)
+
+
+_NUMBER = re.compile(r"[-\d.,%e+() to]*|none|infinity")
+
+
+def _word_columns(part: Section) -> list[bool]:
+    """Which columns hold words, and stand on the left; numbers stand on the right."""
+    return [
+        2 * sum(_NUMBER.fullmatch(cell) is None for cell in column) > len(column)
+        for column in zip(*part.rows, strict=True)
+    ]
 
 
 def _lead(runs: Sequence[RunFacts]) -> str:

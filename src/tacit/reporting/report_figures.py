@@ -20,6 +20,25 @@ if TYPE_CHECKING:
 # Okabe and Ito's colours; markers differ as well, for print and for other eyes.
 COLOURS = (BLUE, VERMILION, "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = "osD^vP*"
+WIDTH = 4.6
+"""Inches: letters stay readable where the page is as narrow as a phone."""
+OFF = 1000.0
+"""A perplexity so many times the best one is no model at all; drawing it would hide the others."""
+
+
+def off_scale(perplexities: Sequence[float]) -> float:
+    """Beyond this a perplexity is not drawn."""
+    return OFF * min((p for p in perplexities if math.isfinite(p)), default=math.inf)
+
+
+def _perplexity_axis(axes: "Axes", values: Sequence[float]) -> None:
+    """From nothing up; on a logarithmic scale where models are far apart."""
+    if max(values) / min(values) > 8:
+        axes.set_yscale("log")
+        axes.set_ylim(min(values) / 1.5, max(values) * 1.8)
+        _plain_ticks(axes, "y")
+    else:
+        axes.set_ylim(bottom=0, top=1.15 * max(values))
 
 
 def _axes(title: str, x: str, y: str, height: float = 3.2) -> "tuple[Figure, Axes]":
@@ -27,7 +46,7 @@ def _axes(title: str, x: str, y: str, height: float = 3.2) -> "tuple[Figure, Axe
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(5.4, height), layout="constrained", facecolor="white")
+        figure = Figure(figsize=(WIDTH, height), layout="constrained", facecolor="white")
         axes = figure.add_subplot()
     figure.set_label(title)
     axes.set_title(title, loc="left", fontsize=11, color=INK)
@@ -97,19 +116,22 @@ def interval_drawing(runs: "Sequence[RunFacts]") -> str:
 
 def frontier_drawing(runs: "Sequence[RunFacts]") -> str:
     """Perplexity over epsilon; runs without an epsilon are lines."""
-    known = [run for run in runs if run.perplexity is not None]
+    known = [(run, run.perplexity) for run in runs if run.perplexity is not None]
+    limit = off_scale([value for _, value in known])
+    known = [(run, value) for run, value in known if value <= limit]
     figure, axes = _axes("What a promise costs", "epsilon (public)", "perplexity (not private)")
-    for place, run in enumerate(known):
+    for place, (run, value) in enumerate(known):
         colour = COLOURS[place % len(COLOURS)]
-        assert run.perplexity is not None
         if math.isfinite(run.epsilon):
             marker = MARKERS[place % len(MARKERS)]
-            axes.plot([run.epsilon], [run.perplexity], marker=marker, ms=8, color=colour, lw=0,
+            axes.plot([run.epsilon], [value], marker=marker, ms=8, color=colour, lw=0,
                       label=run.name)  # fmt: skip
         else:
-            axes.axhline(run.perplexity, color=colour, ls="--", lw=1.5, label=run.name)
-    axes.set_ylim(bottom=0, top=1.15 * max(float(r.perplexity or 0) for r in known))
-    axes.set_xlim(left=0)
+            axes.axhline(value, color=colour, ls="--", lw=1.5, label=run.name)
+    if known:
+        _perplexity_axis(axes, [value for _, value in known])
+    most = max([run.epsilon for run, _ in known if math.isfinite(run.epsilon)], default=1.0)
+    axes.set_xlim(0, 1.12 * most)
     return _drawn(figure, axes, legend=True)
 
 
@@ -156,7 +178,7 @@ def roc_drawing(runs: "Sequence[RunFacts]") -> str:
         if not curves:
             continue
         name = [*wanted, *curves][0]
-        points = [(x, y) for x, y in curves[name] if x > 0]
+        points = [(x, y) for x, y in curves[name] if x > 0 and y > 0]
         axes.plot(
             [x for x, _ in points], [y for _, y in points], lw=1.6,
             color=COLOURS[number % len(COLOURS)], label=f"{run.name}: {name}",
@@ -182,13 +204,16 @@ def leakage_drawing(models: "Mapping[str, Sequence[Leak]]") -> str:
     ]
     if not known:
         return ""
+    limit = off_scale([m.perplexity for f in models.values() for m in f if m.perplexity])
     figure, axes = _stacked("Leakage against perplexity", "test perplexity (not private)", known)
     for place, (name, _) in zip(axes, known, strict=True):
         for number, (run, found) in enumerate(models.items()):
             points = [
                 (m.perplexity, getattr(m, name))
                 for m in found
-                if m.perplexity is not None and getattr(m, name) is not None
+                if m.perplexity is not None
+                and m.perplexity <= limit
+                and getattr(m, name) is not None
             ]
             if not points:
                 continue
@@ -204,8 +229,10 @@ def leakage_drawing(models: "Mapping[str, Sequence[Leak]]") -> str:
             place.set_ylim(0, 1.14 * most)
         else:
             place.axhline(0.5, color=GREY, ls=":", lw=1)
+            low, high = place.get_ylim()
+            place.set_ylim(min(0.4, low), max(0.8, high))
         place.set_xscale("log")
-        _plain_ticks(place)
+        _plain_ticks(place, "x")
     axes[0].legend(frameon=False, fontsize=8.5)
     return inline_svg(figure)
 
@@ -218,7 +245,7 @@ def _stacked(
 
     with matplotlib.rc_context(STYLE):
         figure = Figure(
-            figsize=(5.4, 0.6 + 2.5 * len(panels)), layout="constrained", facecolor="white"
+            figsize=(WIDTH, 0.6 + 2.5 * len(panels)), layout="constrained", facecolor="white"
         )
         axes = list(figure.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0])
     figure.set_label(title)
@@ -232,19 +259,24 @@ def _stacked(
     return figure, axes
 
 
-def _plain_ticks(axes: "Axes") -> None:
+def _plain_ticks(axes: "Axes", which: str) -> None:
     """Few whole numbers on a logarithmic axis that may span less than a power of ten."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    low, high = axes.get_xlim()
-    subs = (1.0, 2.0, 5.0) if high / low > 4 else (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0)
-    axes.xaxis.set_major_locator(LogLocator(base=10, subs=subs))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.4g}"))
-    axes.xaxis.set_minor_formatter(NullFormatter())
+    low, high = axes.get_xlim() if which == "x" else axes.get_ylim()
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    every = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0)
+    subs = (1.0, 2.0, 5.0) if high / low > 4 else every
+    axis.set_major_locator(LogLocator(base=10, subs=subs))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.4g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def groups_drawing(runs: "Sequence[RunFacts]") -> str:
     """Perplexity of each group under each run, with its interval."""
+    values = {r.name: [g.perplexity for g in r.groups.groups] for r in runs if r.groups}
+    limit = off_scale([value for found in values.values() for value in found])
+    runs = [run for run in runs if max(values.get(run.name, [math.inf])) <= limit]
     names = list(dict.fromkeys(g.name for run in runs if run.groups for g in run.groups.groups))
     figure, axes = _axes(
         "Perplexity by group", "", "perplexity (not private)", 3.2 if len(names) < 8 else 4.0
@@ -266,5 +298,8 @@ def groups_drawing(runs: "Sequence[RunFacts]") -> str:
     axes.set_xticks(
         range(len(names)), names, rotation=30 if turned else 0, ha="right" if turned else "center"
     )
-    axes.set_ylim(bottom=0)
-    return _drawn(figure, axes, legend=True)
+    drawn = [value for run in runs for value in values[run.name]]
+    if drawn:
+        _perplexity_axis(axes, drawn)
+        figure.legend(loc="outside lower center", ncol=2, frameon=False, fontsize=8.5)
+    return _drawn(figure, axes, legend=False)
