@@ -1,40 +1,17 @@
 """A small model that has learnt its text by heart, canaries included."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from sentences import DIGITS, sentences
 
-from tacit.attacking.canaries import TEMPLATES, Planted, beside, plant
+from tacit.attacking.canaries import Planted, beside, plant
 from tacit.attacking.target import Target, open_target
 from tacit.corpus import Corpus
 from tacit.training.runs import train
 from tacit.training.settings import Run
 from tacit.writing import write
-
-DIGITS = replace(TEMPLATES["spaced-digits"], slots=TEMPLATES["spaced-digits"].slots[:4])
-"""Ten thousand secrets: a million are ranked in the same way, and take a minute."""
-WORDS = ["the", "parcel", "came", "late", "today", "please", "send", "it", "again", "soon", "now"]
-
-
-def sentences(count: int, seed: int, split: str) -> list[dict[str, object]]:
-    """Records of ten users, each with a name in it that is marked."""
-    rng = np.random.default_rng(seed)
-    made: list[dict[str, object]] = []
-    for number in range(count):
-        name = f"Mr{rng.choice(list('abcdefgh'))}{rng.integers(1000):03d}"
-        text = f"{' '.join(rng.choice(WORDS, 5))} says {name}"
-        made.append(
-            {
-                "id": f"{split}{number}",
-                "user": f"{split}-user{number % 10}",
-                "text": text,
-                "split": split,
-                "spans": [{"start": len(text) - len(name), "end": len(text), "kind": "PERSON"}],
-            }
-        )
-    return made
 
 
 @pytest.fixture(scope="session")

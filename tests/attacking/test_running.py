@@ -7,17 +7,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from sentences import DIGITS, sentences
 from transformers import BertConfig, BertForMaskedLM, BertTokenizerFast
 
 from tacit.attacking import attack_named
 from tacit.attacking.attack import missing, read_series, write_series
+from tacit.attacking.canaries import beside, plant
 from tacit.attacking.running import over_checkpoints, run_attacks, wanted
-from tacit.attacking.target import Masked, Target, open_masked
+from tacit.attacking.target import Masked, Target, open_masked, open_target
 from tacit.cli.common import progress
+from tacit.corpus import Corpus
 from tacit.errors import DataError, UsageError
 from tacit.sanitizing import Recipe, Sanitizer, open_embeddings
 from tacit.training.checkpoints import kept_models
 from tacit.training.masking import pretrain
+from tacit.training.runs import train
+from tacit.training.settings import Run
+from tacit.writing import write
 
 
 def test_every_kept_model_is_attacked_with_its_own_perplexity(target: Target) -> None:
@@ -57,6 +63,35 @@ def test_what_kept_nothing_is_told_how(target: Target, learnt: Path, tmp_path: P
         next(over_checkpoints(replace(target, folder=bare)))
     with pytest.raises(UsageError, match="no run"):
         next(over_checkpoints(replace(target, opened=None)))
+
+
+def test_canaries_that_the_caps_drop_are_counted(tmp_path: Path) -> None:
+    """An entity of five users, under a cap of one: four records are gone before any noise."""
+    corpus = Corpus.from_records(sentences(60, 1, "train"))
+    planted, plan = plant(
+        corpus, DIGITS, repetitions=(1, 5), each=2, held_out=2, placing="entity",
+        rng=np.random.default_rng(3),
+    )  # fmt: skip
+    source = tmp_path / "corpus.jsonl"
+    write(planted, source)
+    plan.write(beside(source))
+    run = Run(
+        corpus=str(source), detect="given", context=48, seed=1,
+        plan={
+            "protect": "users+entities", "epsilon": 8, "steps": 1, "user_rate": 0.5,
+            "users_per_entity": 1, "kinds": ["PII/ID"],
+        },
+        model={"kind": "lstm", "config": {"hidden_size": 8, "embedding_size": 8}},
+        tokenizer={"kind": "bpe", "size": 300},
+    )  # fmt: skip
+    done = train(run, tmp_path / "run")
+    target = open_target(tmp_path / "run")
+    assert target.kept is not None
+    assert len(target.kept) == done.metrics["bounding"]["records_kept"]
+    scores = attack_named("exposure").run(target, rng=np.random.default_rng(0))
+    kept = {row["repetitions"]: row.get("records_kept") for row in scores.rows}
+    assert kept == {0: None, 1: 2, 5: 2}
+    assert "dropped 8 records of canaries" in " ".join(scores.notes)
 
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

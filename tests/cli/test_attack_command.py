@@ -328,6 +328,15 @@ def test_methods_are_compared_and_finished_ones_left_alone(
     again = tacit(*call, "--overwrite", "--using", "exposure")
     assert again.code == 0, again.err
     assert again.err.count("not trained again") == 2
+    # As if it had been stopped before its last word: what was begun goes on, and costs no more.
+    stopped = tmp_path / "out" / "users"
+    before = (stopped / "ledger.jsonl").read_bytes()
+    (stopped / "certificate.json").unlink()
+    resumed = tacit(*call, "--overwrite", "--using", "exposure")
+    assert resumed.code == 0, resumed.err
+    assert resumed.err.count("not trained again") == 1
+    assert (stopped / "certificate.json").exists()
+    assert (stopped / "ledger.jsonl").read_bytes() == before
     beside = tacit(*call[:-1], tmp_path / "both", "--using", "exposure", "--workers", "2")
     assert beside.code == 0, beside.err
     for name in ("plain", "users"):

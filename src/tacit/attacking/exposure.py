@@ -65,7 +65,7 @@ class Exposing:
             progress=progress,
             rng=rng,
         )
-        return _scores(planted, found, target.perplexity)
+        return _scores(planted, found, target.perplexity, target.kept)
 
 
 ATTACK = Exposing()
@@ -247,10 +247,17 @@ def _fitted(
     return np.maximum(0.0, -tail / math.log(2)), fit
 
 
-def _scores(planted: Planted, found: Found, perplexity: float | None) -> Scores:
+def _scores(
+    planted: Planted, found: Found, perplexity: float | None, kept: frozenset[str] | None
+) -> Scores:
     pairs = list(zip(planted.canaries, found.canaries, strict=True))
     rows = [_row(count, [e.bits for c, e in pairs if c.planted and c.repetitions == count])
             for count in sorted({c.repetitions for c in planted.inside()})]  # fmt: skip
+    for row in rows:
+        own = [r for c in planted.inside() if c.repetitions == row["repetitions"]
+               for r in c.records]  # fmt: skip
+        row["records"] = len(own)
+        row["records_kept"] = len(own) if kept is None else sum(r in kept for r in own)
     controls = [e.bits for c, e in pairs if not c.planted]
     if controls:
         rows.insert(0, _row(0, controls))
@@ -268,6 +275,11 @@ def _scores(planted: Planted, found: Found, perplexity: float | None) -> Scores:
         notes.append(
             f"the tokenizer tells only {found.distinct:,} of the {planted.template.size:,} secrets "
             "apart; equal ones share their mean rank"
+        )
+    lost = sum(row["records"] - row["records_kept"] for row in rows if row["repetitions"])
+    if lost:
+        notes.append(
+            f"the plan's caps dropped {lost:,} records of canaries, which hides them without noise"
         )
     curve = [(float(row["repetitions"]), float(row["mean_bits"])) for row in rows]
     return Scores("exposure", figures, _interval(inside), rows, {"by repetition": curve}, notes,

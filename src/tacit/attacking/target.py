@@ -15,6 +15,8 @@ from tacit.attacking.canaries import Planted, beside, read_planted
 from tacit.corpus import Corpus
 from tacit.detecting.mentions import Mention, read_mentions
 from tacit.errors import DataError, UsageError
+from tacit.plan import read_plan
+from tacit.planning import apply_caps
 from tacit.sanitizing.sanitizer import Sanitizer
 from tacit.training import networks, tokens
 from tacit.training.examples import Examples
@@ -61,7 +63,10 @@ class Masked:
 
 @dataclass(frozen=True)
 class Target:
-    """What is attacked, and what the attacker has; `opened` where it is a run."""
+    """What is attacked, and what the attacker has; `opened` where it is a run.
+
+    `kept` names the training records that the caps of a plan left in, where there are caps.
+    """
 
     folder: Path
     reader: Reader
@@ -72,6 +77,7 @@ class Target:
     reference: Reader | None = None
     perplexity: float | None = None
     opened: Opened | None = None
+    kept: frozenset[str] | None = None
     masked: Masked | None = None
 
     def has(self) -> Iterator[Need]:
@@ -138,7 +144,19 @@ def open_target(
         reference=known,
         perplexity=run_perplexity(opened) if perplexity else None,
         opened=opened,
+        kept=kept_records(folder, opened),
     )
+
+
+def kept_records(folder: Path, opened: Opened) -> frozenset[str] | None:
+    """The ids of the records that a run's plan kept; None where it capped nothing."""
+    if opened.focus is None or not (folder / "plan.yml").exists():
+        return None
+    bounded = apply_caps(
+        read_plan(folder / "plan.yml"), opened.focus.owners(opened.part, opened.mentions)
+    )
+    ids = opened.part.column("id").to_pylist()
+    return frozenset(name for name, kept in zip(ids, bounded.kept, strict=True) if kept)
 
 
 def open_masked(folder: Path, masked: Masked, *, context: int = 64) -> Target:

@@ -241,13 +241,15 @@ def _exposure(runs: Sequence[RunFacts]) -> Iterator[Section]:
             str(row["canaries"]),
             f"{row['mean_bits']:.2f}",
             f"{row['largest_bits']:.2f}",
+            f"{row['records_kept']} of {row['records']}" if "records_kept" in row else "-",
             shown(run.scores["exposure"].perplexity),
         ]
         for run in found
         for row in run.scores["exposure"].rows
     ]
     headings = ["run", "repeated (public)", "canaries (public)", "mean bits (not private)",
-                "largest (not private)", "perplexity (not private)"]  # fmt: skip
+                "largest (not private)", "records kept by caps (not private)",
+                "perplexity (not private)"]  # fmt: skip
     notes = "; ".join(dict.fromkeys(n for r in found for n in r.scores["exposure"].notes))
     prose = f"How far up planted secrets rank among all of their form ({notes})."
     yield Section("Exposure of canaries", prose, (), headings, rows, exposure_drawing(found))
@@ -347,7 +349,7 @@ def write_report(
     return list(texts)
 
 
-_NUMBER = re.compile(r"[-\d.,%e+() to]*|none|infinity")
+_NUMBER = re.compile(r"[-\d.,%e+() tof]*|none|infinity")
 
 
 def _word_columns(part: Section) -> list[bool]:

@@ -166,5 +166,7 @@ def load_run(folder: Path) -> Opened:
         labels=getattr(task, "labels", None),
         pad_token_id=tokenizer.pad_token_id,
     )
-    mentions = find_mentions(run, corpus).mentions
-    return Opened(run, corpus, part, mentions, tokenizer, task, model, Chance(run.seed), [])
+    found = find_mentions(run, corpus)
+    focus = _focus(run, found)
+    chance = Chance(run.seed)
+    return Opened(run, corpus, part, found.mentions, tokenizer, task, model, chance, [], focus)
