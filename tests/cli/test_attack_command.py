@@ -248,6 +248,24 @@ def test_a_private_run_is_audited(tacit: Tacit, attacked: Path) -> None:
     assert tacit("audit", attacked / "private", "--unit", "tokens").code == 2
 
 
+def test_a_model_of_classes_is_audited_and_not_attacked(tacit: Tacit, tmp_path: Path) -> None:
+    texts = tmp_path / "texts.jsonl"
+    rows = [
+        {"id": str(i), "user": f"u{i % 20}", "text": f"order {i}", "label": "ab"[i % 2]}
+        for i in range(60)
+    ]
+    texts.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    settings = COINS.format(corpus=texts) + "task: classification\n"
+    (tmp_path / "run.yml").write_text(settings.replace("epsilon: 0.5", "epsilon: 3"))
+    assert tacit("train", tmp_path / "run.yml", "-o", tmp_path / "run").code == 0
+    done = tacit("audit", tmp_path / "run", "--canaries", 128, "--confidence", 0.99, "--json")
+    assert done.code == 0, done.err
+    assert [audit["unit"] for audit in done.json["audits"]] == ["users"]
+    refused = tacit("attack", tmp_path / "run")
+    assert refused.code == 2
+    assert "next words" in refused.err
+
+
 COINS = """
 corpus: {corpus}
 method: private

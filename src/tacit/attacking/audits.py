@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 
 from tacit.attacking.attack import Progress
-from tacit.attacking.target import Target, open_target
+from tacit.attacking.canaries import read_planted
+from tacit.attacking.target import Target, canary_plan, open_target
 from tacit.attacking.white_box import audit_plan, audit_uedp
 from tacit.auditing import Audit, Evidence, from_canaries, judge, write_audit
 from tacit.corpus import Corpus
@@ -56,7 +57,7 @@ def audit_run(
         found = _published(run, certificate, folder, steps, confidence, progress, rng)
         wanted = [one for one in units if "entities" in one]
         made += [judge(certificate, one, found) for one in wanted]
-    black = _black_box(folder, certificate, confidence)
+    black = _black_box(folder, run, certificate, confidence)
     if black is not None:
         who, found = black
         if who in units:
@@ -90,13 +91,14 @@ def _published(
 
 
 def _black_box(
-    folder: Path, certificate: Certificate, confidence: float
+    folder: Path, run: Run, certificate: Certificate, confidence: float
 ) -> tuple[str, Evidence] | None:
     """The trained model asked about canaries by coins, where there are any."""
-    target = open_target(folder, perplexity=False)
-    plan = target.planted
+    path = canary_plan(folder, Path(run.corpus))
+    plan = read_planted(path) if path is not None and run.task == "next-word" else None
     if plan is None or not plan.coins:
         return None
+    target = open_target(folder, perplexity=False)
     planned = {c.secret: c.planted for c in plan.canaries if c.repetitions}
     scores = _likelihoods(target, list(planned))
     unit = "entities" if plan.placing == "entity" else "users"

@@ -126,10 +126,7 @@ def open_target(
         raise UsageError(
             f"{folder} was trained for task={opened.run.task}; attacks are on models of next words."
         )
-    source = Path(opened.run.corpus)
-    plan = canaries or next(
-        (p for p in (folder / "canaries.json", beside(source)) if p.exists()), None
-    )
+    plan = canaries or canary_plan(folder, Path(opened.run.corpus))
     split = held_out(opened.corpus)
     found = opened.mentions
     if mentions is not None:
@@ -146,6 +143,11 @@ def open_target(
         opened=opened,
         kept=kept_records(folder, opened),
     )
+
+
+def canary_plan(folder: Path, corpus: Path) -> Path | None:
+    """Where the plan of a run's canaries is: in its folder, else beside its corpus."""
+    return next((p for p in (folder / "canaries.json", beside(corpus)) if p.exists()), None)
 
 
 def kept_records(folder: Path, opened: Opened) -> frozenset[str] | None:
