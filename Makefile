@@ -21,7 +21,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[ner,hf,train,dev]'
 	@touch $@
 
-demo: $(READY)  ## generated dialogs -> detection -> owners -> a report to open
+demo: $(READY)  ## generated dialogs -> three models, attacked -> a report to open
 	@$(BIN)/python tools/demo.py demo
 
 test: $(READY)  ## run the tests (more of them if TACIT_DATA names a folder of corpora)

@@ -1,8 +1,7 @@
-"""The whole path that exists, on generated dialogs: every command is shown before it is run."""
+"""The whole path, on generated dialogs: every command is shown before it is run."""
 
 import json
 import shlex
-import shutil
 import sys
 import time
 from pathlib import Path
@@ -12,19 +11,16 @@ from tacit.bounding import preview
 from tacit.cli import run
 from tacit.detecting.mentions import read_entities
 from tacit.owners import Owners
-from tacit.plan import calibrated, prices, read_plan
+from tacit.plan import Plan, calibrated, prices, read_plan
 from tacit.planning import apply_caps, explain
-from tacit.pricing import quote
-from tacit.privacy.certificate import read_certificate
+from tacit.pricing import Quote, quote
 from tacit.reading import read
 from tacit.reporting.curves import price_figure
 from tacit.reporting.overview import Section, write_overview
 from tacit.reporting.plots import degree_figure, inline_svg
-from tacit.training.scoring import evaluate
 
-DIALOGS, USERS, SEED, OTHER_SEED = 1500, 1000, 5, 77
-RUNS = ("plain", "users", "users+entities")
-STEPS = 30
+DIALOGS, USERS, SEED, OTHER_SEED = 1000, 700, 5, 77
+METHODS = ("plain", "users", "users+entities")
 
 PLAN = """\
 # Whom to protect, and at what price. `tacit plan plan.yml` says what this promises.
@@ -36,6 +32,55 @@ user_rate: 0.2
 clip_norm: 0.1
 """
 
+# All models have the same size, read the same text, and go over it six times.
+SETTINGS = {
+    "run": """\
+# What all ways of training share: the text, its tokens, the network, and a start on public text.
+corpus: {at}/planted.jsonl
+mentions: {at}/mentions.jsonl
+tokenizer: {{kind: words, size: 2000, punctuation: true, digits: true, public_text: generated}}
+model:
+  kind: lstm
+  config: {{embedding_size: 64, hidden_size: 64, embedding_range: 1.0}}
+  public_frequencies: true
+context: 256
+# Dialogs of other people, which are public here.
+pretrain:
+  corpus: {at}/other-dialogs.jsonl
+  steps: 120
+  batch: 16
+  optimizer: {{name: adamw, rate: 0.01, schedule: linear, warmup: 10}}
+""",
+    "run-plain": """\
+# Nobody is protected.
+base: run.yml
+method: plain
+steps: 225
+batch: 32
+optimizer: {{name: adamw, rate: 0.01, schedule: linear, warmup: 10}}
+""",
+    "run-users": """\
+# Every customer is protected. Their number is public: a round one, known in advance.
+base: run.yml
+method: private
+plan: {{protect: users, epsilon: 8, steps: 30, user_rate: 0.2, users: 600, clip_norm: 0.1}}
+optimizer: {{name: sgd, rate: 5.0, momentum: 0.9, schedule: linear}}
+""",
+    "run-users+entities": """\
+# Every customer is protected, and every person and private number that dialogs name.
+base: run.yml
+method: private
+plan:
+  protect: users+entities
+  kinds: [PERSON, PII]
+  epsilon: 8
+  steps: 30
+  user_rate: 0.2
+  clip_norm: 0.1
+optimizer: {{name: sgd, rate: 2.0, momentum: 0.9, schedule: linear}}
+""",
+}
+
 
 def tacit(command: str) -> None:
     """Show a command and run it; stop if it fails."""
@@ -46,65 +91,48 @@ def tacit(command: str) -> None:
 
 
 def main(folder: Path) -> None:
-    """Run the path and write the report."""
+    """Run the path and write the pages."""
     start = time.monotonic()
     folder.mkdir(parents=True, exist_ok=True)
     at = str(folder)
     generate = "corpus generate customersim --overwrite"
     tacit(f"{generate} --dialogs {DIALOGS} --users {USERS} --seed {SEED} -o {at}/dialogs.jsonl")
     tacit(f"corpus describe {at}/dialogs.jsonl")
+    # Secrets that nobody else knows: if a model gives them away, it learned them here.
+    tacit(
+        f"canaries plant {at}/dialogs.jsonl --template digits --repetitions 1,10,40 --each 8 "
+        f"--held-out 24 -o {at}/planted.jsonl --overwrite"
+    )
     # The tagger learns from other people than those it will have to find; their dialogs are
     # public here, so the models may start from them, too.
     tacit(f"{generate} --dialogs 600 --seed {OTHER_SEED} -o {at}/other-dialogs.jsonl")
     tacit(f"detect train {at}/other-dialogs.jsonl -o {at}/tagger --overwrite")
     tacit(
-        f"detect {at}/dialogs.jsonl --with patterns,lists,tagger={at}/tagger --score "
+        f"detect {at}/planted.jsonl --with patterns,lists,tagger={at}/tagger --score "
         f"-o {at}/mentions.jsonl --overwrite"
     )
     tacit(
-        f"owners {at}/dialogs.jsonl --mentions {at}/mentions.jsonl --kinds PERSON,PII "
+        f"owners {at}/planted.jsonl --mentions {at}/mentions.jsonl --kinds PERSON,PII "
         f"--plot {at}/degrees.svg -o {at}/owners.json --overwrite"
     )
     (folder / "plan.yml").write_text(PLAN, encoding="utf-8")
     tacit(f"plan {at}/plan.yml --owners {at}/owners.json -o {at}/calibrated.yml --overwrite")
-    for name in RUNS:
-        train(folder, name)
-    report = folder / "report.html"
-    write_report(folder, report)
+    write_overview_page(folder)
+    for name, text in SETTINGS.items():
+        (folder / f"{name}.yml").write_text(text.format(at=at), encoding="utf-8")
+    tacit(
+        f"compare {at}/run.yml --methods {','.join(METHODS)} --using exposure,membership "
+        f"--workers 2 --title 'Three ways to learn from dialogs' -o {at}/compared --overwrite"
+    )
+    for name in METHODS[1:]:
+        tacit(f"verify {at}/compared/{name}")
     minutes = (time.monotonic() - start) / 60
-    print(f"\nDone in {minutes:.1f} minutes. Open {report} in a browser.")
+    print(f"\nDone in {minutes:.1f} minutes. Open in a browser:")
+    print(f"  {folder / 'compared' / 'report.html'}   what each model promises, learns, gives away")
+    print(f"  {folder / 'corpus.html'}            what is sensitive in the dialogs, who shares it")
 
 
-def train(folder: Path, name: str) -> None:
-    """Train one way, score it, and check what it promises."""
-    at = str(folder)
-    shutil.rmtree(folder / name, ignore_errors=True)
-    changes = {
-        "corpus": f"{at}/dialogs.jsonl",
-        "mentions": f"{at}/mentions.jsonl",
-        "pretrain.corpus": f"{at}/other-dialogs.jsonl",
-        "pretrain.steps": 150,
-        "pretrain.optimizer": '"{name: adamw, rate: 0.01, schedule: linear, warmup: 10}"',
-        "pretrain.batch": 16,
-        "steps": STEPS if name != "plain" else 150,
-    }
-    if name != "plain":
-        changes |= {"plan.user_rate": 0.2, "optimizer.rate": 2.0}
-    if name == "users":
-        changes["plan.users"] = 800  # a round number known in advance
-    given = " ".join(f"--set {key}={value}" for key, value in changes.items())
-    tacit(f"train presets/customersim-lstm-{name}.yml {given} -o {at}/{name}")
-    print(f"\n\033[1m$ tacit evaluate {at}/{name} --split test\033[0m", flush=True)
-    scores = evaluate(folder / name, "test")
-    (folder / name / "test.json").write_text(json.dumps(scores, indent=2) + "\n")
-    print(f"perplexity {scores['perplexity']:.2f} (unigram {scores['unigram_perplexity']:.1f}, "
-          f"trigram {scores['trigram_perplexity']:.1f}, "
-          f"public text only {scores['public_only_perplexity']:.2f})")  # fmt: skip
-    if name != "plain":
-        tacit(f"verify {at}/{name}")
-
-
-def write_report(folder: Path, report: Path) -> None:
+def write_overview_page(folder: Path) -> None:
     """One page: corpus, detection, owners, plan."""
     corpus = read(folder / "dialogs.jsonl")
     found = json.loads((folder / "mentions.summary.json").read_text())
@@ -113,7 +141,7 @@ def write_report(folder: Path, report: Path) -> None:
     plan = calibrated(read_plan(folder / "calibrated.yml"))
     costs = prices(plan)
     write_overview(
-        report,
+        folder / "corpus.html",
         "From dialogs to a promise",
         "Generated customer-service dialogs: what is sensitive in them, who shares it, and what a "
         "plan would promise to users and to the entities they name.",
@@ -147,30 +175,19 @@ def write_report(folder: Path, report: Path) -> None:
                 + [("delta", f"{plan.delta:g}"), ("standing", costs[plan.protect].standing)],
                 prose=explain(plan, owners, apply_caps(plan, owners)),
                 drawing=inline_svg(price_figure(_quote(plan))),
+                links={"The models": "compared/report.html"},
             ),
-            _models(folder),
         ],
     )
 
 
 def _detection(found: dict[str, Any]) -> Section:
     scores = found["scores"]
+    columns = ("precision", "recall", "f1", "f2")
     rows = [
-        [
-            kind,
-            f"{s['support']:,}",
-            f"{s['precision']:.3f}",
-            f"{s['recall']:.3f}",
-            f"{s['f1']:.3f}",
-            f"{s['f2']:.3f}",
-        ]
-        for kind, s in scores["kinds"].items()
+        [kind, f"{s['support']:,}", *(f"{s[column]:.3f}" for column in columns)]
+        for kind, s in [*scores["kinds"].items(), ("all", scores["micro"])]
     ]
-    micro = scores["micro"]
-    rows.append(
-        ["all", f"{micro['support']:,}", f"{micro['precision']:.3f}", f"{micro['recall']:.3f}",
-         f"{micro['f1']:.3f}", f"{micro['f2']:.3f}"]
-    )  # fmt: skip
     return Section(
         "What was found",
         prose="Patterns, word lists, and a tagger that was trained on dialogs of other people. "
@@ -181,41 +198,7 @@ def _detection(found: dict[str, Any]) -> Section:
     )
 
 
-def _models(folder: Path) -> Section:
-    """What each way of training costs and promises, side by side."""
-    rows = []
-    for name in RUNS:
-        scores = json.loads((folder / name / "test.json").read_text())
-        certificate = read_certificate(folder / name / "certificate.json")
-        promised = certificate.standing != "heuristic"
-        rows.append(
-            [
-                name,
-                f"{scores['perplexity']:.2f}",
-                f"{scores['perplexity_sensitive']:.2f}",
-                f"{scores['perplexity_plain']:.2f}",
-                f"{certificate.epsilon:.3g}" if promised else "none",
-                certificate.standing,
-            ]
-        )
-    beside = {
-        "public text only": "public_only_perplexity",
-        "trigram, unprotected": "trigram_perplexity",
-        "unigram, unprotected": "unigram_perplexity",
-    }
-    rows += [[what, f"{scores[key]:.2f}", "", "", "", ""] for what, key in beside.items()]
-    return Section(
-        "The models",
-        prose="A small LSTM that has read public dialogs of other people, then these dialogs in "
-        "three ways. Perplexity on test, lower is better: over all tokens, over those that touch "
-        "a mention, and over the rest. " + certificate.sentence,
-        headings=["trained for", "perplexity", "sensitive", "plain", "epsilon", "standing"],
-        rows=rows,
-        links={"The certificate": "users+entities/certificate.md"},
-    )
-
-
-def _quote(plan):
+def _quote(plan: Plan) -> Quote:
     return quote(
         plan.event(),
         plan.steps,

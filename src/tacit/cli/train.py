@@ -114,7 +114,7 @@ class _live:
         # In a log there is no line to renew: say it now and then.
         if not err.is_terminal and (time.monotonic() - self._said > 30 or at.step == at.steps):
             self._said = time.monotonic()
-            err.print(f"{self._name}{at.phase} {at.step}/{at.steps} {said}", highlight=False)
+            err.print(f"{self._name}{at.phase} {at.step}/{at.steps} {said}", soft_wrap=True)
 
 
 def _print_metrics(metrics: dict[str, Any]) -> None:
