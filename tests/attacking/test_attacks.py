@@ -88,6 +88,8 @@ def test_members_are_told_from_others(target: Target) -> None:
     assert scores.figures["records_auc"] > 0.8
     assert scores.intervals["records_auc"][0] > 0.6
     assert {row["of"] for row in scores.rows} == {"records", "users"}
+    # Canaries are no members: repeated as they are, they would be found too easily.
+    assert {row["members"] for row in scores.rows if row["of"] == "records"} == {60}
 
 
 def test_a_reference_joins_in(learnt: Path) -> None:

@@ -21,6 +21,14 @@ def test_auc_is_the_share_of_ordered_pairs(members: np.ndarray, others: np.ndarr
 
 
 @given(scores, scores)
+def test_accuracy_is_fair_to_ties(members: np.ndarray, others: np.ndarray) -> None:
+    """Whoever swaps the sides is wrong where the other was right; equal scores say nothing."""
+    assert accuracy(members, others)[0] + accuracy(others, members)[0] == pytest.approx(1)
+    assert accuracy(members, members)[0] == pytest.approx(0.5)
+    assert accuracy(members + 11, others)[0] == pytest.approx(1)
+
+
+@given(scores, scores)
 def test_the_curve_rises_and_holds_the_area(members: np.ndarray, others: np.ndarray) -> None:
     x, y = np.array(roc(members, others, points=1000)).T
     assert (np.diff(x) >= 0).all()

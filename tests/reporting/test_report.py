@@ -21,6 +21,8 @@ EXPOSURE = Scores(
     "exposure", {"most_possible_bits": 19.93, "mean_bits": 12.5}, {}, [
         {"repetitions": 0, "canaries": 9, "mean_bits": 1.4, "low": 1.0, "high": 2.0,
          "largest_bits": 3.3},
+        {"repetitions": 1, "canaries": 5, "mean_bits": 2.5, "low": 1.0, "high": 4.0,
+         "largest_bits": 4.5},
         {"repetitions": 20, "canaries": 5, "mean_bits": 18.75, "low": 17.0, "high": 19.9,
          "largest_bits": 19.9},
     ], {}, ["exact: all secrets were ranked"], 31.25,

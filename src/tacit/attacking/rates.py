@@ -75,9 +75,11 @@ def accuracy(members: Values, others: Values) -> tuple[float, tuple[float, float
     )
     order = np.argsort(pooled)
     bar = pooled[order][np.searchsorted(np.cumsum(weight[order]), 0.5 - 1e-12)]
-    # A tie with the bar is half a guess either way.
-    hit = float(((members > bar) + 0.5 * (members == bar)).mean())
-    miss = float(((others > bar) + 0.5 * (others == bar)).mean())
+    # Of those at the bar, as many are called members as the upper half still has room for.
+    above, at = float(weight[pooled > bar].sum()), float(weight[pooled == bar].sum())
+    share = min(1.0, max(0.0, (0.5 - above) / at))
+    hit = float(((members > bar) + share * (members == bar)).mean())
+    miss = float(((others > bar) + share * (others == bar)).mean())
     value = (hit + 1 - miss) / 2
     error = 0.5 * math.sqrt(
         hit * (1 - hit) / len(members) + miss * (1 - miss) / len(others)
