@@ -26,6 +26,7 @@ PLAN = """\
 # Whom to protect, and at what price. `tacit plan plan.yml` says what this promises.
 protect: users+entities
 kinds: [PERSON, PII]
+entity_share: 2
 epsilon: 8
 steps: 30
 user_rate: 0.2
@@ -68,11 +69,14 @@ optimizer: {{name: sgd, rate: 5.0, momentum: 0.9, schedule: linear}}
 """,
     "run-users+entities": """\
 # Every customer is protected, and every person and private number that dialogs name.
+# An entity may move a user by all of the clip norm (entity_share: 2), so a customer may name it in
+# as many dialogs as they like: no planted secret is dropped, and only noise can hide it.
 base: run.yml
 method: private
 plan:
   protect: users+entities
   kinds: [PERSON, PII]
+  entity_share: 2
   epsilon: 8
   steps: 30
   user_rate: 0.2

@@ -90,7 +90,7 @@ class _Work:
             attack_series(folder, self.given)
         else:
             write_scores(folder / "attacks.json", attack_model(folder, self.given))
-        _group(folder)
+        _score(folder)
         say(f"{name}: done")
 
 
@@ -136,16 +136,20 @@ def method_files(config: Path, methods: str) -> dict[str, Path]:
     return found
 
 
-def _group(folder: Path) -> None:
-    """Perplexity by group, where there are users and text that was not trained on."""
+def _score(folder: Path) -> None:
+    """Scores on text that was not trained on, beside the baselines, and by group of users."""
     from tacit.attacking.target import held_out
+    from tacit.training import scoring
     from tacit.training.opening import load_run
-    from tacit.training.scoring import groups_of
+    from tacit.training.tasks import NextWord
 
     opened = load_run(folder)
     split = held_out(opened.corpus)
-    if split is not None and "user" in opened.corpus.columns:
-        groups_of(opened, split, "records").write(folder / "groups.json")
+    if split is None:
+        return
+    scoring.keep_scores(folder, split, scoring.scores(opened, split, beside=folder))
+    if "user" in opened.corpus.columns and isinstance(opened.task, NextWord):
+        scoring.groups_of(opened, split, "records").write(folder / "groups.json")
 
 
 def _trained(folder: Path, file: Path, changes: dict[str, Any], name: str) -> None:

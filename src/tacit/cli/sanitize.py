@@ -391,7 +391,7 @@ def _profile(
     with progress("Profiling", works[0].space.width) as advance:
         found = profile(works[0], epsilons, progress=advance)
     if plot is not None:
-        plot_profile(found, plot, f"What epsilon does with {works[0].embedding.name}")
+        plot_profile(found, plot, f"What epsilon does (embeddings: {works[0].embedding.name})")
     texts = _first_texts(corpus, samples)
     shown = [
         {"text": text, **{f"{e:g}": w([f"text\0{n}"], [text])[0][0]

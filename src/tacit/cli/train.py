@@ -146,7 +146,8 @@ def evaluate(
 ) -> None:
     """Score a model on a split, beside the baselines: unigram, trigram.
 
-    With `--by`, the perplexity of each group is kept in the run's folder, too, for `tacit report`.
+    Scores are kept in the run's folder, too, for `tacit report`: in `metrics.json`, or with `--by`,
+    which gives the perplexity of each group, in `groups.json`.
 
     Examples: `tacit evaluate RUN --split test --json` · `tacit evaluate RUN --by records`
     """
@@ -160,6 +161,7 @@ def evaluate(
         return
     with progress("Evaluating", None) as advance:
         values = scoring.evaluate(run, split, progress=advance)
+    scoring.keep_scores(run, split, values)
     if as_json:
         print_json(values)
     else:

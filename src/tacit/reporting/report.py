@@ -50,10 +50,18 @@ class RunFacts:
 
     @property
     def perplexity(self) -> float | None:
-        """What stands beside the attacks, on held-out text, else that of the validation split."""
-        found = self.metrics.get("valid", {}).get("perplexity")
+        """What stands beside the attacks, on held-out text, else that of an evaluation."""
+        found = self.score("perplexity")
         beside = next((s.perplexity for s in self.scores.values() if s.perplexity), None)
-        return beside if beside is not None else found if isinstance(found, float) else None
+        return beside if beside is not None else found
+
+    def score(self, name: str) -> float | None:
+        """A score on test if the run was evaluated there, else on the validation split."""
+        for split in ("test", "valid"):
+            value = self.metrics.get(split, {}).get(name)
+            if isinstance(value, float):
+                return value
+        return None
 
 
 def read_facts(folder: Path) -> RunFacts:
@@ -218,14 +226,36 @@ def _audits(runs: Sequence[RunFacts]) -> Iterator[Section]:
 def _frontier(runs: Sequence[RunFacts]) -> Iterator[Section]:
     from tacit.reporting.report_figures import frontier_drawing
 
-    if any(run.perplexity is not None for run in runs):
-        prose = (
-            "Perplexity (not private; lower is better) over epsilon. Runs without an epsilon are "
-            "lines. Methods are to be compared at like perplexity."
-        )
-        rows = [[run.name, up(run.epsilon), shown(run.perplexity)] for run in runs]
-        headings = ["run", "epsilon (public)", "perplexity (not private)"]
-        yield Section("Utility", prose, (), headings, rows, frontier_drawing(runs))
+    if not any(run.perplexity is not None for run in runs):
+        return
+    prose = (
+        "Perplexity (not private; lower is better) over epsilon. Runs without an epsilon are "
+        "lines. Methods are to be compared at like perplexity. A promise is worth something only if the "
+        "model is much better than word counts (unigram), and better than public text alone."
+    )
+    rows = [
+        [run.name, up(run.epsilon), shown(run.perplexity), shown(run.score("perplexity_sensitive")),
+         shown(run.score("perplexity_plain"))]
+        for run in runs
+    ]  # fmt: skip
+    beside = baselines(runs)
+    rows += [[name, "-", shown(value), "-", "-"] for name, value in beside.items()]
+    headings = ["run", "epsilon (public)", "perplexity (not private)",
+                "on sensitive tokens (not private)", "on the rest (not private)"]  # fmt: skip
+    yield Section("Utility", prose, (), headings, rows, frontier_drawing(runs, beside))
+
+
+def baselines(runs: Sequence[RunFacts]) -> dict[str, float]:
+    """What stands beside a perplexity: models of counts, unprotected, and the public start."""
+    names = {
+        "public text only": "public_only_perplexity",
+        "trigram, unprotected": "trigram_perplexity",
+        "unigram, unprotected": "unigram_perplexity",
+    }
+    # A de-identified corpus is another text, and so are its counts.
+    own = [run for run in runs if run.method != "deidentify"] or list(runs)
+    found = {n: next((v for r in own if (v := r.score(key))), None) for n, key in names.items()}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _exposure(runs: Sequence[RunFacts]) -> Iterator[Section]:

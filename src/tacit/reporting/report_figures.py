@@ -114,8 +114,8 @@ def interval_drawing(runs: "Sequence[RunFacts]") -> str:
     return _drawn(figure, axes, legend=False)
 
 
-def frontier_drawing(runs: "Sequence[RunFacts]") -> str:
-    """Perplexity over epsilon; runs without an epsilon are lines."""
+def frontier_drawing(runs: "Sequence[RunFacts]", beside: Mapping[str, float]) -> str:
+    """Perplexity over epsilon; runs without an epsilon are lines, and so is what stands beside."""
     known = [(run, run.perplexity) for run in runs if run.perplexity is not None]
     limit = off_scale([value for _, value in known])
     known = [(run, value) for run, value in known if value <= limit]
@@ -128,8 +128,10 @@ def frontier_drawing(runs: "Sequence[RunFacts]") -> str:
                       label=run.name)  # fmt: skip
         else:
             axes.axhline(value, color=colour, ls="--", lw=1.5, label=run.name)
+    for (name, value), style in zip(beside.items(), (":", "-.", (0, (1, 3))), strict=False):
+        axes.axhline(value, color=GREY, ls=style, lw=1.2, label=name)
     if known:
-        _perplexity_axis(axes, [value for _, value in known])
+        _perplexity_axis(axes, [value for _, value in known] + list(beside.values()))
     most = max([run.epsilon for run, _ in known if math.isfinite(run.epsilon)], default=1.0)
     axes.set_xlim(0, 1.12 * most)
     return _drawn(figure, axes, legend=True)

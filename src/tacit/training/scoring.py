@@ -1,5 +1,6 @@
 """Using what was trained: scores beside the baselines, and predictions."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tacit.errors import UsageError
+from tacit.files import whole_file
 from tacit.grouping import Groups, compare_groups, group_names
 from tacit.training import baselines
 from tacit.training.deidentifying import deidentified
@@ -22,6 +24,14 @@ def evaluate(
     """Scores on a split of the run's corpus, beside the baselines."""
     folder = Path(folder)
     return scores(load_run(folder), split, beside=folder, progress=progress)
+
+
+def keep_scores(folder: Path, split: str, values: dict[str, Any]) -> None:
+    """Put the scores on a split beside those that a run has in `metrics.json`, for its report."""
+    path = Path(folder) / "metrics.json"
+    metrics = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    with whole_file(path) as draft:
+        draft.write_text(json.dumps(metrics | {split: values}, indent=2) + "\n", encoding="utf-8")
 
 
 def scores(
