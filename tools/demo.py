@@ -26,6 +26,7 @@ PLAN = """\
 # Whom to protect, and at what price. `tacit plan plan.yml` says what this promises.
 protect: users+entities
 kinds: [PERSON, PII]
+users_per_entity: 1
 entity_share: 2
 epsilon: 8
 steps: 30
@@ -76,6 +77,7 @@ method: private
 plan:
   protect: users+entities
   kinds: [PERSON, PII]
+  users_per_entity: 1
   entity_share: 2
   epsilon: 8
   steps: 30
