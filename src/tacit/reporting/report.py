@@ -230,8 +230,8 @@ def _frontier(runs: Sequence[RunFacts]) -> Iterator[Section]:
         return
     prose = (
         "Perplexity (not private; lower is better) over epsilon. Runs without an epsilon are "
-        "lines. Methods are to be compared at like perplexity. A promise is worth something only if "
-        "the model is much better than word counts (unigram), and better than public text alone."
+        "lines. Methods are to be compared at like perplexity. A promise is worth something only "
+        "if the model is much better than word counts (unigram), and better than public text alone."
     )
     rows = [
         [run.name, up(run.epsilon), shown(run.perplexity), shown(run.score("perplexity_sensitive")),
