@@ -19,6 +19,7 @@ from tacit.cli import (
     masked,
     owners,
     plan,
+    policy,
     price,
     report,
     sanitize,
@@ -35,8 +36,9 @@ class InOrder(TyperGroup):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The path first, then the rest."""
-        path = ["corpus", "detect", "owners", "price", "plan", "methods", "train", "evaluate"]
+        path = ["corpus", "detect", "policy", "owners", "price", "plan", "methods", "train"]
         path += [
+            "evaluate",
             "predict",
             "sanitize",
             "pretrain",
@@ -66,6 +68,7 @@ app = typer.Typer(
 )
 app.add_typer(corpus.app, name="corpus")
 app.add_typer(detect.app, name="detect")
+app.add_typer(policy.app, name="policy")
 app.command("owners")(owners.owners)
 app.command("price")(price.price)
 app.command("plan")(plan.plan)

@@ -35,8 +35,12 @@ def write_page(
     title: str,
     limit: int = 500,
     scores: Scores | None = None,
+    facts: str = "",
 ) -> None:
-    """Write the page, with at most `limit` records, chosen so that every kind is seen."""
+    """Write the page, with at most `limit` records, chosen so that every kind is seen.
+
+    `facts` stand in place of the counts of mentions and entities.
+    """
     if limit < 1:
         raise UsageError(f"limit={limit} shows nothing; give 1 or more.")
     by_record: dict[str, list[Mention]] = defaultdict(list)
@@ -50,6 +54,7 @@ def write_page(
     page = Environment(autoescape=True, undefined=StrictUndefined).from_string(source)
     html = page.render(
         title=title,
+        facts=facts,
         data=as_script_json(data),
         kinds=[
             {

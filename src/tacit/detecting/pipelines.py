@@ -139,9 +139,15 @@ def _finding(
 def _pieces_of(records: Sequence[Record]) -> Iterator[tuple[int, int, str]]:
     """Record, offset and text of every piece to read; a short text is one piece."""
     for place, record in enumerate(records):
-        for offset, piece in _pieces(_encodable(record.text), LONGEST_TEXT):
-            if not piece.isspace():
-                yield place, offset, piece
+        for offset, piece in text_pieces(record.text):
+            yield place, offset, piece
+
+
+def text_pieces(text: str) -> Iterator[tuple[int, str]]:
+    """Offset and text of every piece of one text that is not empty space."""
+    for offset, piece in _pieces(_encodable(text), LONGEST_TEXT):
+        if not piece.isspace():
+            yield offset, piece
 
 
 def _pieces(text: str, longest: int) -> Iterator[tuple[int, str]]:
@@ -207,7 +213,7 @@ def _import_spacy(who: str) -> Any:
     return spacy
 
 
-def _load_spacy(who: str, model: str) -> Any:
+def load_spacy(who: str, model: str) -> Any:
     """The pipeline of an installed package or of a folder."""
     spacy = _import_spacy(who)
     folder = Path(model).expanduser()
@@ -238,7 +244,7 @@ def make_spacy(option: str | None) -> Detector:
             "spacy needs a model; give spacy=NAME of an installed one, such as "
             "en_core_web_sm, or spacy=FOLDER of a saved pipeline."
         )
-    return SpacyDetector(_load_spacy("spacy", option))
+    return SpacyDetector(load_spacy("spacy", option))
 
 
 def make_presidio(option: str | None) -> Detector:
@@ -255,7 +261,7 @@ def make_presidio(option: str | None) -> Detector:
         raise MissingExtra(
             "presidio needs the package presidio_analyzer; get it with `pip install 'tacit[ner]'`."
         ) from None
-    nlp = spacy.blank("en") if option is None else _load_spacy("presidio", option)
+    nlp = spacy.blank("en") if option is None else load_spacy("presidio", option)
     if "lemmatizer" not in nlp.pipe_names:
         _add_lemmas(spacy, nlp)
 
