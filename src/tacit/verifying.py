@@ -18,10 +18,10 @@ from tacit.privacy.certificate import (
     read_certificate,
     render,
 )
-from tacit.privacy.events import NotPrivate, Public
+from tacit.privacy.events import NotPrivate, Public, whole_passes
 from tacit.privacy.ledger import Books, read_ledger
 from tacit.privacy.local import is_local
-from tacit.privacy.published import PublishedPrice, uedp_claim, uedp_release
+from tacit.privacy.published import PublishedPrice, selective_claim, uedp_claim, uedp_release
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def _event_checks(books: Books, plan: Plan) -> Iterator[Check]:
         yield Check("executed as planned", False, "the plan has no noise, so nothing was planned")
         return
     planned = plan.releases()
-    executed = books.releases()
+    executed = whole_passes(books.releases())
     public = [e.what for e in executed if isinstance(e, Public)]
     if public:
         yield Check("recorded as public", True, "; ".join(public))
@@ -175,7 +175,9 @@ def _recomputed(certificate: Certificate, books: Books, plan: Plan | None) -> It
         return
     claim = _claim(certificate, books)
     if certificate.published is not None:
-        fits = claim is not None and plan is None
+        # A claim of another paper stands alone; that of the selective one, beside a plan.
+        beside = certificate.published.get("method") == "selective"
+        fits = claim is not None and (plan is not None) == beside
         detail = "recomputed from the ledger" if fits else "is not a claim about these releases"
         yield Check("published claim", fits, detail)
     fresh = issue(
@@ -220,6 +222,8 @@ def _claim(certificate: Certificate, books: Books) -> PublishedPrice | None:
     It has to describe every release that is not public, in number and kind.
     """
     said = certificate.published
+    if said is not None and said.get("method") == "selective":
+        return selective_claim(books.releases(), certificate.delta)
     if said is None or said.get("method") != "uedp":
         return None
     try:

@@ -18,6 +18,7 @@ from tacit.privacy.events import (
     SampledGaussian,
     SanitizedText,
     Selective,
+    SelectivePart,
     UserClip,
     read_event,
     write_event,
@@ -30,6 +31,7 @@ EXAMPLES = [
     Flat(record_rate=0.05, records_per_user=4, records_per_entity=1, noise_multiplier=4),
     ReplaceOne(unit="tokens", rate=0.01, noise_multiplier=1),
     Selective(noise_multiplier=4, state_noise_multiplier=4, segments=2, states=2),
+    SelectivePart(noise_multiplier=4, state_noise_multiplier=4, segments=2, states=2, segment=1),
     SanitizedText(
         mechanism="santext+",
         epsilon_per_distance=2,

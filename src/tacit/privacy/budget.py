@@ -4,9 +4,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tacit.errors import OverBudget, UsageError
+from tacit.errors import OverBudget, PrivacyRefused, UsageError
 from tacit.privacy.accounting import need_delta, price
-from tacit.privacy.events import MOST, AnyEvent, Unit, need_unit
+from tacit.privacy.events import MOST, AnyEvent, SelectivePart, Unit, need_unit, whole_passes
 from tacit.privacy.ledger import Releases
 
 
@@ -47,8 +47,19 @@ class Budget:
         """Raise `OverBudget` if `event` after `releases` would exceed a limit.
 
         The price grows with every release, so the largest number of such events that fits beside
-        the others is found once; after that the question costs a comparison.
+        the others is found once; after that the question costs a comparison. A selective pass
+        is asked about as a whole when it begins; its further parts are then covered.
         """
+        if isinstance(event, SelectivePart):
+            if event != event.first:
+                if releases.get(event, 0) < releases.get(event.first, 0):
+                    return
+                raise PrivacyRefused(
+                    f"Segment {event.segment} (state {event.state}) is to be released in a pass "
+                    "that did not begin; nothing was released."
+                )
+            event = event.whole
+        releases = whole_passes(releases)
         others = frozenset((e, n) for e, n in releases.items() if e != event)
         key = (event, others)
         if key not in self._room:

@@ -31,7 +31,7 @@ from tacit.privacy.documents import (
     section,
     stated,
 )
-from tacit.privacy.events import Unit
+from tacit.privacy.events import Unit, whole_passes
 from tacit.privacy.ledger import Books
 from tacit.privacy.published.claims import PublishedPrice
 from tacit.privacy.wording import STANDINGS, assumptions, claimed, guarantee, not_covered
@@ -113,10 +113,12 @@ def issue(
 
     `context` holds what else the reader must know (graph, vocabulary, detectors and their measured
     recall); `data` is a commitment, not a digest; `by_degree` as in `wording.guarantee`. With a
-    `published` claim the standing is that claim's, and what is proved stands beside it: the costs
-    are computed from the ledger all the same.
+    `published` claim and no plan the standing is that claim's, and what is proved stands beside it:
+    the costs are computed from the ledger all the same. Where a plan was kept, its promise stands,
+    and the claim beside it.
     """
-    releases = books.releases()
+    replaces = published is not None and not plan
+    releases = whole_passes(books.releases())
     costs = {unit: _cost(price(releases, unit, delta, fresh=True), books) for unit in units}
     main = costs[protect]
     epsilon = float(main.epsilon)
@@ -124,7 +126,7 @@ def issue(
     standing: Standing = "heuristic"
     if math.isfinite(epsilon) and randomness == "system":
         standing = "proved"
-    if published is not None:
+    if published is not None and replaces:
         standing = published.standing
         sentence = claimed(published.source, published.epsilon[protect], delta, sentence)
     if randomness == "fixed seed":
@@ -140,7 +142,7 @@ def issue(
         ledger_digest=books.digest,
         ledger_entries=len(books.entries),
         phases={phase: sum(books.releases(phase).values()) for phase in books.phases()},
-        assumptions=tuple(assumptions(releases, by_degree, capped=published is None)),
+        assumptions=tuple(assumptions(releases, by_degree, capped=not replaces)),
         not_covered=tuple(not_covered(releases, by_degree)),
         context=dict(context or {}),
         weights=dict(weights or {}),

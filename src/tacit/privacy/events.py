@@ -9,6 +9,7 @@ divided by the clip norm of one unit, never by a sensitivity.
     Flat              Poisson-sampled records; at most k_u per user and k_e per entity
     ReplaceOne        as SampledGaussian, stated for neighbours that replace one unit
     Selective         one pass over a record whose sensitive segments alone are noised
+    SelectivePart     one release of such a pass: the gradient of a segment, or a hidden state
     SanitizedText     texts whose words were replaced one by one, under local privacy by distance
     Public            a release that reads no protected data: free
     NotPrivate        a release without protection: infinite, except for the units it spares
@@ -20,7 +21,7 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeAlias, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from tacit.errors import PrivacyRefused, UsageError
 
@@ -192,6 +193,90 @@ class Selective(_Release):
         return "replace"
 
 
+class SelectivePart(_Release):
+    """One release of a `Selective` pass: a segment's gradient, or one of its hidden states.
+
+    Its first fields are those of the pass. Every pass, also one that nobody takes part in, begins
+    with the gradient of the first segment: as many as there are of that one, so many passes there
+    were, and each is priced as a whole. The parts of a pass share one public coin, so pricing them
+    one by one, as if each had a coin of its own, would not be a bound.
+
+    Guarantee: as `Selective`, for all parts of a pass together.
+    """
+
+    event: Literal["selective-part"] = "selective-part"
+    noise_multiplier: Noise
+    state_noise_multiplier: Noise
+    segments: Count
+    states: Count
+    rate: Rate = 1.0
+    segment: Annotated[
+        int, Field(ge=1, le=MOST, description="a whole number, 1 or more: which segment")
+    ]
+    state: Annotated[
+        int, Field(ge=0, le=MOST, description="0 for the gradient, or the number of the state")
+    ] = 0
+
+    @model_validator(mode="after")
+    def _inside(self) -> "SelectivePart":
+        if self.segment > self.segments or self.state > self.states:
+            raise UsageError(
+                f"segment={self.segment}, state={self.state} is no part of a pass with "
+                f"segments={self.segments} and states={self.states}."
+            )
+        return self
+
+    @property
+    def whole(self) -> Selective:
+        """The pass that this is a part of."""
+        return Selective(
+            noise_multiplier=self.noise_multiplier,
+            state_noise_multiplier=self.state_noise_multiplier,
+            segments=self.segments,
+            states=self.states,
+            rate=self.rate,
+        )
+
+    @property
+    def first(self) -> "SelectivePart":
+        """The part with which that pass begins."""
+        return self.model_copy(update={"segment": 1, "state": 0})
+
+    @property
+    def bounds(self) -> tuple[Unit, ...]:
+        return ("tokens",)
+
+    @property
+    def adjacency(self) -> Adjacency:
+        return "replace"
+
+
+def part_of(whole: Selective, segment: int, state: int = 0) -> SelectivePart:
+    """One release of a pass: the gradient of a segment (state 0), or one of its states."""
+    fields = whole.model_dump(exclude={"event"})
+    return SelectivePart(**fields, segment=segment, state=state)
+
+
+def whole_passes(releases: "Mapping[AnyEvent, int]") -> "dict[AnyEvent, int]":
+    """The same releases with the parts of passes put together; a stopped pass counts as whole.
+
+    Parts of which there are more than beginnings cannot be told apart from further passes, and
+    are refused.
+    """
+    made: dict[AnyEvent, int] = {}
+    for event, count in releases.items():
+        if not isinstance(event, SelectivePart):
+            made[event] = made.get(event, 0) + count
+        elif event == event.first:
+            made[event.whole] = made.get(event.whole, 0) + count
+        elif count > releases.get(event.first, 0):
+            raise PrivacyRefused(
+                f"There are {count:,} releases of segment {event.segment} (state {event.state}) "
+                f"in {releases.get(event.first, 0):,} passes; a pass has each of its parts once."
+            )
+    return made
+
+
 class SanitizedText(_Release):
     """Texts whose words were each replaced at random, independently (`tacit.privacy.local`).
 
@@ -252,7 +337,15 @@ class NotPrivate(_Release):
 
 
 AnyEvent: TypeAlias = (
-    SampledGaussian | UserClip | Flat | ReplaceOne | Selective | SanitizedText | Public | NotPrivate
+    SampledGaussian
+    | UserClip
+    | Flat
+    | ReplaceOne
+    | Selective
+    | SelectivePart
+    | SanitizedText
+    | Public
+    | NotPrivate
 )
 Event: TypeAlias = Annotated[AnyEvent, Field(discriminator="event")]
 

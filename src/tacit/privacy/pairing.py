@@ -19,6 +19,7 @@ from tacit.privacy.events import (
     Unit,
     UserClip,
     need_event,
+    whole_passes,
 )
 
 Releases: TypeAlias = AnyEvent | Mapping[AnyEvent, int] | Iterable[tuple[AnyEvent, int]]
@@ -26,7 +27,10 @@ Items: TypeAlias = tuple[tuple[Pair, int], ...]
 
 
 def counted_releases(releases: Releases) -> dict[AnyEvent, int]:
-    """How often each event happened; equal events are added up, unknown ones refused."""
+    """How often each event happened; equal events are added up, unknown ones refused.
+
+    Parts of selective passes are put together: it is the pass that has a price.
+    """
     if isinstance(releases, Mapping):
         entries: Iterable[Any] = releases.items()
     elif isinstance(releases, Iterable) and not isinstance(releases, str | bytes):
@@ -41,7 +45,7 @@ def counted_releases(releases: Releases) -> dict[AnyEvent, int]:
         if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MOST:
             raise UsageError(f"count={_shown(count)} is not a whole number from 0 to {MOST}.")
         counted[event] = counted.get(event, 0) + count
-    return {event: count for event, count in counted.items() if count}
+    return whole_passes({event: count for event, count in counted.items() if count})
 
 
 def common_adjacency(counted: Mapping[AnyEvent, int], unit: Unit) -> Adjacency | None:

@@ -18,6 +18,7 @@ from tacit.privacy.published.other_papers import (
     gdp_mu,
     gdp_noise_multiplier,
     selective,
+    selective_claim,
 )
 from tacit.privacy.published.tables import (
     SELECTIVE_TABLE,
@@ -56,6 +57,7 @@ __all__ = [
     "lemma2",
     "patent",
     "selective",
+    "selective_claim",
     "uedp",
     "uedp_claim",
     "uedp_rate",

@@ -1,6 +1,7 @@
 """Other papers' epsilons: selective DP, the regularization paper, noisy text representations."""
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from tacit.privacy.checking import (
     need_delta,
 )
 from tacit.privacy.divergences import gaussian_epsilon
+from tacit.privacy.events import AnyEvent, SelectivePart
 from tacit.privacy.published.claims import PublishedPrice
 from tacit.privacy.published.moments import moments_epsilon
 
@@ -81,6 +83,28 @@ def selective(
         why_not=SELECTIVE_WHY_NOT,
         source=f"{SELECTIVE_SOURCE}, Theorem 2",
         details={"sound_price": "tacit.privacy.accounting"},
+    )
+
+
+def selective_claim(releases: Mapping[AnyEvent, int], delta: float) -> PublishedPrice | None:
+    """What the paper's accounting says of the selective passes that a ledger holds.
+
+    None where there are none, or where gradients and states have noise of two sizes, for which
+    the paper has no figure.
+    """
+    parts = {e: n for e, n in releases.items() if isinstance(e, SelectivePart)}
+    settings = {(e.noise_multiplier, e.state_noise_multiplier, e.rate) for e in parts}
+    if len(settings) != 1:
+        return None
+    noise, state_noise, rate = next(iter(settings))
+    if noise != state_noise:
+        return None
+    return selective(
+        noise_multiplier=noise,
+        record_rate=rate,
+        gradient_releases=sum(n for e, n in parts.items() if e.state == 0),
+        state_releases=sum(n for e, n in parts.items() if e.state > 0),
+        delta=delta,
     )
 
 
