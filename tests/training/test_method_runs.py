@@ -12,7 +12,7 @@ from tacit.corpora import customersim
 from tacit.detecting import detect
 from tacit.detecting.mentions import write_lines
 from tacit.errors import DataError, PrivacyRefused, UsageError
-from tacit.privacy.events import SampledGaussian, UserClip
+from tacit.privacy.events import SampledGaussian, SelectivePart, UserClip, whole_passes
 from tacit.privacy.ledger import read_ledger
 from tacit.privacy.published import uedp as published
 from tacit.training import opening, runs
@@ -39,6 +39,12 @@ EVERY: dict[str, dict[str, Any]] = {
     "flat": {"plan": FLAT},
     "fedavg": {"method": "fedavg", "plan": USERS, "fedavg": {"local_steps": 2, "local_batch": 2}},
     "uedp": {"method": "uedp", "steps": 4, "uedp": {"user_rate": 0.3}},
+    "selective": {
+        "method": "selective",
+        "policy": "given",
+        "plan": {"record_rate": 0.1, "epsilon": 90, "clip_norm": 0.01, **GIVEN},
+        "selective": {"state_clip": 1.0},
+    },
 }
 
 
@@ -92,6 +98,11 @@ def test_stopped_and_resumed_equals_uninterrupted(
     assert [c.what for c in verify(tmp_path / "cut") if not c.ok] == []
     entries = len(read_ledger(tmp_path / "cut" / "ledger.jsonl").entries)
     # What was charged before the stop stays charged; a run without protection says so once.
+    if name == "selective":
+        held = whole_passes(read_ledger(tmp_path / "cut" / "ledger.jsonl").releases())
+        assert list(held.values()) == [5]
+        assert entries > 5
+        return
     assert entries == (1 if name in ("plain", "deidentify") else 5)
 
 
@@ -105,6 +116,35 @@ def test_fedavg_promises_users_and_charges_what_it_does(
     event = SampledGaussian(unit="users", rate=0.3, noise_multiplier=2.0)
     assert read_ledger(tmp_path / "run" / "ledger.jsonl").releases() == {event: 4}
     assert [c.what for c in verify(tmp_path / "run") if not c.ok] == []
+
+
+def test_selective_proves_a_price_and_shows_the_published_one(
+    tmp_path: Path, base: dict[str, Any]
+) -> None:
+    done = runs.train(Run(**base | {"seed": None}, **EVERY["selective"]), tmp_path / "run")
+    certificate = done.certificate
+    assert certificate.standing == "proved"
+    assert certificate.costs.keys() == {"tokens"}
+    assert certificate.published is not None
+    releases = read_ledger(tmp_path / "run" / "ledger.jsonl").releases()
+    parts = {e: n for e, n in releases.items() if isinstance(e, SelectivePart)}
+    gradients = sum(n for e, n in parts.items() if e.state == 0)
+    states = sum(n for e, n in parts.items() if e.state > 0)
+    assert gradients > 4
+    assert states > 0
+    assert certificate.published["inputs"]["gradient_releases"] == gradients
+    assert certificate.published["inputs"]["state_releases"] == states
+    assert certificate.published["epsilon"]["tokens"] < certificate.epsilon
+    assert "not a bound" in (tmp_path / "run" / "certificate.md").read_text()
+    assert [c.what for c in verify(tmp_path / "run") if not c.ok] == []
+    valid = done.metrics["valid"]
+    assert {"perplexity", "perplexity_plain", "perplexity_sensitive"} <= valid.keys()
+    # A figure that somebody improved, or an entry taken away, is seen.
+    path = tmp_path / "run" / "certificate.json"
+    fields = json.loads(path.read_text())
+    fields["published"]["inputs"]["state_releases"] = 0
+    path.write_text(json.dumps(fields))
+    assert "published figure" in [c.what for c in verify(tmp_path / "run") if not c.ok]
 
 
 def test_the_published_method_certifies_a_claim_and_a_price(
@@ -248,7 +288,7 @@ def test_the_examples_of_the_docs_are_runs(tmp_path: Path) -> None:
     for block in blocks:
         (tmp_path / "run.yml").write_text(block)
         found.add(read_run(tmp_path / "run.yml").method)
-    assert found == {"deidentify", "private", "fedavg", "uedp"}
+    assert found == {"deidentify", "private", "fedavg", "uedp", "selective"}
     assert all(f"`{name}`" in page for name in METHODS)
 
 
@@ -257,5 +297,5 @@ def test_every_method_has_its_standing_and_is_carried_out_above() -> None:
     assert tested == set(METHODS)
     assert {name: standing for name, (standing, _) in METHODS.items()} == {
         "plain": "heuristic", "deidentify": "heuristic", "private": "proved", "fedavg": "proved",
-        "uedp": "published",
+        "uedp": "published", "selective": "proved",
     }  # fmt: skip

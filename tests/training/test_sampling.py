@@ -55,10 +55,10 @@ RECORD_EVENTS = [
     ReplaceOne(unit="records", rate=0.1, noise_multiplier=1.0),
     ReplaceOne(unit="tokens", rate=0.1, noise_multiplier=1.0),
     Flat(record_rate=0.1, records_per_user=2, records_per_entity=2, noise_multiplier=1.0),
+    Selective(noise_multiplier=1.0, state_noise_multiplier=1.0, segments=1, states=2, rate=0.1),
 ]
 FREE = [NotPrivate(what="plain"), Public(what="public")]
 OTHER = [
-    Selective(noise_multiplier=1.0, state_noise_multiplier=1.0, segments=1, states=2, rate=0.1),
     UserClip(
         user_rate=0.1, users_per_entity=2, entity_share=0.5, entity_rate=0.5, noise_multiplier=1.0
     ),

@@ -197,5 +197,8 @@ def assumptions(
         named = "; ".join(e.what for e in events if isinstance(e, Public))
         found += [f"What is recorded as public is public: {named}."]
     if any(isinstance(e, Selective) for e in events):
-        found += ["Back-propagation stops at the border of sensitive segments."]
+        found += [
+            "Back-propagation stops at the border of sensitive segments.",
+            "What is counted of a record is its marks alone, which neighbours share.",
+        ]
     return found

@@ -18,7 +18,7 @@ from tacit.training.checkpoints import (
     save_checkpoint,
     trainable,
 )
-from tacit.training.methods import Method, Seen
+from tacit.training.methods import InTurn, Method, Seen
 from tacit.training.randomness import Chance
 from tacit.training.settings import OptimizerSettings
 
@@ -42,7 +42,7 @@ class Loop:
     """A phase of training under way."""
 
     model: nn.Module
-    method: Method
+    method: Method | InTurn
     optimizer: torch.optim.Optimizer
     settings: OptimizerSettings
     steps: int
@@ -79,11 +79,10 @@ class Loop:
             step = self.done + 1
             torch.manual_seed(self.chance.torch_seed("dropout", step))
             try:
-                gradient, seen = self.method.gradient(step)
+                seen = self._step(step)
             except OverBudget as spent:
                 self._save()
                 return str(spent)
-            self._update(gradient, step)
             self.done = step
             # Before the checkpoint: whoever stops in between does the step, and this, again.
             if self.keep is not None and step in self.kept:
@@ -93,6 +92,17 @@ class Loop:
             if tell:
                 tell(Progress(self.phase, step, self.steps, seen))
         return None
+
+    def _step(self, step: int) -> Seen:
+        """The updates of a step: one, or, of some methods, several in turn."""
+        if not isinstance(self.method, InTurn):
+            gradient, seen = self.method.gradient(step)
+            self._update(gradient, step)
+            return seen
+        seen = Seen(0, 0, 0, 0.0)
+        for gradient, seen in self.method.gradients(step):  # noqa: B007
+            self._update(gradient, step)
+        return seen
 
     def finish(self) -> None:
         """Put the averaged weights in place, where averaging was asked for."""

@@ -3,7 +3,7 @@
 import json
 
 from tacit.privacy.certificate import Certificate
-from tacit.training.settings import Run
+from tacit.training.settings import PLANNED, Run
 
 _PIPELINES = {
     "next-word": "text-generation",
@@ -21,7 +21,7 @@ _LOADERS = {
 
 def model_card(run: Run, certificate: Certificate) -> str:
     """The card as Markdown with metadata; nothing in it was measured on private text."""
-    private = run.method in ("private", "fedavg")
+    private = run.method in PLANNED
     tags = ["tacit", *(["differential-privacy"] if private else [])]
     ours = run.model.kind in ("lstm", "awd-lstm")
     lines = [

@@ -13,7 +13,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tacit.errors import PrivacyRefused
-from tacit.privacy.events import AnyEvent, Flat, ReplaceOne, SampledGaussian, UserClip
+from tacit.privacy.events import (
+    AnyEvent,
+    Flat,
+    ReplaceOne,
+    SampledGaussian,
+    SelectivePart,
+    UserClip,
+)
 from tacit.privacy.ledger import Ledger
 from tacit.training.gradients import BoundedSum
 from tacit.training.randomness import Chance
@@ -25,7 +32,14 @@ _BLOCK = 1 << 20
 
 
 def release(
-    total: BoundedSum, event: AnyEvent, ledger: Ledger, chance: Chance, *, phase: str, step: int
+    total: BoundedSum,
+    event: AnyEvent,
+    ledger: Ledger,
+    chance: Chance,
+    *,
+    phase: str,
+    step: int,
+    part: int = 0,
 ) -> dict[str, Tensor]:
     """The sum with Gaussian noise on every coordinate, after the ledger has the event.
 
@@ -33,12 +47,13 @@ def release(
     deviation `event.noise_multiplier * total.clip_norm`, drawn afresh and independently for every
     coordinate. The result is rounded to a grid of about a thousandth of the noise, which is
     post-processing: every cell holds thousands of single-precision numbers, so the uneven spacing
-    of floating-point noise, which attacks on its low bits use, does not show.
+    of floating-point noise, which attacks on its low bits use, does not show. Several releases of
+    one step have each a `part` of their own, so that no noise is used twice under a fixed seed.
     """
     noise_std = _noise_std(total, event)
     ledger.charge(event, phase=phase)
     tensors = {name: tensor.detach().clone() for name, tensor in total.tensors.items()}
-    _add(tensors, noise_std, chance, step)
+    _add(tensors, noise_std, chance, step, part)
     return tensors
 
 
@@ -56,16 +71,26 @@ def _noise_std(total: BoundedSum, event: AnyEvent) -> float:
                 )
         case Flat():
             unit = "records"
+        case SelectivePart():
+            unit = "records"
+            if event.state:
+                return event.state_noise_multiplier * _need_unit(total, event, unit).clip_norm
         case _:
             raise PrivacyRefused(f"The event '{event.event}' adds no noise to a sum.")
+    return event.noise_multiplier * _need_unit(total, event, unit).clip_norm
+
+
+def _need_unit(total: BoundedSum, event: AnyEvent, unit: str) -> BoundedSum:
     if total.unit != unit:
         raise PrivacyRefused(
             f"The sum bounds {total.unit}, and the event '{event.event}' speaks of {unit}."
         )
-    return event.noise_multiplier * total.clip_norm
+    return total
 
 
-def _add(tensors: dict[str, Tensor], noise_std: float, chance: Chance, step: int) -> None:
+def _add(
+    tensors: dict[str, Tensor], noise_std: float, chance: Chance, step: int, part: int = 0
+) -> None:
     """Noise and rounding in place, block by block on all cores, a stream for each block."""
     if noise_std == 0:
         return
@@ -74,7 +99,7 @@ def _add(tensors: dict[str, Tensor], noise_std: float, chance: Chance, step: int
         for tensor in tensors.values()
         for start in range(0, tensor.numel(), _BLOCK)
     ]
-    streams = chance.streams("noise", step, len(blocks))
+    streams = chance.streams("noise", step, len(blocks), part=part)
     grid = _grid(noise_std)
 
     def fill(job: tuple[tuple[Tensor, int], np.random.Generator]) -> None:

@@ -8,6 +8,7 @@ from transformers import PreTrainedTokenizerBase
 
 from tacit.corpus import Corpus
 from tacit.detecting.mentions import Mention
+from tacit.detecting.policies import Policy, mark, open_policy
 from tacit.errors import DataError
 from tacit.training import networks, tokens, weights
 from tacit.training.deidentifying import deidentified
@@ -34,6 +35,7 @@ class Opened:
     chance: Chance
     leaks: list[str]
     focus: Focus | None = None
+    policy: Policy | None = None
 
 
 def _focus(run: Run, found: Found) -> Focus | None:
@@ -60,7 +62,8 @@ def open_run(run: Run) -> Opened:
     task = _task(run, part)
     model = make_model(run, task, tokenizer, chance)
     focus = _focus(run, found)
-    return Opened(run, corpus, part, mentions, tokenizer, task, model, chance, leaks, focus)
+    policy = open_policy(run.policy) if run.policy is not None else None
+    return Opened(run, corpus, part, mentions, tokenizer, task, model, chance, leaks, focus, policy)
 
 
 def _tokenizer(run: Run, part: Corpus) -> tuple[PreTrainedTokenizerBase, list[str]]:
@@ -138,7 +141,9 @@ def make_model(
 def encode(opened: Opened, corpus: Corpus, *, training: bool = True) -> Examples:
     """A corpus as the run's task reads it, sensitive tokens marked."""
     spans: dict[str, list[tuple[int, int]]] = {}
-    if opened.run.method != "deidentify":
+    if opened.policy is not None:
+        spans = dict(mark(corpus, opened.policy))
+    elif opened.run.method != "deidentify":
         for m in opened.mentions:
             spans.setdefault(m.record, []).append((m.start, m.end))
     return opened.task.encode(
@@ -169,4 +174,7 @@ def load_run(folder: Path) -> Opened:
     found = find_mentions(run, corpus)
     focus = _focus(run, found)
     chance = Chance(run.seed)
-    return Opened(run, corpus, part, found.mentions, tokenizer, task, model, chance, [], focus)
+    policy = open_policy(run.policy) if run.policy is not None else None
+    return Opened(
+        run, corpus, part, found.mentions, tokenizer, task, model, chance, [], focus, policy
+    )

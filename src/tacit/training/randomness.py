@@ -28,8 +28,10 @@ class Chance:
         """What a certificate says about it."""
         return "system" if self.seed is None else "fixed seed"
 
-    def streams(self, purpose: Purpose, step: int, count: int) -> list[np.random.Generator]:
-        """Independent generators for one purpose in one step.
+    def streams(
+        self, purpose: Purpose, step: int, count: int, *, part: int = 0
+    ) -> list[np.random.Generator]:
+        """Independent generators for one purpose in one step, or in one part of it.
 
         >>> one, other = (Chance(1).streams("noise", 3, 2)[i].random() for i in (0, 1))
         >>> one != other
@@ -38,7 +40,7 @@ class Chance:
         if self.seed is None:
             entropy: int | list[int] = secrets.randbits(256)
         else:
-            entropy = [self.seed, _PURPOSES.index(purpose), step]
+            entropy = [self.seed, _PURPOSES.index(purpose), step, *([part] if part else [])]
         parts = np.random.SeedSequence(entropy).spawn(count)
         return [np.random.Generator(np.random.PCG64DXSM(part)) for part in parts]
 

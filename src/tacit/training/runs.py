@@ -22,7 +22,7 @@ from tacit.privacy.certificate import (
 )
 from tacit.privacy.events import Unit
 from tacit.privacy.ledger import Books, Ledger, read_ledger
-from tacit.privacy.published import PublishedPrice
+from tacit.privacy.published import PublishedPrice, selective_claim
 from tacit.training import weights
 from tacit.training.checkpoints import kept_folder, kept_steps, read_place
 from tacit.training.fingerprint import code_digest
@@ -33,7 +33,15 @@ from tacit.training.material import (
     found_and_kept,
     prepare,
 )
-from tacit.training.methods import Method, Plain, fedavg, private, uedp
+from tacit.training.methods import (
+    InTurn,
+    Method,
+    Plain,
+    SelectiveTraining,
+    fedavg,
+    private,
+    uedp,
+)
 from tacit.training.methods.uedp import claim_of, event_of
 from tacit.training.model_card import model_card
 from tacit.training.opening import Opened, encode, open_run
@@ -176,7 +184,7 @@ def _spent(opened: Opened, stuff: Material, plan: Plan | None) -> Spent | None:
     )
 
 
-def _method(opened: Opened, stuff: Material, ledger: Ledger, plan: Plan | None) -> Method:
+def _method(opened: Opened, stuff: Material, ledger: Ledger, plan: Plan | None) -> Method | InTurn:
     run, losses = opened.run, opened.task.losses
     made_of = (opened.model, losses, stuff, opened.chance, ledger)
     if run.method == "uedp":
@@ -185,6 +193,16 @@ def _method(opened: Opened, stuff: Material, ledger: Ledger, plan: Plan | None) 
     if plan is None:
         what = f"training without protection (method {run.method})"
         return Plain(*made_of, batch=run.batch, what=what)
+    if run.method == "selective":
+        return SelectiveTraining(
+            opened.model,
+            stuff,
+            opened.chance,
+            ledger,
+            plan,
+            token_budget=run.token_budget,
+            state_clip=run.selective.state_clip if run.selective else None,
+        )
     if run.method == "fedavg":
         return fedavg(*made_of, plan, run.fedavg or LocalSettings())
     return private(*made_of, plan, token_budget=run.token_budget)
@@ -210,7 +228,7 @@ def _finish(
     metrics["parameters"] = {"moved": len(moved.moved), "unmoved": len(moved.still)}
     _write(folder / "metrics.json", json.dumps(metrics, indent=2) + "\n")
     books = read_ledger(folder / "ledger.jsonl")
-    claim = _claim(opened, stuff, books)
+    claim = _claim(opened, stuff, books, plan)
     both: tuple[Unit, ...] = ("users", "entities", "users+entities")
     units: tuple[Unit, ...] = plan.units if plan else both if claim else ("users",)
     certificate = issue(
@@ -247,8 +265,12 @@ def _save(opened: Opened, place: Path, folder: Path) -> None:
         ) from None
 
 
-def _claim(opened: Opened, stuff: Material, books: Books) -> PublishedPrice | None:
+def _claim(
+    opened: Opened, stuff: Material, books: Books, plan: Plan | None
+) -> PublishedPrice | None:
     """What a paper claims for what was carried out, where the method is a paper's."""
+    if opened.run.method == "selective" and plan is not None:
+        return selective_claim(books.releases(), plan.delta)
     if opened.run.method != "uedp":
         return None
     settings = opened.run.uedp or UedpSettings()
@@ -271,6 +293,12 @@ def _context(opened: Opened, stuff: Material) -> dict[str, Any]:
         facts["owner graph"] = f"held fixed; {caps}"
         found_by = f"detectors {run.detect}" if run.detect else "a file given to the run"
         facts["detector"] = f"mentions of {found_by}; what it missed is not protected"
+    if opened.policy is not None:
+        facts["policy"] = f"{opened.policy.name}; what it does not mark is plain"
+    elif run.method == "selective":
+        facts["policy"] = "the mentions of the run; what they do not mark is plain"
+    if run.selective is not None and run.selective.state_clip is not None:
+        facts["norm of states"] = run.selective.state_clip
     if run.uedp is not None:
         facts["settings of the paper"] = run.uedp.model_dump(mode="json", exclude={"entity_list"})
     if run.entity_list is not None:

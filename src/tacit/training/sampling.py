@@ -14,6 +14,7 @@ from tacit.privacy.events import (
     Public,
     ReplaceOne,
     SampledGaussian,
+    Selective,
     UserClip,
 )
 
@@ -71,6 +72,8 @@ class PoissonRecords:
             case Flat():
                 return event.record_rate == self.rate
             case SampledGaussian(unit="records") | ReplaceOne(unit="records" | "tokens"):
+                return event.rate == self.rate
+            case Selective():
                 return event.rate == self.rate
         return False
 

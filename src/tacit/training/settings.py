@@ -37,13 +37,18 @@ METHODS = {
         "users train for some steps each, their whole update is clipped and noised; the plan "
         "protects users",
     ),
+    "selective": (
+        "proved",
+        "plain tokens as they are, sensitive ones clipped and noised; the plan protects the tokens "
+        "that a policy marks (LSTM)",
+    ),
     "uedp": (
         "published",
         "the user-entity algorithm as its paper prints it; the price that is proved stands beside",
     ),
 }
 
-PLANNED = ("private", "fedavg")
+PLANNED = ("private", "fedavg", "selective")
 """The methods that keep a plan."""
 
 _SERVER = {"name": "sgd", "rate": 1.0, "momentum": 0.0}
@@ -161,6 +166,17 @@ class UedpSettings(_Part):
     delta: Annotated[float, Field(gt=0, le=0.01)] = 1e-5
 
 
+class SelectiveSettings(_Part):
+    """What selective training has beside its plan."""
+
+    state_clip: Annotated[
+        float | None,
+        Field(
+            gt=0, description="Norm of a hidden or cell state; the plan's clip_norm if not given."
+        ),
+    ] = None
+
+
 class Run(_Part):
     """Everything that decides a run."""
 
@@ -173,10 +189,18 @@ class Run(_Part):
         str | None,
         Field(description="Detectors to run if no file of mentions is given: patterns,lists"),
     ] = None
-    method: Literal["plain", "deidentify", "private", "fedavg", "uedp"] = "private"
+    policy: Annotated[
+        str | None,
+        Field(
+            description="Which tokens are sensitive: digits, a detector (see `tacit policy show`); "
+            "what the mentions mark if not given."
+        ),
+    ] = None
+    method: Literal["plain", "deidentify", "private", "fedavg", "selective", "uedp"] = "private"
     plan: dict[str, Any] = {}
     fedavg: LocalSettings | None = None
     uedp: UedpSettings | None = None
+    selective: SelectiveSettings | None = None
     steps: Annotated[int | None, Field(ge=1)] = None
     batch: Annotated[int, Field(ge=1, description="Records in a step of plain training.")] = 32
     task: Literal["next-word", "classification", "regression", "tagging"] = "next-word"
@@ -228,7 +252,8 @@ class Run(_Part):
         """The plan, where the method has one."""
         if self.method not in PLANNED:
             return None
-        return Plan(**self.plan | ({"steps": self.steps} if self.steps is not None else {}))
+        own = {"protect": "tokens", "mechanism": "selective"} if self.method == "selective" else {}
+        return Plan(**own | self.plan | ({"steps": self.steps} if self.steps is not None else {}))
 
     @property
     def knows_entities(self) -> bool:
@@ -268,7 +293,7 @@ def _problems(run: Run) -> Iterator[str]:
     elif run.plan:
         why = "is not ours to promise" if run.method == "uedp" else "promises nothing"
         yield f"method={run.method} {why}, so it takes no plan."
-    for name in ("fedavg", "uedp"):
+    for name in ("fedavg", "uedp", "selective"):
         if getattr(run, name) is not None and run.method != name:
             yield f"{name} has settings, and method={run.method}; leave them out."
     if run.model.kind == "folder" and not run.model.folder:
@@ -302,12 +327,32 @@ def _plan_problems(run: Run) -> Iterator[str]:
     assert plan is not None
     if "entities" in plan.protect and not run.knows_entities:
         yield f"protect={plan.protect} needs {_MENTIONS}."
+    if (plan.mechanism == "selective") != (run.method == "selective"):
+        yield (
+            f"method={run.method} does not carry out protect={plan.protect}, mechanism="
+            f"{plan.mechanism}; method=selective has protect=tokens, mechanism=selective."
+        )
+    if run.method == "selective":
+        yield from _selective_problems(run)
     if run.method == "fedavg" and plan.user_rate is None:
         yield f"method=fedavg is about users; protect={plan.protect} draws records."
     if run.method == "fedavg" and plan.record_clip is not None:
         yield (
             f"entity_share={plan.entity_share:g} needs records clipped one by one, which several "
             "local steps do not do; give entity_share=2, or method=private."
+        )
+
+
+def _selective_problems(run: Run) -> Iterator[str]:
+    if run.policy is None and not run.knows_entities:
+        yield f"method=selective needs a policy, such as digits; or {_MENTIONS}."
+    if run.task != "next-word":
+        yield f"method=selective predicts next words; task={run.task} has no segments."
+    if run.model.lora_rank or run.model.kind not in ("lstm", "awd-lstm", "folder"):
+        yield (
+            f"method=selective is for LSTMs, whose states are known; model.kind={run.model.kind} "
+            "with a lora_rank of "
+            f"{run.model.lora_rank} is not one. Give model.kind=lstm."
         )
 
 
@@ -383,5 +428,5 @@ def _explain(error: ValidationError) -> str:
 
 def _all_fields() -> list[str]:
     parts = (Run, ModelSettings, TokenizerSettings, OptimizerSettings, PublicStart, LocalSettings,
-             UedpSettings)  # fmt: skip
+             UedpSettings, SelectiveSettings)  # fmt: skip
     return [name for part in parts for name in part.model_fields]

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from tacit.plan import Plan
 from tacit.privacy.accounting import price
-from tacit.privacy.events import AnyEvent, Unit
+from tacit.privacy.events import AnyEvent, Unit, whole_passes
 from tacit.privacy.ledger import Releases
 
 _POINTS = 25
@@ -31,6 +31,7 @@ class Spent:
 
     def line(self, releases: Releases) -> str:
         """`epsilon <= 1.23 of 8`."""
+        releases = whole_passes(releases)
         done = releases.get(self.event, 0)
         every = max(1, self.steps // _POINTS)
         shown = -(-done // every) * every

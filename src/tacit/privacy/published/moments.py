@@ -1,5 +1,6 @@
 """The moments accountant as the papers ran it: a grid of orders, and the older conversion."""
 
+import logging
 import math
 from collections.abc import Sequence
 
@@ -37,6 +38,8 @@ def renyi(order: float, rate: float, noise_multiplier: float, steps: int) -> flo
         return 0.0
     if noise_multiplier < 1e-6:  # the library squares and inverts; no figure is finite here
         return math.inf
+    # It logs every order whose series does not converge; such an order comes out infinite.
+    logging.getLogger("absl").setLevel(logging.ERROR)
     tiny = 1e-100
     step = dp_accounting.PoissonSampledDpEvent(
         rate, dp_accounting.GaussianDpEvent(noise_multiplier)

@@ -5,12 +5,25 @@ noisy.py      NoisySums: sampler + bounded sum + noise, one step of every privat
 private.py    private: clipped gradients of records, users, users and entities
 fedavg.py     fedavg: clipped updates of users who take several steps each
 uedp.py       uedp: the published algorithm, weights and coins as printed
+selective.py  selective: plain tokens as they are, sensitive segments clipped and noised
 """
 
 from tacit.training.methods.fedavg import fedavg
-from tacit.training.methods.noisy import Losses, Method, NoisySums, Seen
+from tacit.training.methods.noisy import InTurn, Losses, Method, NoisySums, Seen
 from tacit.training.methods.plain import Plain
 from tacit.training.methods.private import private
+from tacit.training.methods.selective import SelectiveTraining
 from tacit.training.methods.uedp import uedp
 
-__all__ = ["Losses", "Method", "NoisySums", "Plain", "Seen", "fedavg", "private", "uedp"]
+__all__ = [
+    "InTurn",
+    "Losses",
+    "Method",
+    "NoisySums",
+    "Plain",
+    "Seen",
+    "SelectiveTraining",
+    "fedavg",
+    "private",
+    "uedp",
+]

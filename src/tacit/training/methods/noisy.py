@@ -1,8 +1,8 @@
 """What every private method shares: draw, sum with a bound, release, divide."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +35,15 @@ class Method(Protocol):
 
     def gradient(self, step: int) -> tuple[dict[str, Tensor], Seen]:
         """The direction of the step, and what it saw."""
+        ...
+
+
+@runtime_checkable
+class InTurn(Protocol):
+    """A step of several updates, each of which is carried out before the next is computed."""
+
+    def gradients(self, step: int) -> Iterator[tuple[dict[str, Tensor], Seen]]:
+        """The directions one after the other, and what the step saw so far."""
         ...
 
 

@@ -1,0 +1,297 @@
+"""Selective training of an LSTM: plain tokens as they are, sensitive ones with clipping and noise.
+
+Source: Shi et al. 2022, Algorithm 1 (Selective-DPSGD).
+Guarantee: for neighbours that replace the sensitive tokens of one record, with the same marks and
+the same plain tokens; see docs/guarantees.md, section 7.
+
+Departs: batches are drawn by coins, and the sum over sensitive segments is divided by the number
+of them that is expected, which is the same in every step (the listing divides by how many came).
+A record has at most so many sensitive segments, which is what its price depends on; the listing
+has no such cap. The norm of states may be set apart from that of gradients.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from tacit.errors import DataError, UsageError
+from tacit.plan import Plan
+from tacit.privacy.events import Selective, part_of
+from tacit.privacy.ledger import Ledger
+from tacit.training.examples import IGNORED, Examples
+from tacit.training.gradients import ClippedSums
+from tacit.training.material import Material, batches
+from tacit.training.measuring import mean_of_row, token_losses
+from tacit.training.methods.noisy import Seen, Watched, finite_losses
+from tacit.training.methods.private import expected
+from tacit.training.noise import release
+from tacit.training.randomness import Chance
+from tacit.training.recurrent import LSTMForCausalLM, State
+from tacit.training.sampling import PoissonRecords, need_match
+from tacit.training.segments import Rounds, rounds_of
+from tacit.training.states import clipped_rows, states_after
+
+Gradient = dict[str, Tensor]
+
+
+class SelectiveTraining:
+    """Several updates a step: for each round a plain one, then a private one."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        material: Material,
+        chance: Chance,
+        ledger: Ledger,
+        plan: Plan,
+        *,
+        token_budget: int,
+        state_clip: float | None = None,
+        phase: str = "train",
+    ) -> None:
+        self._model = need_lstm(model, plan)
+        self._material, self._chance, self._ledger = material, chance, ledger
+        self._clip, self._state_clip = plan.clip_norm, state_clip or plan.clip_norm
+        self._token_budget, self._phase = token_budget, phase
+        event = plan.event()
+        assert isinstance(event, Selective)
+        self._event = event
+        self._sampler = PoissonRecords(len(material.rows), event.rate)
+        need_match(self._sampler, event)
+        expected("records", event.rate, len(material.rows))
+        examples = material.examples
+        assert isinstance(examples, Examples)
+        self._examples = examples
+        self._rounds = [rounds_of(_marks(examples, row), plan.segments) for row in material.rows]
+        counts = [int((r[:, 1] < r[:, 2]).sum()) for r in self._rounds]
+        if not any(counts):
+            raise DataError(
+                "No token of the training records is sensitive, so there is nothing to protect; "
+                "check the policy with `tacit policy show`."
+            )
+        self._expected = [
+            max(1.0, event.rate * sum(count > number for count in counts))
+            for number in range(event.segments)
+        ]
+        self._sums, self._watched = ClippedSums(self._model), Watched(self._model, _losses)
+
+    def gradients(self, step: int) -> Iterator[tuple[Gradient, Seen]]:
+        """The updates of a step, one by one; each is to be carried out before the next is asked.
+
+        Every step has a first private update, also where nobody came: see docs/guarantees.md.
+        """
+        drawn = self._sampler.draw(self._chance.stream("coins", step))
+        records = [
+            _Reading(self._examples.ids[self._material.rows[at]], self._rounds[at]) for at in drawn
+        ]
+        state = _Carried(self._model, len(records))
+        tally = _Seen(len(records))
+        part = 0
+        for number in range(max([1, *(len(r.rounds) for r in records)])):
+            plain = _Cut.of(records, number, state, sensitive=False)
+            if len(plain):
+                gradient = self._plain(plain, tally)
+                state.put(plain, plain.after(self._model))
+                yield gradient, tally.seen(self._watched)
+            private = _Cut.of(records, number, state, sensitive=True)
+            if len(private) or number == 0:
+                gradient = self._private(private, number, step, part, tally)
+                part += 1
+                self._pass_on(private, number, step, part, state)
+                part += self._event.states
+                yield gradient, tally.seen(self._watched)
+
+    def _plain(self, cut: "_Cut", tally: "_Seen") -> Gradient:
+        """The mean gradient over plain segments."""
+        self._model.zero_grad(set_to_none=True)
+        for batch, _, _ in batches(cut, cut.units, self._token_budget, together=len(cut)):
+            values, bad = finite_losses(self._watched, batch)
+            tally.not_finite += bad
+            if len(values):
+                (values.sum() / len(cut)).backward()
+        named = self._model.named_parameters()
+        gradient = {name: p.grad.detach() for name, p in named if p.grad is not None}
+        self._model.zero_grad(set_to_none=True)
+        return gradient
+
+    def _private(self, cut: "_Cut", number: int, step: int, part: int, tally: "_Seen") -> Gradient:
+        """The noisy sum over sensitive segments, clipped record by record."""
+        total = self._sums.records(
+            self._watched,
+            batches(cut, cut.units, self._token_budget, together=max(1, len(cut))),
+            clip_norm=self._clip,
+            units=len(cut),
+        )
+        tally.clipped += total.clipped
+        tally.not_finite += total.not_finite
+        noisy = self._release(total, number, 0, step, part)
+        for tensor in noisy.values():
+            tensor.div_(self._expected[number])
+        return noisy
+
+    def _pass_on(self, cut: "_Cut", number: int, step: int, part: int, state: "_Carried") -> None:
+        """Clipped and noised states after sensitive segments, for the records that go on."""
+        goes_on = cut.going_on(number)
+        if not len(goes_on):
+            return
+        noisy: list[Tensor] = []
+        after = goes_on.after(self._model)
+        for at, rows in enumerate(one[0] for layer in after for one in layer):
+            bounded = clipped_rows(rows, self._state_clip)
+            noisy.append(self._release(bounded, number, at + 1, step, part + at)["state"])
+        pairs = zip(noisy[::2], noisy[1::2], strict=True)
+        state.put(goes_on, tuple((h.unsqueeze(0), c.unsqueeze(0)) for h, c in pairs))
+
+    def _release(
+        self, total: Any, number: int, which: int, step: int, part: int
+    ) -> dict[str, Tensor]:
+        event = part_of(self._event, number + 1, which)
+        return release(
+            total, event, self._ledger, self._chance, phase=self._phase, step=step, part=part
+        )
+
+
+def need_lstm(model: nn.Module, plan: Plan) -> LSTMForCausalLM:
+    """The model, if it is one whose states are all known and all priced."""
+    if not isinstance(model, LSTMForCausalLM):
+        raise UsageError(
+            "method=selective is for LSTMs that predict the next token; give model.kind=lstm, or "
+            "method=private."
+        )
+    states = 2 * len(model.body.layers)
+    if plan.states != states:
+        raise UsageError(
+            f"states={plan.states}, but {len(model.body.layers)} layer(s) pass on {states} states "
+            f"(hidden and cell); give plan.states={states}."
+        )
+    return model
+
+
+def _marks(examples: Examples, row: int) -> NDArray[np.bool_]:
+    if examples.sensitive is None:
+        return np.zeros(len(examples.ids[row]), dtype=bool)
+    return examples.sensitive[row]
+
+
+def _losses(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+    """The mean over a segment's positions of their loss, from the state it begins with."""
+    assert isinstance(model, LSTMForCausalLM)
+    layers = range(len(model.body.layers))
+    state = tuple(
+        (batch[f"hidden {n}"].unsqueeze(0), batch[f"cell {n}"].unsqueeze(0)) for n in layers
+    )
+    targets = batch["labels"]
+    logits = model(batch["input_ids"], state=state).logits
+    return mean_of_row(token_losses(logits, targets), targets >= 0)
+
+
+@dataclass(frozen=True, eq=False)
+class _Reading:
+    """A drawn record: its tokens, and its rounds."""
+
+    ids: NDArray[np.int32]
+    rounds: Rounds
+
+
+class _Carried:
+    """The state of every drawn record, between segments; zero at first."""
+
+    def __init__(self, model: LSTMForCausalLM, records: int) -> None:
+        like = next(model.parameters()).detach()
+        sizes = model.config.sizes
+        self._layers = [(like.new_zeros(records, n), like.new_zeros(records, n)) for n in sizes]
+
+    def of(self, rows: Tensor) -> State:
+        """The states of some records."""
+        return tuple((h[rows].unsqueeze(0), c[rows].unsqueeze(0)) for h, c in self._layers)
+
+    def put(self, cut: "_Cut", after: State) -> None:
+        """What the records of a cut go on with; nothing of how it came about goes with it."""
+        for (h, c), (new_h, new_c) in zip(self._layers, after, strict=True):
+            h[cut.rows] = new_h[0].detach()
+            c[cut.rows] = new_c[0].detach()
+
+
+@dataclass(frozen=True, eq=False)
+class _Cut:
+    """The plain, or the sensitive, segments of one round, with the states they begin with."""
+
+    records: list[_Reading]
+    rows: Tensor
+    places: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    state: State
+
+    @classmethod
+    def of(
+        cls, records: list[_Reading], number: int, carried: _Carried, *, sensitive: bool
+    ) -> "_Cut":
+        first = 1 if sensitive else 0
+        own = [
+            (row, record.rounds[number, first], record.rounds[number, first + 1])
+            for row, record in enumerate(records)
+            if number < len(record.rounds)
+            and record.rounds[number, first] < record.rounds[number, first + 1]
+        ]
+        table = np.asarray(own, dtype=np.int64).reshape(-1, 3)
+        rows = torch.from_numpy(table[:, 0].copy())
+        return cls(records, rows, table[:, 1], table[:, 2] - table[:, 1], carried.of(rows))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def units(self) -> list[NDArray[np.int64]]:
+        """Each record by itself."""
+        return [np.asarray([at]) for at in range(len(self))]
+
+    def batch(self, rows: NDArray[Any]) -> dict[str, Tensor]:
+        """Some of the segments as tensors, padded on the right."""
+        width = int(self.lengths[rows].max())
+        ids = np.zeros((len(rows), width), dtype=np.int64)
+        targets = np.full((len(rows), width), IGNORED, dtype=np.int64)
+        for line, at in enumerate(rows):
+            start, length = self.places[at], self.lengths[at]
+            own = self.records[int(self.rows[at])].ids[start : start + length + 1]
+            ids[line, :length], targets[line, :length] = own[:-1], own[1:]
+        made = {"input_ids": torch.from_numpy(ids), "labels": torch.from_numpy(targets)}
+        for number, (h, c) in enumerate(self.state):
+            made |= {f"hidden {number}": h[0][rows], f"cell {number}": c[0][rows]}
+        return made
+
+    def after(self, model: LSTMForCausalLM) -> State:
+        """The states with which the segments end."""
+        batch = self.batch(np.arange(len(self)))
+        lengths = torch.from_numpy(self.lengths)
+        return states_after(model.body, batch["input_ids"], lengths, self.state)
+
+    def going_on(self, number: int) -> "_Cut":
+        """Those whose record has a further round."""
+        kept = np.asarray(
+            [len(self.records[int(row)].rounds) > number + 1 for row in self.rows], dtype=bool
+        )
+        chosen = torch.from_numpy(np.flatnonzero(kept))
+        state = tuple((h[:, chosen], c[:, chosen]) for h, c in self.state)
+        return _Cut(self.records, self.rows[chosen], self.places[kept], self.lengths[kept], state)
+
+
+@dataclass
+class _Seen:
+    """What the updates of a step saw so far."""
+
+    units: int
+    clipped: int = 0
+    not_finite: int = 0
+    updates: int = 0
+    losses: float = 0.0
+
+    def seen(self, watched: Watched) -> Seen:
+        """As the line that is shown has it; the loss is the mean over updates."""
+        self.updates += 1
+        self.losses += watched.mean()
+        return Seen(self.units, self.clipped, self.not_finite, self.losses / self.updates)
