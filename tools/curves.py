@@ -224,8 +224,6 @@ def draw(name: str) -> None:
                 levels.append((level.replace("_", " "), statistics.median(values), GREY))
         for label, value, colour in levels:
             axes.axhline(value, color=colour, linestyle="--", linewidth=1)
-            axes.annotate(f"{label} {value:.3g}", (1.005, value), color=colour, va="center",
-                          xycoords=("axes fraction", "data"), fontsize=8)  # fmt: skip
         if "epsilon" in study.across:
             axes.set_xscale("log", base=2)
             ticks = sorted({x for p in found.values() for x in p if x is not None})
@@ -236,8 +234,21 @@ def draw(name: str) -> None:
         if axes.get_legend_handles_labels()[1]:
             axes.legend(frameon=False, fontsize=8)
         axes.spines[["top", "right"]].set_visible(False)
+        axes.set_ylim(bottom=0)
+        _name_levels(axes, levels)
         FIGURES.mkdir(parents=True, exist_ok=True)
         save(figure, FIGURES / f"{name}.svg")
+
+
+def _name_levels(axes: Any, levels: list[tuple[str, float, str]]) -> None:
+    """Names beside level lines, moved apart where lines nearly meet."""
+    low, high = axes.get_ylim()
+    last = -1.0
+    for label, value, colour in sorted(levels, key=lambda level: level[1]):
+        last = max((value - low) / (high - low), last + 0.04)
+        name = "deidentify (another text)" if label == "deidentify" else label
+        axes.annotate(f"{name} {value:.3g}", (1.005, last), color=colour, va="center",
+                      xycoords="axes fraction", fontsize=8)  # fmt: skip
 
 
 def table(name: str) -> str:
