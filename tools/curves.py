@@ -222,8 +222,6 @@ def draw(name: str) -> None:
             values = [s[f"{level}_{study.score}"] for s in scores if f"{level}_{study.score}" in s]
             if values:
                 levels.append((level.replace("_", " "), statistics.median(values), GREY))
-        for label, value, colour in levels:
-            axes.axhline(value, color=colour, linestyle="--", linewidth=1)
         if "epsilon" in study.across:
             axes.set_xscale("log", base=2)
             ticks = sorted({x for p in found.values() for x in p if x is not None})
@@ -234,14 +232,16 @@ def draw(name: str) -> None:
         if axes.get_legend_handles_labels()[1]:
             axes.legend(frameon=False, fontsize=8)
         axes.spines[["top", "right"]].set_visible(False)
-        axes.set_ylim(bottom=0)
-        _name_levels(axes, levels)
+        _draw_levels(axes, levels)
         FIGURES.mkdir(parents=True, exist_ok=True)
         save(figure, FIGURES / f"{name}.svg")
 
 
-def _name_levels(axes: Any, levels: list[tuple[str, float, str]]) -> None:
-    """Names beside level lines, moved apart where lines nearly meet."""
+def _draw_levels(axes: Any, levels: list[tuple[str, float, str]]) -> None:
+    """Level lines with their names, which are moved apart where lines nearly meet."""
+    for _, value, colour in levels:
+        axes.axhline(value, color=colour, linestyle="--", linewidth=1)
+    axes.set_ylim(bottom=0)
     low, high = axes.get_ylim()
     last = -1.0
     for label, value, colour in sorted(levels, key=lambda level: level[1]):
