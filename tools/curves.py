@@ -286,6 +286,7 @@ def main() -> None:
                 settings["corpus"] = str(_dialogs(Path(scratch)))
             if name == "agnews" and not given.only_draw:
                 settings["model.folder"] = str(_public_model(Path(scratch), given.data))
+                settings["mentions"] = str(_mentions("ag_news", Path(scratch), given.data))
             todo = [] if given.only_draw else list(missing(name, given.seeds))
             for number, (case, seed) in enumerate(todo):
                 line = train(case, seed, settings, Path(scratch) / str(number))
@@ -308,6 +309,18 @@ def _dialogs(folder: Path) -> Path:
 
     path = folder / "dialogs.jsonl"
     write(customersim.generate(7500, 5, 5000), path)
+    return path
+
+
+def _mentions(corpus: str, folder: Path, data: str | None) -> Path:
+    """What is sensitive in a large corpus, found once for all models."""
+    from tacit.cli import run
+
+    path = folder / "mentions.jsonl"
+    where = ["--data", data] if data else []
+    found = ["detect", corpus, *where, "--split", "all", "--with", "patterns,lists"]
+    if run([*found, "-o", str(path)]):
+        sys.exit("detection failed")
     return path
 
 
