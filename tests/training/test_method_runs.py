@@ -9,14 +9,17 @@ import pytest
 from safetensors.torch import load_file
 
 from tacit.corpora import customersim
+from tacit.corpus import Corpus
 from tacit.detecting import detect
 from tacit.detecting.mentions import write_lines
+from tacit.detecting.policies import mark, open_policy
 from tacit.errors import DataError, PrivacyRefused, UsageError
 from tacit.privacy.events import SampledGaussian, SelectivePart, UserClip, whole_passes
 from tacit.privacy.ledger import read_ledger
 from tacit.privacy.published import uedp as published
-from tacit.training import opening, runs
+from tacit.training import opening, runs, tokens
 from tacit.training.loop import Progress
+from tacit.training.redacted_start import redacted
 from tacit.training.settings import METHODS, Run, read_run, run_yaml
 from tacit.verifying import verify
 from tacit.writing import write
@@ -44,6 +47,12 @@ EVERY: dict[str, dict[str, Any]] = {
         "policy": "given",
         "plan": {"record_rate": 0.1, "epsilon": 90, "clip_norm": 0.01, **GIVEN},
         "selective": {"state_clip": 1.0},
+    },
+    "redacted": {
+        "method": "redact-then-private",
+        "policy": "given",
+        "plan": {"record_rate": 0.1, "epsilon": 1.2, "clip_norm": 0.1, **GIVEN},
+        "redacted": {"steps": 2},
     },
 }
 
@@ -103,6 +112,8 @@ def test_stopped_and_resumed_equals_uninterrupted(
         assert list(held.values()) == [5]
         assert entries > 5
         return
+    if name == "redacted":
+        entries -= 1  # the phase without noise
     assert entries == (1 if name in ("plain", "deidentify") else 5)
 
 
@@ -121,7 +132,9 @@ def test_fedavg_promises_users_and_charges_what_it_does(
 def test_selective_proves_a_price_and_shows_the_published_one(
     tmp_path: Path, base: dict[str, Any]
 ) -> None:
-    done = runs.train(Run(**base | {"seed": None}, **EVERY["selective"]), tmp_path / "run")
+    # Long enough records that some have several sensitive segments.
+    run = Run(**base | {"seed": None, "context": 80}, **EVERY["selective"])
+    done = runs.train(run, tmp_path / "run")
     certificate = done.certificate
     assert certificate.standing == "proved"
     assert certificate.costs.keys() == {"tokens"}
@@ -145,6 +158,41 @@ def test_selective_proves_a_price_and_shows_the_published_one(
     fields["published"]["inputs"]["state_releases"] = 0
     path.write_text(json.dumps(fields))
     assert "published figure" in [c.what for c in verify(tmp_path / "run") if not c.ok]
+
+
+def test_masked_text_first_then_the_whole_text_with_noise(
+    tmp_path: Path, base: dict[str, Any]
+) -> None:
+    phases: list[str] = []
+    run = Run(**base | {"seed": None}, **EVERY["redacted"])
+    done = runs.train(run, tmp_path / "run", tell=lambda at: phases.append(at.phase))
+    assert phases == ["redacted"] * 2 + ["train"] * 4
+    assert done.certificate.standing == "proved"
+    assert done.certificate.costs.keys() == {"tokens"}
+    assert done.certificate.phases == {"redacted": 1, "train": 4}
+    assert any("masked" in line for line in done.certificate.not_covered)
+    assert [c.what for c in verify(tmp_path / "run") if not c.ok] == []
+    with pytest.raises(Kill):  # stopped within the first phase, too
+        runs.train(
+            Run(**base, **EVERY["redacted"]), tmp_path / "cut",
+            tell=stop_after(1),
+        )  # fmt: skip
+    runs.resume(tmp_path / "cut")
+    whole = runs.train(Run(**base, **EVERY["redacted"]), tmp_path / "whole")
+    one, other = (load_file(f / "model.safetensors") for f in (whole.folder, tmp_path / "cut"))
+    assert all(bool((one[key] == other[key]).all()) for key in one)
+
+
+def test_masked_text_is_the_same_whatever_was_masked() -> None:
+    words = tokens.byte_level_bpe(None, 400)
+    texts = ["my code is 4711, thanks", "my code is 98, thanks"]
+    made = []
+    for text in texts:
+        corpus = Corpus.from_records([{"id": "1", "text": text}])
+        made += redacted(corpus, words, dict(mark(corpus, open_policy("digits")))).column("text")
+    assert str(made[0]) == str(made[1])
+    assert "4711" not in str(made[0])
+    assert "thanks" in str(made[0])
 
 
 def test_the_published_method_certifies_a_claim_and_a_price(
@@ -288,7 +336,7 @@ def test_the_examples_of_the_docs_are_runs(tmp_path: Path) -> None:
     for block in blocks:
         (tmp_path / "run.yml").write_text(block)
         found.add(read_run(tmp_path / "run.yml").method)
-    assert found == {"deidentify", "private", "fedavg", "uedp", "selective"}
+    assert found == {"deidentify", "private", "fedavg", "uedp", "selective", "redact-then-private"}
     assert all(f"`{name}`" in page for name in METHODS)
 
 
@@ -298,4 +346,5 @@ def test_every_method_has_its_standing_and_is_carried_out_above() -> None:
     assert {name: standing for name, (standing, _) in METHODS.items()} == {
         "plain": "heuristic", "deidentify": "heuristic", "private": "proved", "fedavg": "proved",
         "uedp": "published", "selective": "proved",
+        "redact-then-private": "proved",
     }  # fmt: skip

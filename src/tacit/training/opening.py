@@ -138,14 +138,20 @@ def make_model(
     return model
 
 
-def encode(opened: Opened, corpus: Corpus, *, training: bool = True) -> Examples:
-    """A corpus as the run's task reads it, sensitive tokens marked."""
-    spans: dict[str, list[tuple[int, int]]] = {}
+def sensitive_spans(opened: Opened, corpus: Corpus) -> dict[str, list[tuple[int, int]]]:
+    """What is sensitive in each record: by the run's policy, else by its mentions."""
     if opened.policy is not None:
-        spans = dict(mark(corpus, opened.policy))
-    elif opened.run.method != "deidentify":
+        return dict(mark(corpus, opened.policy))
+    spans: dict[str, list[tuple[int, int]]] = {}
+    if opened.run.method != "deidentify":
         for m in opened.mentions:
             spans.setdefault(m.record, []).append((m.start, m.end))
+    return spans
+
+
+def encode(opened: Opened, corpus: Corpus, *, training: bool = True) -> Examples:
+    """A corpus as the run's task reads it, sensitive tokens marked."""
+    spans = sensitive_spans(opened, corpus)
     return opened.task.encode(
         corpus,
         opened.tokenizer,

@@ -47,6 +47,7 @@ from tacit.training.model_card import model_card
 from tacit.training.opening import Opened, encode, open_run
 from tacit.training.public_start import NAME as PUBLIC_START
 from tacit.training.public_start import start_on_public_text
+from tacit.training.redacted_start import start_on_redacted_text
 from tacit.training.scoring import scores
 from tacit.training.settings import PLANNED, LocalSettings, Run, UedpSettings, read_run, run_yaml
 from tacit.training.spent import Spent
@@ -142,6 +143,8 @@ def _carry_out(opened: Opened, folder: Path, plan: Plan | None, tell: Tell | Non
     allows = plan.budget.allows if plan else None
     with Ledger(folder / "ledger.jsonl", about, allows=allows) as ledger:
         start_on_public_text(opened, folder, ledger, tell)
+        if run.method == "redact-then-private" and plan is not None:
+            start_on_redacted_text(opened, plan, folder, ledger, tell)
         method = _method(opened, stuff, ledger, plan)
         spent = _spent(opened, stuff, plan)
         loop = Loop(
@@ -295,8 +298,14 @@ def _context(opened: Opened, stuff: Material) -> dict[str, Any]:
         facts["detector"] = f"mentions of {found_by}; what it missed is not protected"
     if opened.policy is not None:
         facts["policy"] = f"{opened.policy.name}; what it does not mark is plain"
-    elif run.method == "selective":
+    elif run.method in ("selective", "redact-then-private"):
         facts["policy"] = "the mentions of the run; what they do not mark is plain"
+    if run.method == "redact-then-private":
+        facts["phases"] = (
+            "redacted: without noise on text whose sensitive tokens are masked, which says nothing "
+            "about them and protects nothing else; train: on the whole text, records clipped, "
+            "summed and noised, which protects the sensitive tokens"
+        )
     if run.selective is not None and run.selective.state_clip is not None:
         facts["norm of states"] = run.selective.state_clip
     if run.uedp is not None:

@@ -42,13 +42,18 @@ METHODS = {
         "plain tokens as they are, sensitive ones clipped and noised; the plan protects the tokens "
         "that a policy marks (LSTM)",
     ),
+    "redact-then-private": (
+        "proved",
+        "first on text whose sensitive tokens are masked, then on the whole text with clipping and "
+        "noise; the plan protects the tokens that a policy marks",
+    ),
     "uedp": (
         "published",
         "the user-entity algorithm as its paper prints it; the price that is proved stands beside",
     ),
 }
 
-PLANNED = ("private", "fedavg", "selective")
+PLANNED = ("private", "fedavg", "selective", "redact-then-private")
 """The methods that keep a plan."""
 
 _SERVER = {"name": "sgd", "rate": 1.0, "momentum": 0.0}
@@ -119,6 +124,14 @@ class PublicStart(_Part):
     seed: Annotated[
         int, Field(ge=0, description="Nothing here is secret, so the seed is fixed.")
     ] = 0
+
+
+class RedactedStart(_Part):
+    """Training on masked text before the private phase (method redact-then-private)."""
+
+    steps: Annotated[int, Field(ge=1)] = 300
+    batch: Annotated[int, Field(ge=1)] = 32
+    optimizer: OptimizerSettings = OptimizerSettings(name="adamw", rate=2e-3, schedule="linear")
 
 
 class LocalSettings(_Part):
@@ -196,11 +209,14 @@ class Run(_Part):
             "what the mentions mark if not given."
         ),
     ] = None
-    method: Literal["plain", "deidentify", "private", "fedavg", "selective", "uedp"] = "private"
+    method: Literal[
+        "plain", "deidentify", "private", "fedavg", "selective", "redact-then-private", "uedp"
+    ] = "private"
     plan: dict[str, Any] = {}
     fedavg: LocalSettings | None = None
     uedp: UedpSettings | None = None
     selective: SelectiveSettings | None = None
+    redacted: RedactedStart | None = None
     steps: Annotated[int | None, Field(ge=1)] = None
     batch: Annotated[int, Field(ge=1, description="Records in a step of plain training.")] = 32
     task: Literal["next-word", "classification", "regression", "tagging"] = "next-word"
@@ -252,7 +268,7 @@ class Run(_Part):
         """The plan, where the method has one."""
         if self.method not in PLANNED:
             return None
-        own = {"protect": "tokens", "mechanism": "selective"} if self.method == "selective" else {}
+        own = {"protect": "tokens", "mechanism": self.method} if self.method in _OF_TOKENS else {}
         return Plan(**own | self.plan | ({"steps": self.steps} if self.steps is not None else {}))
 
     @property
@@ -281,6 +297,8 @@ class Run(_Part):
 
 _NO_MATTER = {"token_budget", "checkpoint_every", "keep_checkpoints"}
 """Settings that change no weight."""
+_OF_TOKENS = ("selective", "redact-then-private")
+"""The methods that protect tokens; each is the mechanism of its plan."""
 _MENTIONS = "mentions (the file that `tacit detect` writes) or detect (patterns,lists)"
 
 
@@ -293,6 +311,8 @@ def _problems(run: Run) -> Iterator[str]:
     elif run.plan:
         why = "is not ours to promise" if run.method == "uedp" else "promises nothing"
         yield f"method={run.method} {why}, so it takes no plan."
+    if run.redacted is not None and run.method != "redact-then-private":
+        yield f"redacted has settings, and method={run.method}; leave them out."
     for name in ("fedavg", "uedp", "selective"):
         if getattr(run, name) is not None and run.method != name:
             yield f"{name} has settings, and method={run.method}; leave them out."
@@ -327,13 +347,14 @@ def _plan_problems(run: Run) -> Iterator[str]:
     assert plan is not None
     if "entities" in plan.protect and not run.knows_entities:
         yield f"protect={plan.protect} needs {_MENTIONS}."
-    if (plan.mechanism == "selective") != (run.method == "selective"):
+    if plan.mechanism != run.method and (plan.mechanism == "selective" or run.method in _OF_TOKENS):
         yield (
             f"method={run.method} does not carry out protect={plan.protect}, mechanism="
-            f"{plan.mechanism}; method=selective has protect=tokens, mechanism=selective."
+            f"{plan.mechanism}; the methods {' and '.join(_OF_TOKENS)} have protect=tokens and a "
+            "mechanism of their own name."
         )
-    if run.method == "selective":
-        yield from _selective_problems(run)
+    if run.method in _OF_TOKENS:
+        yield from _token_problems(run)
     if run.method == "fedavg" and plan.user_rate is None:
         yield f"method=fedavg is about users; protect={plan.protect} draws records."
     if run.method == "fedavg" and plan.record_clip is not None:
@@ -343,12 +364,14 @@ def _plan_problems(run: Run) -> Iterator[str]:
         )
 
 
-def _selective_problems(run: Run) -> Iterator[str]:
+def _token_problems(run: Run) -> Iterator[str]:
     if run.policy is None and not run.knows_entities:
-        yield f"method=selective needs a policy, such as digits; or {_MENTIONS}."
+        yield f"method={run.method} needs a policy, such as digits; or {_MENTIONS}."
     if run.task != "next-word":
-        yield f"method=selective predicts next words; task={run.task} has no segments."
-    if run.model.lora_rank or run.model.kind not in ("lstm", "awd-lstm", "folder"):
+        yield f"method={run.method} predicts next words; task={run.task} has no segments."
+    if run.method == "selective" and (
+        run.model.lora_rank or run.model.kind not in ("lstm", "awd-lstm", "folder")
+    ):
         yield (
             f"method=selective is for LSTMs, whose states are known; model.kind={run.model.kind} "
             "with a lora_rank of "
@@ -428,5 +451,5 @@ def _explain(error: ValidationError) -> str:
 
 def _all_fields() -> list[str]:
     parts = (Run, ModelSettings, TokenizerSettings, OptimizerSettings, PublicStart, LocalSettings,
-             UedpSettings, SelectiveSettings)  # fmt: skip
+             UedpSettings, SelectiveSettings, RedactedStart)  # fmt: skip
     return [name for part in parts for name in part.model_fields]

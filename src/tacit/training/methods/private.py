@@ -81,6 +81,7 @@ def poisson(plan: Plan, material: Material) -> PoissonUsers | PoissonRecords:
 def denominator(plan: Plan, material: Material) -> float:
     """A public constant: what the plan says, or a count of the graph where that is held fixed."""
     fixed = "entities" in plan.protect and plan.adjacency == "fixed-graph"
+    fixed = fixed or plan.protect == "tokens"  # replacing tokens, neighbours have as many records
     if plan.user_rate is not None:
         units, name = plan.users, "users"
         counted = material.users
