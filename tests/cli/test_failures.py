@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from driving import SECRET, Tacit, contents
 
+from tacit import cli
+
 GOOD = "".join(
     json.dumps({"id": str(i), "user": f"u{i % 3}", "text": f"{SECRET} wrote a{i}@example.org"})
     + "\n"
@@ -373,3 +375,19 @@ def test_json_survives_a_terminal_that_lacks_letters(process: Tacit, tmp_path: P
 def test_a_log_has_no_blank_lines(process: Tacit, folder: Path) -> None:
     done = process("corpus convert", folder / "good.jsonl", "-o", folder / "o.jsonl")
     assert done.err == f"6 records written to {folder / 'o.jsonl'}\n"
+
+
+@pytest.mark.parametrize("error", [OSError("of a library"), RuntimeError("of a library")])
+def test_an_interrupt_that_a_library_makes_its_own_error_of(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def app(**_: object) -> None:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise error from None
+
+    monkeypatch.setattr(cli, "app", app)
+    assert cli.run([]) == 130
+    assert "Stopped" in capsys.readouterr().err
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -5,7 +5,12 @@ Results go to standard output, everything else to standard error, so that `--jso
 
 import io
 import os
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
 
 import click
 import typer
@@ -110,6 +115,36 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     """Run one command and give its exit code."""
+    with _noticing_interrupts() as interrupted:
+        code = _run(arguments)
+    # A library may make an error of its own of an interrupt; the person knows better.
+    return _stopped() if interrupted and code not in (0, INTERRUPTED) else code
+
+
+@contextmanager
+def _noticing_interrupts() -> Iterator[list[int]]:
+    """A list that is empty until Ctrl-C comes, which then has its usual effect."""
+    noticed: list[int] = []
+
+    def notice(number: int, frame: FrameType | None) -> None:
+        noticed.append(number)
+        signal.default_int_handler(number, frame)
+
+    # Somebody else's handler is left alone; threads other than the first have none.
+    ours = (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )
+    if ours:
+        signal.signal(signal.SIGINT, notice)
+    try:
+        yield noticed
+    finally:
+        if ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _run(arguments: list[str]) -> int:
     try:
         result = app(args=arguments, prog_name="tacit", standalone_mode=False)
         # Now, while a failure can still be told.
