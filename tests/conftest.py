@@ -1,6 +1,7 @@
 """What all tests share."""
 
 import os
+import signal
 import tempfile
 from pathlib import Path
 
@@ -10,6 +11,9 @@ from hypothesis import HealthCheck, settings
 # Neither prices that tests compute nor a key are left in anybody's folders.
 os.environ["TACIT_CACHE"] = tempfile.mkdtemp(prefix="tacit-tests-")
 os.environ["TACIT_HOME"] = tempfile.mkdtemp(prefix="tacit-tests-")
+
+# A job in a shell's background ignores Ctrl-C, as would the commands that tests interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No deadline: tests assert results, never times, and two cores are shared.
 settings.register_profile(

@@ -13,9 +13,9 @@ from tacit.training.memory import keep_freed_memory
 
 if sys.argv[1] == "keep":
     assert keep_freed_memory()
-for _ in range(5):
-    torch.ones(25_000_000)
-    if _ == 1:
+for turn in range(60):
+    torch.ones(12_500_000)
+    if turn == 49:  # aligned blocks leave small gaps: several are kept before one fits again
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
@@ -29,4 +29,4 @@ def test_a_batch_uses_the_pages_of_the_one_before() -> None:
         )
         return int(done.stdout)
 
-    assert faults("keep") < 100 < 10_000 < faults("leave")
+    assert faults("keep") < 100 < 1_000 < faults("leave")
