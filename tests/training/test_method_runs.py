@@ -281,6 +281,12 @@ def test_only_the_entities_on_a_list_are_owners(tmp_path: Path, base: dict[str, 
         runs.resume(tmp_path / "run")
 
 
+def test_a_kind_that_was_not_found_is_not_promised(tmp_path: Path, base: dict[str, Any]) -> None:
+    with pytest.raises(PrivacyRefused, match="kinds has LAW, but nothing of that kind"):
+        runs.train(Run(**base, plan=BOTH | {"kinds": ["LAW"]}), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [("", "names no entity"), ("# nothing\n", "names no entity"), ("Nobody\n", "is mentioned")],

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tacit.corpus import Corpus
+from tacit.detecting.kinds import kind_of, matches
 from tacit.detecting.mentions import Entity, Mention, fold
-from tacit.errors import DataError
+from tacit.errors import DataError, PrivacyRefused
 from tacit.files import need_file
 from tacit.owners import Owners
 
@@ -55,9 +56,17 @@ def focus_on(
 
     A line is an entity's id, or its name as the entity table beside the mentions has it (case,
     width and white space do not matter). A name that nobody mentions protects nothing and is no
-    fault: a list may be written before anybody looks.
+    fault: a list may be written before anybody looks. A kind of which nothing was found is one:
+    most detectors know some kinds only, and the certificate would promise what none looked for.
     """
     chosen = None if kinds is None else tuple(kinds)
+    seen = {m.kind for m in mentions}
+    for kind in chosen or ():
+        if not any(matches(other, [kind_of(kind)]) for other in seen):
+            raise PrivacyRefused(
+                f"kinds has {kind}, but nothing of that kind was found in the corpus; add a "
+                f"detector that finds it, or leave {kind} out of what is promised."
+            )
     if path is None:
         return Focus(chosen)
     lines = _lines(path)
