@@ -1,5 +1,6 @@
 """Models: round trips, what is trained, what is refused, and folders that stand on their own."""
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from tacit.errors import DataError, MissingExtra, UsageError
+from tacit.packaged import PACKAGES, find_packaged
 from tacit.training import networks
 from tacit.training.generating import complete, next_words
 from tacit.training.measuring import forward
@@ -273,18 +275,21 @@ def test_a_gguf_file_needs_its_package(tmp_path: Path) -> None:
 def test_packaged_models_are_found_where_they_are_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(MissingExtra, match="pip install nobodys-model"):
-        networks.find_packaged("nobodys-model")
+    with pytest.raises(DataError, match="no installed package has that name"):
+        find_packaged("nobodys-model")
+    for name in {*PACKAGES, *PACKAGES.values()}:
+        with contextlib.suppress(MissingExtra):  # it may be installed here
+            assert find_packaged(name).exists()
     networks.save_model(scratch("bert", "classification"), None, tmp_path / "ourmodel" / "data")
     info = tmp_path / "nobodys_model-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: nobodys-model\nVersion: 1.0\n")
     (info / "RECORD").write_text("ourmodel/data/config.json,,\nourmodel/data/model.safetensors,,\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert networks.find_packaged("nobodys-model") == tmp_path / "ourmodel" / "data"
+    assert find_packaged("nobodys-model") == tmp_path / "ourmodel" / "data"
     (tmp_path / "ourmodel" / "data" / "model.safetensors").unlink()
     with pytest.raises(DataError, match="holds neither"):
-        networks.find_packaged("nobodys-model")
+        find_packaged("nobodys-model")
 
 
 @pytest.mark.parametrize(

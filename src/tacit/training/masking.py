@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedTokenizerBase
 
 from tacit.errors import DataError, UsageError
+from tacit.packaged import located
 from tacit.sanitizing.sanitizer import Sanitizer
 from tacit.sanitizing.words import Words
 from tacit.training.encoding import pad_of, special_around
@@ -26,7 +27,7 @@ from tacit.training.loop import Loop, Progress, make_optimizer
 from tacit.training.material import Material
 from tacit.training.measuring import TOKEN_BUDGET, Batch, Tally, evaluating, mean_of_row
 from tacit.training.methods.plain import Plain
-from tacit.training.networks import find_packaged, need_safe_weights
+from tacit.training.networks import need_safe_weights
 from tacit.training.offline import quiet, seeded
 from tacit.training.randomness import Chance
 from tacit.training.settings import OptimizerSettings
@@ -198,8 +199,7 @@ def load_masked(where: str | Path, *, layers: int | None = None, seed: int = 0) 
 
     A head that the folder lacks is new, drawn from `seed`: it must be trained before use.
     """
-    path = Path(where)
-    path = path if path.exists() else find_packaged(str(where))
+    path = located(where)
     if (path / "config.json").is_file():
         need_safe_weights(path)
     with quiet(), seeded(seed):
@@ -257,8 +257,7 @@ def pretrain(
     """
     if len(texts) <= held_out:
         raise DataError(f"{len(texts)} texts are given, {held_out} of them held out; give more.")
-    path = Path(encoder)
-    path = path if path.exists() else find_packaged(str(encoder))
+    path = located(encoder)
     tokenizer = load_tokenizer(path)
     model = load_masked(path, layers=layers, seed=seed)
     aligned = align(texts, tokenizer, sanitizer)

