@@ -412,12 +412,19 @@ Trials = Callable[[Unit, float, float], None]
 """Told after every price of a calibration: unit, noise multiplier, epsilon."""
 
 
-def calibrated(plan: Plan, *, progress: Trials | None = None) -> Plan:
-    """The plan with the least noise that meets every target, re-priced and never above it."""
+def calibrated(
+    plan: Plan, *, also: Mapping[AnyEvent, int] | None = None, progress: Trials | None = None
+) -> Plan:
+    """The plan with the least noise that meets every target, re-priced and never above it.
+
+    `also` is what was released before by the model that the run goes on from: the targets hold for
+    both together.
+    """
     if plan.noise_multiplier is None:
-        plan = plan.model_copy(update={"noise_multiplier": least_noise(plan, progress=progress)})
+        least = least_noise(plan, also=also, progress=progress)
+        plan = plan.model_copy(update={"noise_multiplier": least})
     for unit, target in plan.limits.items():
-        cost = price(plan.releases(), unit, plan.delta)
+        cost = price([*plan.releases().items(), *(also or {}).items()], unit, plan.delta)
         if not cost.epsilon <= target:
             raise PrivacyRefused(
                 f"noise_multiplier={plan.noise_multiplier:g} gives epsilon {cost.epsilon:.4g} for "
@@ -426,20 +433,32 @@ def calibrated(plan: Plan, *, progress: Trials | None = None) -> Plan:
     return plan
 
 
-def least_noise(plan: Plan, *, progress: Trials | None = None) -> float:
-    """The least noise multiplier that meets every target of the plan."""
-    return max(_least_noise(plan, unit, target, progress) for unit, target in plan.limits.items())
+def least_noise(
+    plan: Plan, *, also: Mapping[AnyEvent, int] | None = None, progress: Trials | None = None
+) -> float:
+    """The least noise multiplier that meets every target of the plan, with `also` besides."""
+    return max(
+        _least_noise(plan, unit, target, also or {}, progress)
+        for unit, target in plan.limits.items()
+    )
 
 
-def _least_noise(plan: Plan, unit: Unit, target: float, progress: Trials | None) -> float:
+def _least_noise(
+    plan: Plan,
+    unit: Unit,
+    target: float,
+    besides: Mapping[AnyEvent, int],
+    progress: Trials | None,
+) -> float:
     def told(_: int, noise: float, epsilon: float) -> None:
         if progress:
             progress(unit, noise, epsilon)
 
     planned = plan.model_copy(update={"noise_multiplier": 1.0}).releases()
-    also: dict[AnyEvent, int] = {
-        e: n for e, n in planned.items() if isinstance(e, NotPrivate | Public)
-    }
+    also: list[tuple[AnyEvent, int]] = [
+        (e, n) for e, n in planned.items() if isinstance(e, NotPrivate | Public)
+    ]
+    also += besides.items()
     try:
         return calibrate(plan.event, target, plan.delta, unit, plan.steps, also=also, progress=told)
     except TacitError as error:

@@ -148,7 +148,7 @@ def _event_checks(books: Books, plan: Plan) -> Iterator[Check]:
         yield Check("executed as planned", False, "the plan has no noise, so nothing was planned")
         return
     planned = plan.releases()
-    executed = whole_passes(books.releases())
+    executed = whole_passes(books.own_releases())
     public = [e.what for e in executed if isinstance(e, Public)]
     if public:
         yield Check("recorded as public", True, "; ".join(public))

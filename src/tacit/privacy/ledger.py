@@ -27,6 +27,9 @@ from tacit.privacy.events import AnyEvent, need_event, read_event, write_event
 VERSION = 1
 _MAX_LINE = 1 << 20
 
+EARLIER = "earlier"
+"""Phases of this name, and below it, repeat what an earlier run released."""
+
 Releases = dict[AnyEvent, int]
 """How often each event was carried out; the order does not matter to the price."""
 
@@ -56,6 +59,14 @@ class Books:
         counts: Releases = {}
         for entry in self.entries:
             if phase is None or entry.phase == phase:
+                counts[entry.event] = counts.get(entry.event, 0) + 1
+        return counts
+
+    def own_releases(self) -> Releases:
+        """The same without what an earlier run released: that run was charged for it."""
+        counts: Releases = {}
+        for entry in self.entries:
+            if not is_earlier(entry.phase):
                 counts[entry.event] = counts.get(entry.event, 0) + 1
         return counts
 
@@ -311,6 +322,15 @@ class Ledger:
             self._project.charge(event, run=self.path.parent.name, phase=phase)
         return self._chain.append(event, phase)
 
+    def carry(self, books: "Books") -> None:
+        """Enter what the run that this one goes on from released, as far as it is not here yet.
+
+        These are facts, so no budget is asked; what follows is asked with them counted.
+        """
+        known = sum(1 for entry in read_ledger(self.path).entries if is_earlier(entry.phase))
+        for entry in books.entries[known:]:
+            self._chain.append(entry.event, f"{EARLIER}/{entry.phase}")
+
     @property
     def digest(self) -> str:
         """The hash that stands for everything written so far."""
@@ -323,6 +343,15 @@ class Ledger:
 
     def __len__(self) -> int:
         return self._chain.count
+
+
+def is_earlier(phase: str) -> bool:
+    """Whether entries of a phase repeat those of an earlier run.
+
+    >>> is_earlier("earlier/train"), is_earlier("train")
+    (True, False)
+    """
+    return phase.partition("/")[0] == EARLIER
 
 
 def _write(file: IO[bytes], line: bytes) -> None:

@@ -71,7 +71,9 @@ def train(run: Run, folder: Path, *, tell: Tell | None = None) -> Trained:
         raise UsageError(f"{folder} is not empty; give a new folder, or --resume {folder}.")
     plan = run.made_plan()
     if plan is not None:
-        plan = _without_names(calibrated(plan), run)
+        earlier = _earlier(run)
+        also = earlier.releases() if earlier is not None else None
+        plan = _without_names(calibrated(plan, also=also), run)
     opened = open_run(run)
     folder.mkdir(parents=True, exist_ok=True)
     _write(folder / "run.yml", run_yaml(run))
@@ -136,12 +138,17 @@ def _carry_out(opened: Opened, folder: Path, plan: Plan | None, tell: Tell | Non
         "randomness": opened.chance.name,
         "code": code_digest(),
     }
+    earlier = _earlier(run)
+    if earlier is not None:
+        about["earlier"] = earlier.digest
     examples = encode(opened, opened.part)
     check_fit(model, examples)
     stuff = prepare(examples, opened.part, opened.mentions, plan, opened.focus)
     before = weights.snapshot(model)
     allows = plan.budget.allows if plan else None
     with Ledger(folder / "ledger.jsonl", about, allows=allows) as ledger:
+        if earlier is not None:
+            ledger.carry(earlier)
         start_on_public_text(opened, folder, ledger, tell)
         if run.method == "redact-then-private" and plan is not None:
             start_on_redacted_text(opened, plan, folder, ledger, tell)
@@ -169,6 +176,13 @@ def _carry_out(opened: Opened, folder: Path, plan: Plan | None, tell: Tell | Non
         stopped = loop.run(told)
         loop.finish()
     return _finish(opened, folder, plan, stuff, examples, before, salt, stopped)
+
+
+def _earlier(run: Run) -> Books | None:
+    """What the run that this one goes on from released; None where it begins by itself."""
+    if not run.model.carry_ledger:
+        return None
+    return read_ledger(Path(str(run.model.folder)) / "ledger.jsonl")
 
 
 def _spent(opened: Opened, stuff: Material, plan: Plan | None) -> Spent | None:
@@ -312,6 +326,12 @@ def _context(opened: Opened, stuff: Material) -> dict[str, Any]:
         facts["settings of the paper"] = run.uedp.model_dump(mode="json", exclude={"entity_list"})
     if run.entity_list is not None:
         facts["entity list"] = _committed_list(run)
+    earlier = _earlier(run)
+    if earlier is not None:
+        facts["goes on from"] = (
+            f"a model of an earlier run; its {len(earlier.entries):,} releases are in this ledger "
+            "and covered by this promise"
+        )
     if run.pretrain:
         facts["public start"] = f"{run.pretrain.steps} steps on {Path(run.pretrain.corpus).name}"
     return facts

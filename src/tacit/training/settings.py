@@ -77,6 +77,13 @@ class ModelSettings(_Part):
         bool,
         Field(description="A new model begins by knowing how frequent tokens are in public text."),
     ] = False
+    carry_ledger: Annotated[
+        bool,
+        Field(
+            description="The folder is a run on private text that this one goes on from: its "
+            "releases are entered in the ledger, and the plan's targets cover both."
+        ),
+    ] = False
     lora_rank: Annotated[int, Field(ge=0)] = 0
     lora_targets: tuple[str, ...] = ()
 
@@ -316,6 +323,8 @@ def _problems(run: Run) -> Iterator[str]:
     for name in ("fedavg", "uedp", "selective"):
         if getattr(run, name) is not None and run.method != name:
             yield f"{name} has settings, and method={run.method}; leave them out."
+    if run.model.carry_ledger and run.model.kind != "folder":
+        yield "model.carry_ledger goes with model.kind=folder; leave it out."
     if run.model.kind == "folder" and not run.model.folder:
         yield "model.kind=folder needs model.folder."
     if run.model.public_frequencies:
