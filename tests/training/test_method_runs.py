@@ -54,6 +54,12 @@ EVERY: dict[str, dict[str, Any]] = {
         "plan": {"record_rate": 0.1, "epsilon": 1.2, "clip_norm": 0.1, **GIVEN},
         "redacted": {"steps": 2},
     },
+    "adversarial": {
+        "method": "adversarial",
+        "steps": 4,
+        "adversarial": {"privacy_weight": 2.0, "hidden_size": 20, "rate": 0.01},
+    },
+    "triplet": {"method": "triplet", "steps": 4, "triplet": {"batches": "grouped"}},
 }
 
 
@@ -114,7 +120,7 @@ def test_stopped_and_resumed_equals_uninterrupted(
         return
     if name == "redacted":
         entries -= 1  # the phase without noise
-    assert entries == (1 if name in ("plain", "deidentify") else 5)
+    assert entries == (1 if METHODS[run.method][0] == "heuristic" else 5)
 
 
 def test_fedavg_promises_users_and_charges_what_it_does(
@@ -342,7 +348,7 @@ def test_the_examples_of_the_docs_are_runs(tmp_path: Path) -> None:
     for block in blocks:
         (tmp_path / "run.yml").write_text(block)
         found.add(read_run(tmp_path / "run.yml").method)
-    assert found == {"deidentify", "private", "fedavg", "uedp", "selective", "redact-then-private"}
+    assert found == set(METHODS) - {"plain"}
     assert all(f"`{name}`" in page for name in METHODS)
 
 
@@ -352,5 +358,5 @@ def test_every_method_has_its_standing_and_is_carried_out_above() -> None:
     assert {name: standing for name, (standing, _) in METHODS.items()} == {
         "plain": "heuristic", "deidentify": "heuristic", "private": "proved", "fedavg": "proved",
         "uedp": "published", "selective": "proved",
-        "redact-then-private": "proved",
+        "redact-then-private": "proved", "adversarial": "heuristic", "triplet": "heuristic",
     }  # fmt: skip

@@ -8,6 +8,7 @@ that were released up to their step, and nothing else: the ledger covers them as
 
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,18 +41,17 @@ def save_checkpoint(
     optimizer: torch.optim.Optimizer,
     average: dict[str, Tensor],
     place: Place,
+    aside: dict[str, Tensor] | None = None,
 ) -> None:
-    """Write the trainable weights, the optimizer's tensors and the running average."""
+    """Write the trainable weights, the optimizer's tensors and the running average.
+
+    What a method keeps `aside`, beside the model, is written too.
+    """
     tensors = {f"model/{n}": t for n, t in trainable(model).items()}
-    state = optimizer.state_dict()
-    numbers: dict[str, Any] = {}
-    for key, values in state["state"].items():
-        for name, value in values.items():
-            if isinstance(value, Tensor):
-                tensors[f"optimizer/{key}/{name}"] = value.detach().contiguous()
-            else:
-                numbers[f"{key}/{name}"] = value
+    held, numbers = flat_optimizer(optimizer)
+    tensors |= {f"optimizer/{n}": t for n, t in held.items()}
     tensors |= {f"average/{n}": t for n, t in average.items()}
+    tensors |= {f"aside/{n}": t for n, t in (aside or {}).items()}
     about = json.dumps({"place": place.__dict__, "numbers": numbers})
     try:
         with whole_file(folder / NAME) as draft:
@@ -61,6 +61,31 @@ def save_checkpoint(
             f"{folder / NAME} could not be written; is the disk full? The checkpoint before it and "
             f"the ledger are whole: make room, then --resume {folder}."
         ) from None
+
+
+def flat_optimizer(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """An optimizer's memory: tensors, and what else it holds, by parameter and name."""
+    tensors: dict[str, Tensor] = {}
+    numbers: dict[str, Any] = {}
+    for key, values in optimizer.state_dict()["state"].items():
+        for name, value in values.items():
+            if isinstance(value, Tensor):
+                tensors[f"{key}/{name}"] = value.detach().contiguous()
+            else:
+                numbers[f"{key}/{name}"] = value
+    return tensors, numbers
+
+
+def put_optimizer(
+    optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor], numbers: dict[str, Any]
+) -> None:
+    """Put back what `flat_optimizer` gave."""
+    state: dict[int, dict[str, Any]] = {}
+    for name, value in (tensors | numbers).items():
+        key, slot = name.split("/", 1)
+        state.setdefault(int(key), {})[slot] = value
+    groups = optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict({"state": state, "param_groups": groups})
 
 
 def read_place(folder: Path) -> Place | None:
@@ -88,26 +113,25 @@ def _not_ours(path: Path) -> DataError:
 
 
 def load_checkpoint(
-    folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer
+    folder: Path,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    put_aside: Callable[[dict[str, Tensor]], None] | None = None,
 ) -> tuple[Place, dict[str, Tensor]]:
-    """Put a checkpoint back into model and optimizer."""
+    """Put a checkpoint back into model and optimizer, and what was kept aside where it belongs."""
     about, tensors = _read(folder / NAME)
-    place = Place(**about["place"])
+    parts: dict[str, dict[str, Tensor]] = {"model": {}, "optimizer": {}, "average": {}, "aside": {}}
     try:
-        _fill(model, {n[6:]: t for n, t in tensors.items() if n.startswith("model/")})
-    except (KeyError, RuntimeError):
+        for name, tensor in tensors.items():
+            part, rest = name.split("/", 1)
+            parts[part][rest] = tensor
+        _fill(model, parts["model"])
+        if put_aside is not None:
+            put_aside(parts["aside"])
+    except (KeyError, ValueError, RuntimeError):
         raise _not_ours(folder / NAME) from None
-    state: dict[int, dict[str, Any]] = {}
-    for name, tensor in tensors.items():
-        if name.startswith("optimizer/"):
-            _, key, slot = name.split("/", 2)
-            state.setdefault(int(key), {})[slot] = tensor
-    for name, value in about["numbers"].items():
-        key, slot = name.split("/", 1)
-        state.setdefault(int(key), {})[slot] = value
-    groups = optimizer.state_dict()["param_groups"]
-    optimizer.load_state_dict({"state": state, "param_groups": groups})
-    return place, {n[8:]: t for n, t in tensors.items() if n.startswith("average/")}
+    put_optimizer(optimizer, parts["optimizer"], about["numbers"])
+    return Place(**about["place"]), parts["average"]
 
 
 def kept_steps(steps: int, count: int) -> frozenset[int]:

@@ -18,7 +18,7 @@ from tacit.training.checkpoints import (
     save_checkpoint,
     trainable,
 )
-from tacit.training.methods import InTurn, Method, Seen
+from tacit.training.methods import InTurn, KeepsAside, Method, Seen
 from tacit.training.randomness import Chance
 from tacit.training.settings import OptimizerSettings
 
@@ -59,10 +59,18 @@ class Loop:
 
     def resume(self) -> None:
         """Go on where the last checkpoint is; charged steps after it are done again."""
-        if self.folder is not None and self._saved_phase() == self.phase:
-            place, self.average = load_checkpoint(self.folder, self.model, self.optimizer)
+        saved = read_place(self.folder) if self.folder is not None else None
+        if self.folder is not None and saved is not None and saved.phase == self.phase:
+            keeper = self._keeper(saved.step)
+            place, self.average = load_checkpoint(
+                self.folder, self.model, self.optimizer, keeper.put_aside if keeper else None
+            )
             self.done, self.averaged = place.step, place.averaged
             forget_after(self.folder, self.done)
+
+    def _keeper(self, step: int) -> KeepsAside | None:
+        """Who keeps something beside the model; after the last step nobody needs it any more."""
+        return self.method if isinstance(self.method, KeepsAside) and step < self.steps else None
 
     def behind(self) -> bool:
         """Whether the checkpoint is of another, hence of a later, phase."""
@@ -130,7 +138,9 @@ class Loop:
         if self.folder is not None:
             entries = len(self.ledger) if self.ledger is not None else 0
             place = Place(self.phase, self.done, entries, self.averaged)
-            save_checkpoint(self.folder, self.model, self.optimizer, self.average, place)
+            keeper = self._keeper(self.done)
+            aside = keeper.aside() if keeper else None
+            save_checkpoint(self.folder, self.model, self.optimizer, self.average, place, aside)
 
 
 def make_optimizer(model: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimizer:

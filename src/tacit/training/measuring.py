@@ -2,7 +2,7 @@
 
 import inspect
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -26,22 +26,26 @@ def forward(model: nn.Module, batch: Batch, *, mask: bool = True) -> Tensor:
     Places are given for every record: a layer that looks them up then works on whole records
     like any other, and each record's share of its gradient can be told apart.
     """
-    accepted = _accepted(model)
-    given = {"input_ids": batch["input_ids"]}
-    # All ones is no mask, said in a way that nobody warns about.
-    given["attention_mask"] = (
-        batch["attention_mask"] if mask else torch.ones_like(batch["input_ids"])
-    )
+    given = inputs(_accepted(model), batch, mask=mask)
+    logits: Tensor = model(**given).logits
+    return logits
+
+
+def inputs(accepted: Container[str], batch: Batch, *, mask: bool) -> dict[str, Any]:
+    """What of a batch a module accepts; without a `mask`, all ones."""
+    ids = batch["input_ids"]
+    given: dict[str, Any] = {"input_ids": ids}
+    if "attention_mask" in accepted:
+        # All ones is no mask, said in a way that nobody warns about.
+        given["attention_mask"] = batch["attention_mask"] if mask else torch.ones_like(ids)
     if "position_ids" in accepted:
-        rows, width = batch["input_ids"].shape
-        given["position_ids"] = torch.arange(width, device=batch["input_ids"].device).repeat(
-            rows, 1
-        )
+        rows, width = ids.shape
+        given["position_ids"] = torch.arange(width, device=ids.device).repeat(rows, 1)
     if "token_type_ids" in accepted and "token_type_ids" in batch:
         given["token_type_ids"] = batch["token_type_ids"]
-    options = {"use_cache": False} if "use_cache" in accepted else {}
-    logits: Tensor = model(**given, **options).logits
-    return logits
+    if "use_cache" in accepted:
+        given["use_cache"] = False
+    return given
 
 
 def _accepted(model: nn.Module) -> set[str]:

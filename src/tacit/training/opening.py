@@ -11,6 +11,7 @@ from tacit.detecting.mentions import Mention
 from tacit.detecting.policies import Policy, mark, open_policy
 from tacit.errors import DataError
 from tacit.training import networks, tokens, weights
+from tacit.training.attributes import Attribute, attribute_of
 from tacit.training.deidentifying import deidentified
 from tacit.training.focusing import Focus, focus_on
 from tacit.training.material import Found, find_mentions, open_corpus, training_part
@@ -36,6 +37,7 @@ class Opened:
     leaks: list[str]
     focus: Focus | None = None
     policy: Policy | None = None
+    attribute: Attribute | None = None
 
 
 def _focus(run: Run, found: Found) -> Focus | None:
@@ -63,7 +65,11 @@ def open_run(run: Run) -> Opened:
     model = make_model(run, task, tokenizer, chance)
     focus = _focus(run, found)
     policy = open_policy(run.policy) if run.policy is not None else None
-    return Opened(run, corpus, part, mentions, tokenizer, task, model, chance, leaks, focus, policy)
+    hidden = run.regularizer
+    return Opened(
+        run, corpus, part, mentions, tokenizer, task, model, chance, leaks, focus, policy,
+        attribute_of(hidden.attribute, part, run.corpus) if hidden else None,
+    )  # fmt: skip
 
 
 def _tokenizer(run: Run, part: Corpus) -> tuple[PreTrainedTokenizerBase, list[str]]:

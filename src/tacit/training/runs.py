@@ -27,6 +27,7 @@ from tacit.training import weights
 from tacit.training.checkpoints import kept_folder, kept_steps, read_place
 from tacit.training.fingerprint import code_digest
 from tacit.training.focusing import list_digest
+from tacit.training.last_states import LastStates
 from tacit.training.loop import Loop, Progress, Tell, make_optimizer
 from tacit.training.material import (
     Material,
@@ -34,10 +35,12 @@ from tacit.training.material import (
     prepare,
 )
 from tacit.training.methods import (
+    AdversarialTraining,
     InTurn,
     Method,
     Plain,
     SelectiveTraining,
+    TripletTraining,
     fedavg,
     private,
     uedp,
@@ -49,7 +52,15 @@ from tacit.training.public_start import NAME as PUBLIC_START
 from tacit.training.public_start import start_on_public_text
 from tacit.training.redacted_start import start_on_redacted_text
 from tacit.training.scoring import scores
-from tacit.training.settings import PLANNED, LocalSettings, Run, UedpSettings, read_run, run_yaml
+from tacit.training.settings import (
+    PLANNED,
+    LocalSettings,
+    Run,
+    TripletSettings,
+    UedpSettings,
+    read_run,
+    run_yaml,
+)
 from tacit.training.spent import Spent
 from tacit.training.tasks import Examples, check_fit
 
@@ -138,6 +149,8 @@ def _carry_out(opened: Opened, folder: Path, plan: Plan | None, tell: Tell | Non
         "randomness": opened.chance.name,
         "code": code_digest(),
     }
+    if opened.attribute is not None:
+        about["attribute"] = commitment(opened.attribute.digest(), salt)
     earlier = _earlier(run)
     if earlier is not None:
         about["earlier"] = earlier.digest
@@ -209,7 +222,13 @@ def _method(opened: Opened, stuff: Material, ledger: Ledger, plan: Plan | None) 
         return uedp(*made_of, settings, token_budget=run.token_budget)
     if plan is None:
         what = f"training without protection (method {run.method})"
-        return Plain(*made_of, batch=run.batch, what=what)
+        if opened.attribute is None:
+            return Plain(*made_of, batch=run.batch, what=what)
+        states = LastStates(opened.model, next_words=run.task == "next-word")
+        told = (*made_of, opened.attribute, states)
+        if run.adversarial is not None:
+            return AdversarialTraining(*told, run.adversarial, batch=run.batch, what=what)
+        return TripletTraining(*told, run.triplet or TripletSettings(), batch=run.batch, what=what)
     if run.method == "selective":
         return SelectiveTraining(
             opened.model,
@@ -324,6 +343,12 @@ def _context(opened: Opened, stuff: Material) -> dict[str, Any]:
         facts["norm of states"] = run.selective.state_clip
     if run.uedp is not None:
         facts["settings of the paper"] = run.uedp.model_dump(mode="json", exclude={"entity_list"})
+    if run.regularizer is not None:
+        facts["regularizer"] = (
+            "makes an attribute harder to tell from the last hidden state, and promises nothing: "
+            "what leaks is for attacks to measure"
+        )
+        facts["settings of the regularizer"] = run.regularizer.model_dump(mode="json")
     if run.entity_list is not None:
         facts["entity list"] = _committed_list(run)
     earlier = _earlier(run)

@@ -97,6 +97,42 @@ class Shuffled:
         return isinstance(event, NotPrivate | Public)
 
 
+class Grouped:
+    """Batches of whole groups, such as the records of a user, one group after the other.
+
+    A group is drawn as often as it has records. One that is larger than a batch fills it with
+    some of its records; after smaller ones the next group follows. Like `Shuffled`, for training
+    without a promise.
+    """
+
+    def __init__(self, groups: NDArray[np.int64], size: int) -> None:
+        self._groups, self._size = groups, size
+        order = np.argsort(groups, kind="stable")
+        _, starts = np.unique(groups[order], return_index=True)
+        self._members = dict(
+            zip(groups[order[starts]].tolist(), np.split(order, starts[1:]), strict=True)
+        )
+
+    def draw(self, rng: np.random.Generator) -> Drawn:
+        """The records of a batch, those of a group side by side."""
+        chosen: list[Drawn] = []
+        room, taken = self._size, set()
+        for record in rng.permutation(len(self._groups)):
+            group = int(self._groups[record])
+            if group in taken:
+                continue
+            taken.add(group)
+            chosen.append(rng.permutation(self._members[group])[:room])
+            room -= len(chosen[-1])
+            if room == 0:
+                break
+        return np.concatenate(chosen)
+
+    def carries_out(self, event: AnyEvent) -> bool:
+        """Only what promises nothing, or reads nothing private."""
+        return isinstance(event, NotPrivate | Public)
+
+
 @dataclass(frozen=True)
 class Turnout:
     """Who and what takes part in a step of `UserEntityCoins`."""

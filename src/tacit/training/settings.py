@@ -47,6 +47,16 @@ METHODS = {
         "first on text whose sensitive tokens are masked, then on the whole text with clipping and "
         "noise; the plan protects the tokens that a policy marks",
     ),
+    "adversarial": (
+        "heuristic",
+        "a discriminator learns to tell the author from the last hidden state, the model to "
+        "prevent it; no epsilon",
+    ),
+    "triplet": (
+        "heuristic",
+        "last hidden states of different authors drawn together, of one author driven apart; no "
+        "epsilon",
+    ),
     "uedp": (
         "published",
         "the user-entity algorithm as its paper prints it; the price that is proved stands beside",
@@ -197,6 +207,44 @@ class SelectiveSettings(_Part):
     ] = None
 
 
+class RegularizerSettings(_Part):
+    """What the privacy regularizers share (methods adversarial and triplet)."""
+
+    privacy_weight: Annotated[
+        float, Field(ge=0, le=1e6, description="The privacy loss over that of the task.")
+    ] = 1.0
+    attribute: Annotated[
+        str,
+        Field(
+            min_length=1,
+            description="What is to be hidden: user, label, or a column of the corpus's file.",
+        ),
+    ] = "user"
+    batches: Annotated[
+        Literal["grouped", "mixed"],
+        Field(description="Grouped: records of a user (of a value) stand together in a batch."),
+    ] = "mixed"
+
+
+class AdversarialSettings(RegularizerSettings):
+    """The discriminator of method adversarial: two layers, learning by Adam."""
+
+    hidden_size: Annotated[int, Field(ge=1, le=100_000)] = 1000
+    rate: Annotated[float, Field(gt=0, description="Its own learning rate.")] = 1e-3
+
+
+class TripletSettings(RegularizerSettings):
+    """How far method triplet drives records of one author apart."""
+
+    bound: Annotated[
+        float,
+        Field(
+            gt=0,
+            description="Squared distance for each coordinate, beyond which nothing is gained.",
+        ),
+    ] = 1.0
+
+
 class Run(_Part):
     """Everything that decides a run."""
 
@@ -217,13 +265,23 @@ class Run(_Part):
         ),
     ] = None
     method: Literal[
-        "plain", "deidentify", "private", "fedavg", "selective", "redact-then-private", "uedp"
+        "plain",
+        "deidentify",
+        "private",
+        "fedavg",
+        "selective",
+        "redact-then-private",
+        "adversarial",
+        "triplet",
+        "uedp",
     ] = "private"
     plan: dict[str, Any] = {}
     fedavg: LocalSettings | None = None
     uedp: UedpSettings | None = None
     selective: SelectiveSettings | None = None
     redacted: RedactedStart | None = None
+    adversarial: AdversarialSettings | None = None
+    triplet: TripletSettings | None = None
     steps: Annotated[int | None, Field(ge=1)] = None
     batch: Annotated[int, Field(ge=1, description="Records in a step of plain training.")] = 32
     task: Literal["next-word", "classification", "regression", "tagging"] = "next-word"
@@ -263,6 +321,8 @@ class Run(_Part):
     def _server(cls, values: Any) -> Any:
         if isinstance(values, dict) and values.get("method") in ("fedavg", "uedp"):
             return {"optimizer": _SERVER, values["method"]: {}} | values
+        if isinstance(values, dict) and values.get("method") in ("adversarial", "triplet"):
+            return {values["method"]: {}} | values
         return values
 
     @model_validator(mode="after")
@@ -288,6 +348,11 @@ class Run(_Part):
         """The file of the entities that are protected, where there is one."""
         given = self.uedp.entity_list if self.uedp else self.plan.get("entity_list")
         return None if given is None else str(given)
+
+    @property
+    def regularizer(self) -> RegularizerSettings | None:
+        """The settings of the privacy regularizer, where the method is one."""
+        return self.adversarial or self.triplet
 
     @property
     def total_steps(self) -> int:
@@ -320,7 +385,7 @@ def _problems(run: Run) -> Iterator[str]:
         yield f"method={run.method} {why}, so it takes no plan."
     if run.redacted is not None and run.method != "redact-then-private":
         yield f"redacted has settings, and method={run.method}; leave them out."
-    for name in ("fedavg", "uedp", "selective"):
+    for name in ("fedavg", "uedp", "selective", "adversarial", "triplet"):
         if getattr(run, name) is not None and run.method != name:
             yield f"{name} has settings, and method={run.method}; leave them out."
     if run.model.carry_ledger and run.model.kind != "folder":
@@ -460,5 +525,6 @@ def _explain(error: ValidationError) -> str:
 
 def _all_fields() -> list[str]:
     parts = (Run, ModelSettings, TokenizerSettings, OptimizerSettings, PublicStart, LocalSettings,
-             UedpSettings, SelectiveSettings, RedactedStart)  # fmt: skip
+             UedpSettings, SelectiveSettings, RedactedStart, AdversarialSettings,
+             TripletSettings)  # fmt: skip
     return [name for part in parts for name in part.model_fields]

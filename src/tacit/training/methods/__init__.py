@@ -6,23 +6,30 @@ private.py    private: clipped gradients of records, users, users and entities
 fedavg.py     fedavg: clipped updates of users who take several steps each
 uedp.py       uedp: the published algorithm, weights and coins as printed
 selective.py  selective: plain tokens as they are, sensitive segments clipped and noised
+regularized.py  what adversarial.py and triplet.py share: a loss on last hidden states beside the
+              task's; a discriminator of authors, and distances between authors
 """
 
+from tacit.training.methods.adversarial import AdversarialTraining
 from tacit.training.methods.fedavg import fedavg
-from tacit.training.methods.noisy import InTurn, Losses, Method, NoisySums, Seen
+from tacit.training.methods.noisy import InTurn, KeepsAside, Losses, Method, NoisySums, Seen
 from tacit.training.methods.plain import Plain
 from tacit.training.methods.private import private
 from tacit.training.methods.selective import SelectiveTraining
+from tacit.training.methods.triplet import TripletTraining
 from tacit.training.methods.uedp import uedp
 
 __all__ = [
+    "AdversarialTraining",
     "InTurn",
+    "KeepsAside",
     "Losses",
     "Method",
     "NoisySums",
     "Plain",
     "Seen",
     "SelectiveTraining",
+    "TripletTraining",
     "fedavg",
     "private",
     "uedp",

@@ -47,6 +47,19 @@ class InTurn(Protocol):
         ...
 
 
+@runtime_checkable
+class KeepsAside(Protocol):
+    """A method that learns something beside the model, which only a checkpoint holds."""
+
+    def aside(self) -> dict[str, Tensor]:
+        """All that is needed to go on."""
+        ...
+
+    def put_aside(self, tensors: dict[str, Tensor]) -> None:
+        """Go on with what `aside` gave."""
+        ...
+
+
 class Watched:
     """Losses of a model that remember their mean, for the line that is shown while training."""
 

@@ -5,10 +5,10 @@ from torch import Tensor, nn
 
 from tacit.privacy.events import NotPrivate
 from tacit.privacy.ledger import Ledger
-from tacit.training.material import Material
+from tacit.training.material import Material, Rows
 from tacit.training.methods.noisy import Losses, Seen, finite_losses
 from tacit.training.randomness import Chance
-from tacit.training.sampling import Shuffled, need_match
+from tacit.training.sampling import Drawn, Sampler, Shuffled, need_match
 
 
 class Plain:
@@ -24,9 +24,10 @@ class Plain:
         *,
         batch: int,
         what: str,
+        sampler: Sampler[Drawn] | None = None,
     ) -> None:
         self._model, self._losses, self._material, self._chance = model, losses, material, chance
-        self._sampler = Shuffled(len(material.rows), batch)
+        self._sampler = sampler or Shuffled(len(material.rows), batch)
         if ledger is not None:
             event = NotPrivate(what=what)
             need_match(self._sampler, event)
@@ -34,16 +35,29 @@ class Plain:
                 ledger.charge(event)
 
     def gradient(self, step: int) -> tuple[dict[str, Tensor], Seen]:
-        """The mean gradient of a batch."""
+        """The gradient of the mean loss of a batch."""
         drawn = self._sampler.draw(self._chance.stream("coins", step))
-        batch = self._material.examples.batch(self._material.rows[drawn])
         self._model.zero_grad(set_to_none=True)
-        values, bad = finite_losses(lambda part: self._losses(self._model, part), batch)
-        loss = values.mean() if len(values) else torch.zeros((), requires_grad=True)
+        loss, seen = self._loss(step, self._material.rows[drawn])
         loss.backward()
         gradient = {
             name: p.grad.detach()
             for name, p in self._model.named_parameters()
             if p.requires_grad and p.grad is not None
         }
-        return gradient, Seen(len(drawn), 0, bad, float(loss.detach()))
+        return gradient, seen
+
+    def _loss(self, step: int, rows: Rows) -> tuple[Tensor, Seen]:
+        batch = self._material.examples.batch(rows)
+        values, bad = finite_losses(lambda part: self._losses(self._model, part), batch)
+        return mean_loss(values), seen_of(values, len(rows), bad)
+
+
+def mean_loss(values: Tensor) -> Tensor:
+    """The mean over records; of none, zero."""
+    return values.mean() if len(values) else torch.zeros((), requires_grad=True)
+
+
+def seen_of(values: Tensor, drawn: int, bad: int) -> Seen:
+    """What a step saw of its records."""
+    return Seen(drawn, 0, bad, float(mean_loss(values).detach()))

@@ -1,0 +1,91 @@
+"""A discriminator learns to tell the author from the last hidden state; the model to prevent it.
+
+Source: Mireshghallah et al. 2021, section 2.1, Equations 1 and 2.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as F
+
+from tacit.privacy.ledger import Ledger
+from tacit.training.attributes import Attribute
+from tacit.training.checkpoints import flat_optimizer, put_optimizer
+from tacit.training.last_states import LastStates
+from tacit.training.material import Material, Rows
+from tacit.training.methods.noisy import Losses
+from tacit.training.methods.regularized import Regularized
+from tacit.training.offline import seeded
+from tacit.training.randomness import Chance
+from tacit.training.settings import AdversarialSettings
+
+
+class AdversarialTraining(Regularized):
+    """Discriminator and model in turn, on the same batch: first it learns, then it is used.
+
+    The discriminator is no part of the model. A checkpoint holds it, so that a run can go on.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        losses: Losses,
+        material: Material,
+        chance: Chance,
+        ledger: Ledger | None,
+        attribute: Attribute,
+        states: LastStates,
+        settings: AdversarialSettings,
+        *,
+        batch: int,
+        what: str,
+    ) -> None:
+        super().__init__(
+            model, losses, material, chance, ledger, attribute, states, settings,
+            batch=batch, what=what,
+        )  # fmt: skip
+        with seeded(chance.torch_seed("init", 1)):
+            self.discriminator = nn.Sequential(
+                nn.Linear(self._states.width, settings.hidden_size),
+                nn.ReLU(),
+                nn.Linear(settings.hidden_size, attribute.count),
+            )
+        self.discriminator.to(next(model.parameters()).device)
+        self._optimizer = torch.optim.Adam(self.discriminator.parameters(), lr=settings.rate)
+
+    def _penalty(self, step: int, states: Tensor, rows: Rows) -> Tensor:
+        self.learn(states.detach(), torch.from_numpy(self._codes[rows]).long())
+        weights = {name: p.detach() for name, p in self.discriminator.named_parameters()}
+        return from_uniform(functional_call(self.discriminator, weights, (states,)))
+
+    def learn(self, states: Tensor, authors: Tensor) -> None:
+        """One step of the discriminator: L_D-CE = -log Pr(author | state)."""
+        lost = F.cross_entropy(self.discriminator(states), authors.to(states.device))
+        self._optimizer.zero_grad(set_to_none=True)
+        lost.backward()
+        self._optimizer.step()
+
+    def aside(self) -> dict[str, Tensor]:
+        """The discriminator and its optimizer."""
+        own = {f"weights/{n}": p.detach() for n, p in self.discriminator.named_parameters()}
+        return own | {f"optimizer/{n}": t for n, t in flat_optimizer(self._optimizer)[0].items()}
+
+    def put_aside(self, tensors: dict[str, Tensor]) -> None:
+        """Put back what `aside` gave."""
+        parts: dict[str, dict[str, Tensor]] = {"weights": {}, "optimizer": {}}
+        for name, tensor in tensors.items():
+            part, _, rest = name.partition("/")
+            parts[part][rest] = tensor
+        self.discriminator.load_state_dict(parts["weights"])
+        put_optimizer(self._optimizer, parts["optimizer"], {})
+
+
+def from_uniform(scores: Tensor) -> Tensor:
+    """Equation 2, the mean over records: -(1/M) sum over authors of log Pr(author | state).
+
+    It is least, log M, where every author is as likely as any other.
+
+    >>> round(float(from_uniform(torch.zeros(3, 4))), 4)  # log 4
+    1.3863
+    """
+    return -F.log_softmax(scores, dim=1).mean()
