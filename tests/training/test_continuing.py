@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tacit.corpora import customersim
-from tacit.errors import TacitError
+from tacit.errors import PrivacyRefused, TacitError
 from tacit.privacy.accounting import price
 from tacit.privacy.ledger import read_ledger
 from tacit.training import runs
@@ -71,3 +71,42 @@ def test_nothing_can_be_promised_after_training_without_protection(
     runs.train(Run(**base, method="plain", steps=2), tmp_path / "plain")
     with pytest.raises(TacitError, match="users"):
         runs.train(going_on(base, tmp_path / "plain"), tmp_path / "second")
+
+
+def test_an_earlier_run_is_never_passed_over(
+    tmp_path: Path, base: dict[str, Any], first: Path
+) -> None:
+    run = going_on(base, first)
+    silent = run.model_copy(update={"model": run.model.model_copy(update={"carry_ledger": None})})
+    with pytest.raises(PrivacyRefused, match=r"carry_ledger=true.*=false"):
+        runs.train(silent, tmp_path / "second")
+    public = run.model_copy(update={"model": run.model.model_copy(update={"carry_ledger": False})})
+    done = runs.train(public, tmp_path / "third")
+    assert "said to be public" in done.certificate.context["goes on from"]
+    assert [c for c in verify(tmp_path / "third") if not c.ok] == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (["PII"], ["PERSON", "PII"], "kinds PII only"),
+        (["PII"], None, "kinds PII only"),
+        (["PERSON", "PII"], ["PII"], None),
+        (None, ["PII"], None),
+    ],
+)
+def test_entities_that_were_not_protected_before_are_not_promised_after(
+    tmp_path: Path, base: dict[str, Any], before: Any, after: Any, said: str | None
+) -> None:
+    plan = {"protect": "users+entities", "epsilon": 8, "steps": 1, "user_rate": 0.3}
+    fields = base | {"detect": "given"}
+    runs.train(Run(**fields, plan=plan | {"kinds": before}), tmp_path / "first")
+    second = going_on(fields, tmp_path / "first").model_copy(
+        update={"plan": plan | {"kinds": after, "epsilon": 16}}
+    )
+    if said is None:
+        runs.train(second, tmp_path / "second")
+        assert [c for c in verify(tmp_path / "second") if not c.ok] == []
+    else:
+        with pytest.raises(PrivacyRefused, match=said):
+            runs.train(second, tmp_path / "second")

@@ -27,6 +27,7 @@ from tacit.training import weights
 from tacit.training.checkpoints import kept_folder, kept_steps, read_place
 from tacit.training.fingerprint import code_digest
 from tacit.training.focusing import list_digest
+from tacit.training.going_on import earlier_books, need_same_owners
 from tacit.training.last_states import LastStates
 from tacit.training.loop import Loop, Progress, Tell, make_optimizer
 from tacit.training.material import (
@@ -80,9 +81,9 @@ def train(run: Run, folder: Path, *, tell: Tell | None = None) -> Trained:
     folder = Path(folder)
     if folder.exists() and any(folder.iterdir()):
         raise UsageError(f"{folder} is not empty; give a new folder, or --resume {folder}.")
-    plan = run.made_plan()
+    plan, earlier = run.made_plan(), earlier_books(run)
     if plan is not None:
-        earlier = _earlier(run)
+        need_same_owners(run, plan)
         also = earlier.releases() if earlier is not None else None
         plan = _without_names(calibrated(plan, also=also), run)
     opened = open_run(run)
@@ -151,7 +152,7 @@ def _carry_out(opened: Opened, folder: Path, plan: Plan | None, tell: Tell | Non
     }
     if opened.attribute is not None:
         about["attribute"] = commitment(opened.attribute.digest(), salt)
-    earlier = _earlier(run)
+    earlier = earlier_books(run)
     if earlier is not None:
         about["earlier"] = earlier.digest
     examples = encode(opened, opened.part)
@@ -189,13 +190,6 @@ def _carry_out(opened: Opened, folder: Path, plan: Plan | None, tell: Tell | Non
         stopped = loop.run(told)
         loop.finish()
     return _finish(opened, folder, plan, stuff, examples, before, salt, stopped)
-
-
-def _earlier(run: Run) -> Books | None:
-    """What the run that this one goes on from released; None where it begins by itself."""
-    if not run.model.carry_ledger:
-        return None
-    return read_ledger(Path(str(run.model.folder)) / "ledger.jsonl")
 
 
 def _spent(opened: Opened, stuff: Material, plan: Plan | None) -> Spent | None:
@@ -351,12 +345,14 @@ def _context(opened: Opened, stuff: Material) -> dict[str, Any]:
         facts["settings of the regularizer"] = run.regularizer.model_dump(mode="json")
     if run.entity_list is not None:
         facts["entity list"] = _committed_list(run)
-    earlier = _earlier(run)
+    earlier = earlier_books(run)
     if earlier is not None:
         facts["goes on from"] = (
             f"a model of an earlier run; its {len(earlier.entries):,} releases are in this ledger "
             "and covered by this promise"
         )
+    elif run.model.carry_ledger is False:
+        facts["goes on from"] = "a model of an earlier run, all of whose text is said to be public"
     if run.pretrain:
         facts["public start"] = f"{run.pretrain.steps} steps on {Path(run.pretrain.corpus).name}"
     return facts

@@ -88,12 +88,12 @@ class ModelSettings(_Part):
         Field(description="A new model begins by knowing how frequent tokens are in public text."),
     ] = False
     carry_ledger: Annotated[
-        bool,
+        bool | None,
         Field(
-            description="The folder is a run on private text that this one goes on from: its "
-            "releases are entered in the ledger, and the plan's targets cover both."
+            description="Needed where the folder is that of a run. true: its releases are entered "
+            "in the ledger, and the plan's targets cover both. false: all it read is public."
         ),
-    ] = False
+    ] = None
     lora_rank: Annotated[int, Field(ge=0)] = 0
     lora_targets: tuple[str, ...] = ()
 
@@ -388,7 +388,7 @@ def _problems(run: Run) -> Iterator[str]:
     for name in ("fedavg", "uedp", "selective", "adversarial", "triplet"):
         if getattr(run, name) is not None and run.method != name:
             yield f"{name} has settings, and method={run.method}; leave them out."
-    if run.model.carry_ledger and run.model.kind != "folder":
+    if run.model.carry_ledger is not None and run.model.kind != "folder":
         yield "model.carry_ledger goes with model.kind=folder; leave it out."
     if run.model.kind == "folder" and not run.model.folder:
         yield "model.kind=folder needs model.folder."
