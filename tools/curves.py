@@ -23,10 +23,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 HERE = Path(__file__).resolve().parent.parent
 RESULTS, FIGURES = HERE / "docs" / "results", HERE / "docs" / "figures"
+PRESETS = HERE / "presets"
 SEEDS = (0, 1, 2)
 KINDS = {"PERSON": ["PERSON"], "ORG": ["ORG"], "LOC": ["LOC"], "MISC": ["MISC"]}
 
@@ -52,9 +55,9 @@ class Study:
     score: str = "perplexity"
 
 
-def _rates(corpus: str, epsilon: float) -> dict[str, Any]:
+def _rates(preset: str, epsilon: float) -> dict[str, Any]:
     """The learning rate falls with epsilon, as the noise grows: a rule that looks at no data."""
-    highest = {"conll2003": 1.0, "customersim": 6.0, "agnews": 1.0}[corpus]
+    highest = yaml.safe_load((PRESETS / f"{preset}.yml").read_text())["optimizer"]["rate"]
     return {"plan.epsilon": epsilon, "optimizer.rate": highest * min(1.0, (epsilon / 8) ** 0.5)}
 
 
@@ -63,7 +66,8 @@ def over_epsilon(corpus: str, model: str, epsilons: tuple[float, ...]) -> list[C
     stem = f"{corpus}-{model}"
     cases = [Case(m, None, f"{stem}-{m}") for m in ("plain", "deidentify")]
     for protect in ("users", "users+entities"):
-        cases += [Case(protect, e, f"{stem}-{protect}", _rates(corpus, e)) for e in epsilons]
+        preset = f"{stem}-{protect}"
+        cases += [Case(protect, e, preset, _rates(preset, e)) for e in epsilons]
     cases.append(Case("uedp", None, f"{stem}-uedp"))
     return cases
 
@@ -72,7 +76,7 @@ def kinds() -> list[Case]:
     """Users and one kind of entity, the kinds of the corpus each in turn."""
     preset = "conll2003-lstm-users+entities"
     return [
-        Case(f"users+{name}", e, preset, _rates("conll2003", e) | {"plan.kinds": own})
+        Case(f"users+{name}", e, preset, _rates(preset, e) | {"plan.kinds": own})
         for name, own in KINDS.items()
         for e in (2.0, 8.0)
     ]
@@ -86,7 +90,7 @@ def caps() -> list[Case]:
             f"k = {k}, tau = {tau:g}",
             e,
             preset,
-            _rates("conll2003", e) | {"plan.users_per_entity": k, "plan.entity_share": tau},
+            _rates(preset, e) | {"plan.users_per_entity": k, "plan.entity_share": tau},
             (0,),
         )
         for k in (1, 2, 4)
@@ -140,7 +144,7 @@ def train(case: Case, seed: int, given: dict[str, Any], folder: Path) -> dict[st
 
     start = time.process_time()
     run = read_run(
-        HERE / "presets" / f"{case.preset}.yml",
+        PRESETS / f"{case.preset}.yml",
         given | case.changes | {"seed": seed, "checkpoint_every": 1000},
     )
     done = runs.train(run, folder)
@@ -330,7 +334,7 @@ def _public_model(folder: Path, data: str | None) -> Path:
     from tacit.training.settings import read_run
 
     changes = {"seed": 0, "checkpoint_every": 1000} | ({"data": data} if data else {})
-    run = read_run(HERE / "presets" / "wikitext2-lstm-public.yml", changes)
+    run = read_run(PRESETS / "wikitext2-lstm-public.yml", changes)
     return runs.train(run, folder / "public").folder
 
 
