@@ -237,6 +237,8 @@ def test_a_language_model_gets_a_new_head_for_a_new_task(tmp_path: Path) -> None
     networks.save_model(model, TOKENIZER, tmp_path / "c")
     two = networks.load_model(tmp_path / "c", "classification", labels=("a", "b"))
     assert logits(two, batch()).shape == (2, 2)
+    same = networks.load_model(tmp_path / "c", "classification", labels=LABELS)
+    assert (model.new_head, two.new_head, same.new_head) == (True, True, False)
     body = "transformer.wte.weight"
     assert networks.snapshot(two)[body] == networks.snapshot(model)[body]
 

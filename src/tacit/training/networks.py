@@ -113,8 +113,9 @@ def load_model(
     """The model of a folder (or a GGUF file, or a package's name), ready for a task.
 
     Weights are 32-bit floats. Where the folder has no head for the task, or one for another
-    number of labels, it gets a new one, drawn from `seed`; anything else that is missing is an
-    error. A model for next words must not see the word that it predicts; that is tried.
+    number of labels, it gets a new one, drawn from `seed`, and `new_head` says so; anything else
+    that is missing is an error. A model for next words must not see the word that it predicts;
+    that is tried.
     """
     path = _model_path(where)
     options: dict[str, Any] = {"dtype": torch.float32, "local_files_only": True}
@@ -142,6 +143,7 @@ def load_model(
             f"{path} has no weights of the right size for {len(lost)} parameter(s) of "
             f"task={task}, {lost[0]} for one; give a model that was trained for this task."
         )
+    model.new_head = bool(absent)
     return _ready(model, task, pad_token_id)
 
 

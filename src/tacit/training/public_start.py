@@ -80,13 +80,14 @@ def start_on_public_text(
 
 
 def load_public_start(opened: Opened, folder: Path) -> nn.Module | None:
-    """The model before any private text was read; None where it began at random."""
-    if opened.run.model.kind != "folder" and not (folder / NAME).exists():
+    """The model before any private text was read; None where it began, or its head, at random."""
+    kept = (folder / NAME).exists()
+    if opened.run.model.kind != "folder" and not kept:
         return None
     model = make_model(opened.run, opened.task, opened.tokenizer, opened.chance)
-    if (folder / NAME).exists():
+    if kept:
         _load(model, folder / NAME)
-    return model
+    return model if kept or not getattr(model, "new_head", False) else None
 
 
 def _kept(model: nn.Module, examples: Examples, start: PublicStart) -> Path | None:
