@@ -79,6 +79,7 @@ class SelectiveTraining:
             for number in range(event.segments)
         ]
         self._sums, self._watched = ClippedSums(self._model), Watched(self._model, _losses)
+        self._watched_plain = Watched(self._model, _packed_losses)
 
     def gradients(self, step: int) -> Iterator[tuple[Gradient, Seen]]:
         """The updates of a step, one by one; each is to be carried out before the next is asked.
@@ -97,7 +98,7 @@ class SelectiveTraining:
             if len(plain):
                 gradient = self._plain(plain, tally)
                 state.put(plain, plain.after(self._model))
-                yield gradient, tally.seen(self._watched)
+                yield gradient, tally.seen(self._watched_plain)
             private = _Cut.of(records, number, state, sensitive=True)
             if len(private) or number == 0:
                 gradient = self._private(private, number, step, part, tally)
@@ -109,8 +110,8 @@ class SelectiveTraining:
     def _plain(self, cut: "_Cut", tally: "_Seen") -> Gradient:
         """The mean gradient over plain segments."""
         self._model.zero_grad(set_to_none=True)
-        for batch, _, _ in batches(cut, cut.units, self._token_budget, together=len(cut)):
-            values, bad = finite_losses(self._watched, batch)
+        for rows in cut.within(self._token_budget):
+            values, bad = finite_losses(self._watched_plain, cut.batch(rows))
             tally.not_finite += bad
             if len(values):
                 (values.sum() / len(cut)).backward()
@@ -181,13 +182,29 @@ def _marks(examples: Examples, row: int) -> NDArray[np.bool_]:
 def _losses(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
     """The mean over a segment's positions of their loss, from the state it begins with."""
     assert isinstance(model, LSTMForCausalLM)
+    targets = batch["labels"]
+    logits = model(batch["input_ids"], state=_state_of(model, batch)).logits
+    return mean_of_row(token_losses(logits, targets), targets >= 0)
+
+
+def _packed_losses(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+    """The same, where nobody asks for gradients record by record: the head reads no padding.
+
+    Segments differ much in length, and the head is most of a step; so one pass is enough.
+    """
+    assert isinstance(model, LSTMForCausalLM)
+    targets = batch["labels"]
+    known = targets >= 0
+    outputs, _ = model.body(batch["input_ids"], _state_of(model, batch))
+    lost = token_losses(model.head(outputs[known]), targets[known])
+    return mean_of_row(lost.new_zeros(targets.shape).masked_scatter(known, lost), known)
+
+
+def _state_of(model: LSTMForCausalLM, batch: dict[str, Tensor]) -> State:
     layers = range(len(model.body.layers))
-    state = tuple(
+    return tuple(
         (batch[f"hidden {n}"].unsqueeze(0), batch[f"cell {n}"].unsqueeze(0)) for n in layers
     )
-    targets = batch["labels"]
-    logits = model(batch["input_ids"], state=state).logits
-    return mean_of_row(token_losses(logits, targets), targets >= 0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -249,6 +266,13 @@ class _Cut:
     def units(self) -> list[NDArray[np.int64]]:
         """Each record by itself."""
         return [np.asarray([at]) for at in range(len(self))]
+
+    def within(self, token_budget: int) -> Iterator[NDArray[np.int64]]:
+        """All segments, in as few parts as have room for their longest one's width."""
+        order = np.argsort(self.lengths, kind="stable")
+        each = max(1, token_budget // max(1, int(self.lengths.max())))
+        for start in range(0, len(order), each):
+            yield order[start : start + each]
 
     def batch(self, rows: NDArray[Any]) -> dict[str, Tensor]:
         """Some of the segments as tensors, padded on the right."""

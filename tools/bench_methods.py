@@ -1,0 +1,182 @@
+"""How much longer a step of the papers' methods takes than a plain step of the same model.
+
+    OMP_NUM_THREADS=1 python tools/bench_methods.py paper      # adversarial, triplet, records
+    OMP_NUM_THREADS=1 python tools/bench_methods.py selective  # at most 4 sensitive segments
+    OMP_NUM_THREADS=1 python tools/bench_methods.py selective --profile selective
+
+Steps are those of the training loop: what is drawn, losses, gradients, noise and the ledger where
+there are any, and the optimizer. All take turns on the same records, the first turn warms up;
+medians are compared, and quartiles of the single ratios are the spread. Wall and CPU time are
+those of the same steps.
+"""
+
+import argparse
+import gc
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tacit.training.memory import keep_freed_memory  # isort: skip  (sets how threads wait)
+
+import numpy as np
+import torch
+
+from tacit.plan import Plan
+from tacit.privacy.ledger import Ledger
+from tacit.training.attributes import Attribute
+from tacit.training.examples import Examples
+from tacit.training.last_states import LastStates
+from tacit.training.loop import Loop, make_optimizer
+from tacit.training.material import Material, prepare
+from tacit.training.methods import (
+    AdversarialTraining,
+    Plain,
+    SelectiveTraining,
+    TripletTraining,
+    private,
+)
+from tacit.training.randomness import Chance
+from tacit.training.recurrent import LSTMConfig, LSTMForCausalLM
+from tacit.training.settings import AdversarialSettings, OptimizerSettings, TripletSettings
+from tacit.training.tasks import NextWord
+
+
+@dataclass(frozen=True)
+class Contest:
+    """A model, a batch of records, and whose steps are compared with plain ones."""
+
+    layers: int
+    width: int
+    words: int
+    records: int
+    tokens: int
+    optimizer: OptimizerSettings
+    methods: tuple[str, ...]
+
+
+CONTESTS = {
+    "paper": Contest(
+        2, 550, 40_000, 100, 20, OptimizerSettings(name="adam", rate=1e-3),
+        ("adversarial", "triplet", "records"),
+    ),
+    "selective": Contest(
+        1, 200, 8192, 64, 32, OptimizerSettings(name="sgd", rate=0.1, momentum=0.0), ("selective",)
+    ),
+}  # fmt: skip
+
+
+def records(contest: Contest) -> Material:
+    """Records of random tokens, up to 4 of which stand for something sensitive."""
+    rng = np.random.default_rng(0)
+    ids = [
+        rng.integers(0, contest.words, contest.tokens).astype(np.int32)
+        for _ in range(contest.records)
+    ]
+    marks = []
+    for _ in ids:
+        own = np.zeros(contest.tokens, dtype=bool)
+        for at in rng.choice(np.arange(2, contest.tokens - 2, 6), rng.integers(1, 5)):
+            own[at : at + rng.integers(1, 4)] = True
+        marks.append(own)
+    each = np.arange(len(ids), dtype=np.int32)
+    examples = Examples(ids=ids, user=each, record=each, pad=0, sensitive=marks)
+    return prepare(examples, None, [], None)  # type: ignore[arg-type]
+
+
+def loop_of(name: str, contest: Contest, material: Material, ledger: Ledger) -> Loop:
+    """A model of its own, trained by a method."""
+    torch.manual_seed(0)
+    config = LSTMConfig(
+        vocab_size=contest.words, embedding_size=contest.width, hidden_size=contest.width,
+        layers=contest.layers, tie_word_embeddings=False,
+    )  # fmt: skip
+    model = LSTMForCausalLM(config)
+    chance, size = Chance(0), contest.records
+    parts = (model, NextWord().losses, material, chance)
+    authors = Attribute(np.arange(size), size)
+    states = LastStates(model, next_words=True)
+    # Everybody comes to every step, so that all steps are on the same records.
+    plan = {"record_rate": 1.0, "noise_multiplier": 1.0, "epsilon": 1e6, "steps": 10**6}
+    method: Any
+    match name:
+        case "plain":
+            method = Plain(*parts, None, batch=size, what=name)
+        case "adversarial":
+            by = AdversarialSettings()
+            method = AdversarialTraining(*parts, None, authors, states, by, batch=size, what=name)
+        case "triplet":
+            apart = TripletSettings()
+            method = TripletTraining(*parts, None, authors, states, apart, batch=size, what=name)
+        case "records":
+            promise = Plan(protect="records", records=size, **plan)
+            method = private(*parts, ledger, promise, token_budget=8192)
+        case "selective":
+            promise = Plan(protect="tokens", mechanism="selective", segments=4, states=2, **plan)
+            method = SelectiveTraining(
+                model, material, chance, ledger, promise, token_budget=8192, state_clip=1.0
+            )
+    optimizer = make_optimizer(model, contest.optimizer)
+    return Loop(model.train(), method, optimizer, contest.optimizer, 10**6, chance)
+
+
+def measure(name: str, repeats: int, ledger: Ledger) -> dict[str, object]:
+    """Every method's ratio to plain, with its quartiles, by wall and by CPU time."""
+    contest = CONTESTS[name]
+    material = records(contest)
+    loops = {m: loop_of(m, contest, material, ledger) for m in ("plain", *contest.methods)}
+    clocks: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
+    times: dict[tuple[str, str], list[float]] = {(c, m): [] for c in clocks for m in loops}
+    for turn in range(repeats + 1):
+        for method, loop in loops.items():
+            gc.collect()
+            before = {c: now() for c, now in clocks.items()}
+            loop._step(turn + 1)
+            for c, now in clocks.items():
+                times[c, method].append(now() - before[c])
+    found: dict[str, object] = {
+        "model": f"LSTM {contest.layers}x{contest.width}, {contest.words:,} words",
+        "batch": f"{contest.records} records of {contest.tokens} tokens",
+        "plain_s": round(statistics.median(times["wall", "plain"][1:]), 3),
+    }
+    for method in contest.methods:
+        for c in clocks:
+            base, own = times[c, "plain"][1:], times[c, method][1:]
+            each = sorted(a / b for a, b in zip(own, base, strict=True))
+            cut = len(each) // 4
+            found[f"{method} {c}"] = round(statistics.median(own) / statistics.median(base), 3)
+            found[f"{method} {c} spread"] = [round(each[cut], 2), round(each[-1 - cut], 2)]
+    return found
+
+
+def profile(name: str, method: str, ledger: Ledger) -> None:
+    """Where one step spends its time."""
+    contest = CONTESTS[name]
+    loop = loop_of(method, contest, records(contest), ledger)
+    loop._step(1)
+    with torch.profiler.profile() as seen:
+        loop._step(2)
+    print(seen.key_averages().table(sort_by="self_cpu_time_total", row_limit=20))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("contests", nargs="*", choices=[*CONTESTS, []], default=[])
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--profile", metavar="METHOD", help="of one method, plain included")
+    options = parser.parse_args()
+    keep_freed_memory()  # as every run does
+    with tempfile.TemporaryDirectory() as folder, Ledger(Path(folder) / "l.jsonl", {}) as ledger:
+        for name in options.contests or CONTESTS:
+            if options.profile:
+                profile(name, options.profile, ledger)
+            else:
+                print(json.dumps(measure(name, options.repeats, ledger), indent=2), flush=True)
+
+
+if __name__ == "__main__":
+    main()
