@@ -18,7 +18,7 @@ $(READY): pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 is needed: no $(PYTHON) on the PATH (or say make PYTHON=...)"; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Setting up $(VENV) (two or three minutes, once)"
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[ner,hf,train,dev]'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[ner,hf,train,server,dev]'
 	@touch $@
 
 demo: $(READY)  ## generated dialogs -> three models, attacked -> a report to open
@@ -28,14 +28,14 @@ test: $(READY)  ## run the tests (more of them if TACIT_DATA names a folder of c
 	@$(BIN)/python -m pytest -n 2
 
 check: $(READY)  ## format, lint, types, direction of imports
-	@$(BIN)/ruff format --check src tests tools
-	@$(BIN)/ruff check src tests tools
+	@$(BIN)/ruff format --check src tests tools examples
+	@$(BIN)/ruff check src tests tools examples
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
 format: $(READY)  ## put the code into its format
-	@$(BIN)/ruff format src tests tools
-	@$(BIN)/ruff check --fix src tests tools
+	@$(BIN)/ruff format src tests tools examples
+	@$(BIN)/ruff check --fix src tests tools examples
 
 bench: $(READY)  ## measure; figures go to docs/benchmarks.md
 	@$(BIN)/python tools/bench.py

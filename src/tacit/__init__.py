@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tacit.privacy.ledger import Ledger
     from tacit.reading import Layout, from_dataset, read
     from tacit.sanitizing import sanitize
+    from tacit.server.client import Client
     from tacit.training.runs import resume, train
     from tacit.training.scoring import evaluate, predict
     from tacit.training.settings import Run
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Bounded": "tacit.bounding",
     "Certificate": "tacit.privacy.certificate",
+    "Client": "tacit.server.client",
     "Corpus": "tacit.corpus",
     "Detection": "tacit.detecting",
     "Layout": "tacit.reading",
@@ -57,6 +59,7 @@ _HOMES = {
 __all__ = [
     "Bounded",
     "Certificate",
+    "Client",
     "Corpus",
     "Detection",
     "Layout",

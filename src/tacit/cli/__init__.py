@@ -28,6 +28,7 @@ from tacit.cli import (
     price,
     report,
     sanitize,
+    serve,
     train,
 )
 from tacit.errors import TacitError
@@ -53,7 +54,7 @@ class InOrder(TyperGroup):
             "audit",
             "report",
         ]
-        path += ["compare", "verify", "spent"]
+        path += ["compare", "verify", "spent", "serve", "contribute", "pull"]
         return [*path, *(name for name in self.commands if name not in path)]
 
 
@@ -91,6 +92,9 @@ app.command("report")(report.report)
 app.command("compare")(compare.compare)
 app.command("verify")(plan.verify)
 app.command("spent")(plan.spent)
+app.command("serve")(serve.serve)
+app.command("contribute")(serve.contribute)
+app.command("pull")(serve.pull)
 
 
 @app.callback(invoke_without_command=True)

@@ -246,15 +246,17 @@ def print_json(value: Any) -> None:
 
 
 def _finite(value: Any) -> Any:
-    """The value with infinity as a word, since JSON has no number for it.
+    """The value with infinity as a word, since JSON has no number for it; no number is null.
 
-    >>> _finite({"epsilon": [1.5, float("inf")]})
-    {'epsilon': [1.5, 'infinity']}
+    >>> _finite({"epsilon": [1.5, float("inf"), float("nan")]})
+    {'epsilon': [1.5, 'infinity', None]}
     """
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
+    if isinstance(value, float) and math.isnan(value):
+        return None
     return "infinity" if value == math.inf else value
 
 

@@ -1,6 +1,10 @@
 """`tacit train`, `tacit evaluate`, `tacit predict`, `tacit methods`."""
 
+import json
+import math
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -41,6 +45,10 @@ def train(
         typer.Option("--set", help="Replace a setting: --set steps=6 --set plan.epsilon=2"),
     ] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
+    progress_file: Annotated[
+        Path | None,
+        typer.Option("--progress", help="Add a JSON line to this file after each step."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Train a language model, with or without a promise.
@@ -63,8 +71,13 @@ def train(
     else:
         settings = read_run(file, parse_overrides(changes or []))
         begin = lambda tell: runs.train(settings, to, tell=tell)  # noqa: E731
-    with _live() as tell:
-        done = begin(tell)
+    with _live() as tell, _noting(progress_file) as note:
+
+        def told(at: Any) -> None:
+            note(at)
+            tell(at)
+
+        done = begin(told)
     if done.stopped:
         err.print(done.stopped)
     if as_json:
@@ -73,6 +86,26 @@ def train(
     _print_metrics(done.metrics)
     out.print(f"\n{done.certificate.sentence}")
     err.print(f"run: {done.folder} (check it with: tacit verify {done.folder})")
+
+
+@contextmanager
+def _noting(file: Path | None) -> Iterator[Callable[[Any], None]]:
+    """Lines for whoever watches from another process; what is `not_private` must stay inside."""
+    if file is None:
+        yield lambda at: None
+        return
+    with file.open("a", encoding="utf-8") as lines:
+
+        def note(at: Any) -> None:
+            seen = {"loss": at.seen.loss, "drawn": at.seen.units, "clipped": at.seen.clipped}
+            if not math.isfinite(at.seen.loss):
+                seen["loss"] = None
+            fields = {"at": time.time(), "phase": at.phase, "step": at.step, "steps": at.steps}
+            fields |= {"spent": at.spent, "not_private": seen}
+            lines.write(json.dumps(fields) + "\n")
+            lines.flush()
+
+        yield note
 
 
 class _live:

@@ -15,6 +15,7 @@ from tacit.training.deidentifying import deidentified
 from tacit.training.opening import Opened, encode, load_run
 from tacit.training.predicting import answer
 from tacit.training.public_start import load_public_start
+from tacit.training.shared import load_shared
 from tacit.training.tasks import NextWord
 
 
@@ -93,6 +94,9 @@ _HEADLINES = ("perplexity", "accuracy", "error_rate", "pearson")
 
 
 def predict(folder: Path, text: str, *, words: int = 10, choices: int = 5) -> dict[str, Any]:
-    """Next tokens with probabilities and a completion; or a class; or tags."""
-    opened = load_run(Path(folder))
-    return answer(opened.model, opened.tokenizer, opened.task, text, words=words, choices=choices)
+    """Next tokens with probabilities and a completion; or a class; or tags.
+
+    The folder of a run, or what was shared of it: its corpus is not needed.
+    """
+    shared = load_shared(Path(folder))
+    return answer(shared.model, shared.tokenizer, shared.task, text, words=words, choices=choices)

@@ -1,0 +1,179 @@
+"""`tacit serve`, `tacit contribute`, `tacit pull`: the server, and the two ends of its work."""
+
+import hashlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tacit.cli.common import AsJson, names_corpus, open_corpus, out, print_json, progress, say
+from tacit.errors import MissingExtra, UsageError
+
+if TYPE_CHECKING:
+    from tacit.corpus import Corpus
+    from tacit.server.client import Client
+
+Server = Annotated[
+    str, typer.Option("--server", help="Address of the server.", envvar="TACIT_SERVER")
+]
+TokenOption = Annotated[
+    str | None,
+    typer.Option("--token", help="Your token; better in TACIT_TOKEN.", envvar="TACIT_TOKEN"),
+]
+HERE = "http://127.0.0.1:8321"
+
+
+def serve(
+    folder: Annotated[
+        Path, typer.Option(help="Where the database, runs and models are kept.")
+    ] = Path("tacit-server"),
+    database: Annotated[
+        str | None,
+        typer.Option(
+            help="postgresql://USER@HOST/NAME; a SQLite file in the folder if not given.",
+            envvar="TACIT_DATABASE",
+        ),
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 for any.")] = 8321,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at once.")] = 1,
+    queue: Annotated[int, typer.Option(min=1, help="Runs that may wait.")] = 20,
+    certificate: Annotated[
+        Path | None, typer.Option("--tls-certificate", help="PEM file, to serve https.")
+    ] = None,
+    key: Annotated[Path | None, typer.Option("--tls-key", help="PEM file of its key.")] = None,
+) -> None:
+    """Start a server: people send text, somebody chooses the protection, it trains.
+
+    At the first start an admin's token is printed, once. Runs are processes of their own: they go
+    on when the server stops, and the next start finds them.
+
+    Examples: `tacit serve` · `tacit serve --folder /srv/tacit --database postgresql://tacit@db/tacit`
+    """
+    try:
+        from tacit.server.serving import serve_forever
+    except ImportError as error:
+        raise MissingExtra(f"The server needs {error.name}: pip install 'tacit[server]'.") from None
+    from tacit.server.settings import ServerSettings
+
+    if (certificate is None) != (key is None):
+        raise UsageError("--tls-certificate and --tls-key go together.")
+    settings = ServerSettings(folder=folder, database=database, jobs=jobs, queue=queue)
+
+    def ready(address: str, token: str | None) -> None:
+        if token is not None:
+            out.print(f"Admin token (shown once, keep it): {token}", markup=False, soft_wrap=True)
+        out.print(f"Serving at {address} (the API: {address}/docs). Ctrl-C stops.", markup=False,
+                  soft_wrap=True)  # fmt: skip
+
+    serve_forever(settings, host, port, ready, tls=(certificate, key) if certificate else None)
+
+
+@names_corpus
+def contribute(
+    corpus: dict[str, Any],
+    dataset: Annotated[str, typer.Option(help="Name or id of the dataset.")],
+    server: Server = HERE,
+    token: TokenOption = None,
+    sanitize: Annotated[
+        str | None,
+        typer.Option(
+            "--sanitize",
+            help="Change the text on this side first: santext, santext+, fbdd, random.",
+        ),
+    ] = None,
+    epsilon_per_distance: Annotated[
+        float | None, typer.Option(help="With --sanitize: the papers' epsilon.")
+    ] = None,
+    sensitive_words: Annotated[
+        Path | None, typer.Option(help="With --sanitize santext+: a public list of words.")
+    ] = None,
+    embeddings: Annotated[
+        str, typer.Option(help="With --sanitize: as for `tacit sanitize`.")
+    ] = "own",
+    key: Annotated[
+        str | None,
+        typer.Option(help="Name of this contribution; the same file has the same one by itself."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Send records to a server; sent again, the same file is not stored twice.
+
+    With `--sanitize` the words are replaced on this machine, and only what came of it is sent.
+    Sanitizing draws anew each time, so give a --key to send such a file again.
+
+    Examples: `tacit contribute mine.jsonl --dataset diary --server http://127.0.0.1:8321` ·
+    `tacit contribute mine.jsonl --dataset diary --sanitize santext+ --epsilon-per-distance 2
+    --sensitive-words names.txt`
+    """
+    if sanitize is None and (epsilon_per_distance is not None or sensitive_words is not None):
+        raise UsageError("--epsilon-per-distance and --sensitive-words go with --sanitize.")
+    opened = open_corpus(**corpus)
+    name = key or hashlib.sha256(f"{opened.digest()} {sanitize}".encode()).hexdigest()[:32]
+    if sanitize is not None:
+        opened = _sanitized(opened, sanitize, epsilon_per_distance, sensitive_words, embeddings)
+    with _client(server, token) as client, progress("Sending", None):
+        sent = client.add_corpus(client.dataset_named(dataset), opened, key=name)
+    if as_json:
+        print_json({"records": sent, "key": name})
+    else:
+        out.print(f"{sent:,} records are stored.")
+
+
+def _sanitized(
+    corpus: "Corpus", method: str, epsilon: float | None, words: Path | None, embeddings: str
+) -> "Corpus":
+    from tacit.sanitizing import METHODS, sanitize
+
+    if method not in METHODS:
+        raise UsageError(f"--sanitize {method}: accepted: {', '.join(METHODS)}.")
+    with progress("Sanitizing", len(corpus)) as advance:
+        return sanitize(
+            corpus, method, epsilon_per_distance=epsilon, sensitive_words=words,  # type: ignore[arg-type]
+            embeddings=embeddings, progress=advance,
+        )  # fmt: skip
+
+
+def pull(
+    model: Annotated[str, typer.Argument(help="Name or id of a model on the server.")],
+    to: Annotated[Path | None, typer.Option("-o", "--out", help="New folder; its name.")] = None,
+    server: Server = HERE,
+    token: TokenOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take a model along: a folder with weights, certificate and ledger, checked on arrival.
+
+    `tacit predict FOLDER TEXT` then works without the server, and `tacit verify FOLDER` checks the
+    promise again. Exit 4 if the certificate does not hold.
+
+    Examples: `tacit pull diary-model --server http://127.0.0.1:8321` ·
+    `tacit pull diary-model -o m && tacit predict m "dear diary"`
+    """
+    from tacit.verifying import verify
+
+    with _client(server, token) as client:
+        found = client.model_named(model)
+        folder = to or Path(model)
+        with progress("Downloading", None):
+            warning = client.pull(found, folder)
+    bad = [check for check in verify(folder) if not check.ok]
+    if as_json:
+        print_json({"folder": str(folder), "verified": not bad, "warning": warning})
+    else:
+        out.print("Everything matches." if not bad else "The certificate does not hold.")
+        say(f"model: {folder}")
+    if warning:
+        say(f"Warning: {warning}")
+    if bad:
+        raise typer.Exit(4)
+
+
+def _client(server: str, token: str | None) -> "Client":
+    from tacit.server.client import Client
+
+    if not token:
+        raise UsageError(
+            "A token is needed: set TACIT_TOKEN (an admin of the server gives one out)."
+        )
+    return Client(server, token, patience=float(os.environ.get("TACIT_PATIENCE", "60")))

@@ -1,0 +1,72 @@
+"""Who calls, and whether they may."""
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from fastapi import Depends, Path, Request
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from starlette.concurrency import run_in_threadpool
+
+from tacit.server.errors import Busy, NotKnown
+from tacit.server.identity import Caller, Permission
+from tacit.server.services import Services
+
+_bearer = HTTPBearer(auto_error=False, description="A token that an admin of the server gave out.")
+
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    401: {"description": "No token, or none that is valid."},
+    403: {"description": "The token does not allow this."},
+    404: {"description": "Nothing of that name, or not for you."},
+    409: {"description": "Refused for privacy, or it contradicts what is there."},
+    413: {"description": "Too large."},
+    422: {"description": "Not accepted; the message says why."},
+    429: {"description": "Too much at once; try again."},
+}
+
+
+def services_of(request: Request) -> Services:
+    """The services of this app."""
+    services: Services = request.app.state.services
+    return services
+
+
+async def caller_of(
+    request: Request,
+    given: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],
+) -> Caller:
+    """Who has the token of the request; refused without one, and when there are too many."""
+    identity = services_of(request).identity
+    if given is None:
+        _count_stranger(request)
+        raise NotKnown("Give a token: Authorization: Bearer TOKEN.")
+    caller = identity.remembered(given.credentials)
+    if caller is None:
+        try:
+            caller = await run_in_threadpool(identity.caller, given.credentials)
+        except NotKnown:
+            _count_stranger(request)
+            raise
+    if not request.app.state.rates.allows(caller.token or caller.account):
+        raise Busy("This token has asked too often; wait a second.")
+    return caller
+
+
+def _count_stranger(request: Request) -> None:
+    host = request.client.host if request.client else "unknown"
+    if not request.app.state.strangers.allows(host):
+        raise Busy("Too many requests without a valid token; wait a second.")
+
+
+def need(permission: Permission) -> Callable[..., Any]:
+    """A dependency: a caller who has the permission."""
+
+    async def allowed(caller: Annotated[Caller, Depends(caller_of)]) -> Caller:
+        caller.need(permission)
+        return caller
+
+    return allowed
+
+
+Serving = Annotated[Services, Depends(services_of)]
+Known = Annotated[Caller, Depends(caller_of)]
+IdPath = Annotated[str, Path(pattern=r"^[a-z0-9]{1,40}$", description="Its id.")]

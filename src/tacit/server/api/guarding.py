@@ -1,0 +1,110 @@
+"""What every request passes: limits on its size, headers on its answer, one word on any failure."""
+
+import json
+import sys
+import time
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tacit.server.api.metrics import Metrics
+from tacit.server.settings import ServerSettings
+
+UPLOADS = ("/records/file", "/certificates/verify", "/entity-lists/file")
+_HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+)
+_OF_THE_API = (
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"cache-control", b"no-store"),
+)
+
+
+class Guard:
+    """Between the network and everything else."""
+
+    def __init__(self, app: ASGIApp, settings: ServerSettings, metrics: Metrics) -> None:
+        self.app, self.settings, self.metrics = app, settings, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, within its limits."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        path = str(scope["path"])
+        limit = self.settings.body_bytes
+        if path.endswith(UPLOADS):
+            limit = self.settings.upload_bytes
+        started, status, received = time.perf_counter(), 0, 0
+
+        async def counted() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > limit:
+                raise _too_large(limit)
+            return message
+
+        async def headed(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = int(message["status"])
+                message["headers"] = _with_headers(message.get("headers", []), path)
+            await send(message)
+
+        try:
+            if _announced(scope) > limit:
+                await _answer(headed, 413, "TooLarge", str(_too_large(limit).detail))
+            else:
+                await self.app(scope, counted, headed)
+        except HTTPException as error:
+            if not status:
+                await _answer(headed, error.status_code, "TooLarge", str(error.detail))
+        except Exception as error:
+            # Its message may quote text, so only its kind and place are told, and only inside.
+            print(f"Internal error ({type(error).__name__} {_place(error)})", file=sys.stderr)  # noqa: T201
+            if not status:
+                await _answer(headed, 500, "InternalError", "Something is wrong inside the server.")
+        finally:
+            route = scope.get("route")
+            name = getattr(route, "path", "unknown")
+            self.metrics.count(str(scope["method"]), name, status, time.perf_counter() - started)
+
+
+def _announced(scope: Scope) -> int:
+    for name, value in scope["headers"]:
+        if name == b"content-length":
+            return int(value) if value.isdigit() else 0
+    return 0
+
+
+def _too_large(limit: int) -> HTTPException:
+    return HTTPException(413, f"The request is too large; at most {limit:,} bytes.")
+
+
+def _with_headers(given: list[tuple[bytes, bytes]], path: str) -> list[tuple[bytes, bytes]]:
+    there = {name.lower() for name, _ in given}
+    wanted = (*_HEADERS, *(_OF_THE_API if path.startswith("/v1") else ()))
+    return [*given, *((name, value) for name, value in wanted if name not in there)]
+
+
+async def _answer(send: Send, status: int, kind: str, sentence: str) -> None:
+    body = json.dumps({"error": kind, "message": sentence}).encode()
+    headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _place(error: BaseException) -> str:
+    trace: Any = error.__traceback__
+    place = "somewhere"
+    while trace is not None:
+        module = trace.tb_frame.f_globals.get("__name__", "?")
+        if module.startswith("tacit"):
+            place = f"at {module}, line {trace.tb_lineno}"
+        trace = trace.tb_next
+    return place

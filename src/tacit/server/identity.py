@@ -1,0 +1,312 @@
+"""Accounts, their roles, and the tokens by which they are known.
+
+A role is a set of permissions; a token has those of its account, or fewer. A token is a random
+256-bit number that is shown once: the database has its SHA-256, which is enough to know it again
+and no help to whoever reads the database. Passwords, where the pages use them, are kept by argon2.
+"""
+
+import hashlib
+import secrets
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Literal, get_args
+
+from argon2 import PasswordHasher
+from argon2.exceptions import InvalidHashError, VerificationError
+from sqlalchemy import func, select
+from sqlalchemy.exc import IntegrityError
+
+from tacit.errors import UsageError
+from tacit.server.errors import Conflict, NotAllowed, NotKnown, NotThere
+from tacit.server.storage import Account, Dataset, Storage, Token, new_id, now
+
+Role = Literal["admin", "analyst", "contributor", "consumer"]
+ROLES: tuple[Role, ...] = get_args(Role)
+
+Permission = Literal[
+    "accounts", "audit-log", "datasets:write", "datasets:read", "records:add", "records:own",
+    "records:any", "budget:read", "detect", "entity-lists", "plan", "runs:write", "runs:read",
+    "attack", "models:use",
+]  # fmt: skip
+PERMISSIONS: tuple[Permission, ...] = get_args(Permission)
+
+ALLOWED: dict[Role, frozenset[Permission]] = {
+    "admin": frozenset(PERMISSIONS),
+    "analyst": frozenset(
+        ("datasets:read", "budget:read", "detect", "entity-lists", "plan", "runs:write",
+         "runs:read", "attack", "models:use")
+    ),
+    "contributor": frozenset(("datasets:read", "records:add", "records:own")),
+    "consumer": frozenset(("models:use",)),
+}  # fmt: skip
+"""What each role may do; whatever is not here is refused."""
+
+PREFIX = "tacit_"
+SHORTEST_PASSWORD = 12
+_REMEMBERED_SECONDS = 15.0
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Somebody who is known, and what they may do with the token at hand."""
+
+    account: str
+    name: str
+    role: Role
+    token: str | None
+    permissions: frozenset[Permission]
+    dataset: str | None = None
+    """The one dataset that the token is for; any if None."""
+
+    def need(self, permission: Permission) -> None:
+        """Refuse what the role, or the token, does not allow."""
+        if permission not in self.permissions:
+            raise NotAllowed(f"This token of role {self.role} does not allow {permission}.")
+
+    def need_dataset(self, dataset: str) -> None:
+        """Refuse a dataset other than the token's own."""
+        if self.dataset is not None and self.dataset != dataset:
+            raise NotThere("There is no such dataset.")
+
+    def may(self, permission: Permission) -> bool:
+        """Whether it is allowed."""
+        return permission in self.permissions
+
+
+class Identity:
+    """Accounts and tokens of one server."""
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+        self._hasher = PasswordHasher()
+        self._known: dict[str, tuple[float, Caller]] = {}
+        self._changes = 0
+        self._lock = threading.Lock()
+
+    # --- accounts -------------------------------------------------------------------------
+
+    def add_account(self, name: str, role: Role, password: str | None = None) -> dict[str, Any]:
+        """A new account."""
+        if role not in ROLES:
+            raise UsageError(f"role={role!r} is not known; accepted: {', '.join(ROLES)}.")
+        account = Account(
+            id=new_id(),
+            name=name,
+            role=role,
+            password=self._hashed(password) if password is not None else None,
+            disabled=False,
+            created=now(),
+        )
+        try:
+            with self.storage.write() as session:
+                session.add(account)
+        except IntegrityError:
+            raise Conflict(f"There is an account {name!r} already; give another name.") from None
+        return _account(account)
+
+    def accounts(self) -> list[dict[str, Any]]:
+        """All of them."""
+        with self.storage.read() as session:
+            return [_account(a) for a in session.scalars(select(Account).order_by(Account.id))]
+
+    def change_account(
+        self, account: str, *, disabled: bool | None = None, password: str | None = None
+    ) -> dict[str, Any]:
+        """Disable an account, which ends all its tokens; or give it a password."""
+        with self.storage.write() as session:
+            found = session.get(Account, account)
+            if found is None:
+                raise NotThere("There is no such account.")
+            if disabled is not None:
+                others = session.scalar(
+                    select(func.count())
+                    .select_from(Account)
+                    .where(Account.role == "admin", ~Account.disabled, Account.id != account)
+                )
+                if disabled and found.role == "admin" and not others:
+                    raise Conflict("This is the last admin; make another one first.")
+                found.disabled = disabled
+            if password is not None:
+                found.password = self._hashed(password)
+            result = _account(found)
+        self._forget()
+        return result
+
+    def check_password(self, name: str, password: str) -> Caller:
+        """The account of that name, if the password is right; the same refusal otherwise."""
+        with self.storage.read() as session:
+            found = session.scalar(select(Account).where(Account.name == name))
+        # An unknown name takes as long as a wrong password.
+        kept = (found.password if found else None) or self._hasher.hash(secrets.token_hex(8))
+        try:
+            right = bool(self._hasher.verify(kept, password))
+        except (VerificationError, InvalidHashError):
+            right = False
+        if not right or found is None or found.disabled or found.password is None:
+            raise NotKnown("The name or the password is wrong.")
+        return _caller(found, None)
+
+    def _hashed(self, password: str) -> str:
+        if len(password) < SHORTEST_PASSWORD:
+            raise UsageError(
+                f"The password has {len(password)} characters; give {SHORTEST_PASSWORD} or more."
+            )
+        return self._hasher.hash(password)
+
+    # --- tokens ---------------------------------------------------------------------------
+
+    def add_token(
+        self,
+        account: str,
+        *,
+        label: str = "",
+        scopes: Sequence[str] | None = None,
+        dataset: str | None = None,
+        days: float | None = None,
+    ) -> dict[str, Any]:
+        """A new token of an account; the only time that it is told."""
+        with self.storage.write() as session:
+            owner = session.get(Account, account)
+            if owner is None:
+                raise NotThere("There is no such account.")
+            if dataset is not None and session.get(Dataset, dataset) is None:
+                raise NotThere("There is no such dataset.")
+            for scope in scopes or ():
+                if scope not in ALLOWED[owner.role]:  # type: ignore[index]
+                    raise UsageError(
+                        f"scopes has {scope!r}, which role {owner.role} does not have; accepted: "
+                        f"{', '.join(sorted(ALLOWED[owner.role]))}."  # type: ignore[index]
+                    )
+            secret = PREFIX + secrets.token_urlsafe(32)
+            token = Token(
+                id=new_id(),
+                account_id=account,
+                digest=_digest(secret),
+                label=label,
+                scopes=None if scopes is None else list(scopes),
+                dataset_id=dataset,
+                created=now(),
+                expires=now() + timedelta(days=days) if days is not None else None,
+            )
+            session.add(token)
+            return _token(token, owner.name) | {"token": secret}
+
+    def tokens(self) -> list[dict[str, Any]]:
+        """All tokens, without what they are."""
+        with self.storage.read() as session:
+            rows = session.execute(select(Token, Account.name).join(Account).order_by(Token.id))
+            return [_token(token, name) for token, name in rows]
+
+    def revoke(self, token: str) -> None:
+        """End a token, from the next request on."""
+        with self.storage.write() as session:
+            found = session.get(Token, token)
+            if found is None:
+                raise NotThere("There is no such token.")
+            found.revoked = found.revoked or now()
+        self._forget()
+
+    def remembered(self, secret: str) -> Caller | None:
+        """Who has this token, if that was looked up a moment ago."""
+        at, caller = self._known.get(_digest(secret), (0.0, None))
+        return caller if time.monotonic() - at < _REMEMBERED_SECONDS else None
+
+    def caller(self, secret: str) -> Caller:
+        """Who has this token; refused if it is unknown, revoked, out of date or disabled."""
+        digest, changes = _digest(secret), self._changes
+        with self.storage.read() as session:
+            row = session.execute(
+                select(Token, Account).join(Account).where(Token.digest == digest)
+            ).first()
+        if row is None:
+            raise NotKnown("The token is not known; ask an admin of this server for one.")
+        token, account = row
+        if token.revoked is not None or account.disabled:
+            raise NotKnown("The token was revoked; ask an admin of this server for another one.")
+        if token.expires is not None and token.expires < now():
+            raise NotKnown("The token is out of date; ask an admin of this server for another one.")
+        caller = _caller(account, token)
+        with self._lock:
+            if len(self._known) > 10_000:
+                self._known.clear()
+            # Not if a token was revoked meanwhile: it may have been this one.
+            if token.expires is None and changes == self._changes:
+                self._known[digest] = (time.monotonic(), caller)
+        return caller
+
+    def _forget(self) -> None:
+        with self._lock:
+            self._changes += 1
+            self._known.clear()
+
+    def first_admin(self) -> str | None:
+        """A token of a new admin, where the server has no account yet."""
+        with self.storage.read() as session:
+            if session.scalar(select(func.count()).select_from(Account)):
+                return None
+        admin = self.add_account("admin", "admin")
+        return str(self.add_token(admin["id"], label="printed at the first start")["token"])
+
+
+class Rates:
+    """A bucket of requests for each caller, filled at a steady rate."""
+
+    def __init__(self, per_second: float, burst: int) -> None:
+        self._per_second, self._burst = per_second, burst
+        self._left: dict[str, tuple[float, float]] = {}
+
+    def allows(self, who: str) -> bool:
+        """Take one request from a bucket; False if it is empty."""
+        at = time.monotonic()
+        left, before = self._left.get(who, (float(self._burst), at))
+        left = min(self._burst, left + (at - before) * self._per_second)
+        if len(self._left) > 100_000:
+            self._left.clear()
+        self._left[who] = (max(left - 1, 0), at) if left >= 1 else (left, at)
+        return left >= 1
+
+
+def _digest(secret: str) -> str:
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _caller(account: Account, token: Token | None) -> Caller:
+    role: Role = account.role  # type: ignore[assignment]
+    allowed = ALLOWED[role]
+    if token is not None and token.scopes is not None:
+        allowed = allowed & frozenset(token.scopes)
+    return Caller(
+        account.id,
+        account.name,
+        role,
+        token.id if token else None,
+        allowed,
+        token.dataset_id if token else None,
+    )
+
+
+def _account(account: Account) -> dict[str, Any]:
+    return {
+        "id": account.id,
+        "name": account.name,
+        "role": account.role,
+        "disabled": account.disabled,
+        "has_password": account.password is not None,
+        "created": account.created.isoformat(),
+    }
+
+
+def _token(token: Token, account: str) -> dict[str, Any]:
+    return {
+        "id": token.id,
+        "account": account,
+        "label": token.label,
+        "scopes": token.scopes,
+        "dataset": token.dataset_id,
+        "created": token.created.isoformat(),
+        "expires": token.expires.isoformat() if token.expires else None,
+        "revoked": token.revoked.isoformat() if token.revoked else None,
+    }

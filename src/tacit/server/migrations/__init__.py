@@ -1,0 +1,1 @@
+"""How a database gets from each version of the tables to the next."""

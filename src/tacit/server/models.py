@@ -1,0 +1,132 @@
+"""What came out of runs: predictions, downloads, certificates, reports."""
+
+import json
+import tempfile
+import threading
+import zipfile
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tacit.files import whole_file
+from tacit.privacy.certificate import Certificate, read_certificate
+from tacit.server.errors import NotThere
+from tacit.server.jobs import Jobs
+from tacit.server.settings import ServerSettings
+from tacit.server.sharing import SHARED, checked, warning_of
+
+
+@dataclass(frozen=True)
+class Models:
+    """The finished runs, as models."""
+
+    settings: ServerSettings
+    jobs: Jobs
+    _loaded: "OrderedDict[str, Any]" = field(default_factory=OrderedDict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def all(self, dataset: str | None = None) -> list[dict[str, Any]]:
+        """Every model that is finished, the latest first."""
+        found = self.jobs.all("train", dataset, limit=10_000)
+        done = [job for job in found if job["state"] == "done"]
+        return [self._as_json(job) for job in done]
+
+    def get(self, model: str) -> dict[str, Any]:
+        """One model, with its promise and its warning."""
+        return self._as_json(self._job(model))
+
+    def _job(self, model: str) -> dict[str, Any]:
+        job = self.jobs.get(model, "train")
+        if job["state"] != "done":
+            raise NotThere("There is no such model, or its run has not finished.")
+        return job
+
+    def folder(self, model: str) -> Path:
+        """Where a finished model lies."""
+        self._job(model)
+        return self.settings.job_folder(model) / "run"
+
+    def certificate(self, model: str) -> Certificate:
+        """As it stands now: an audit may have changed its standing."""
+        return read_certificate(self.folder(model) / "certificate.json")
+
+    def _as_json(self, job: Mapping[str, Any]) -> dict[str, Any]:
+        folder = self.settings.job_folder(job["id"]) / "run"
+        certificate = read_certificate(folder / "certificate.json")
+        return {
+            "id": job["id"],
+            "name": job["name"],
+            "task": (job["result"] or {}).get("task"),
+            "method": certificate.context.get("method"),
+            "standing": certificate.standing,
+            "protect": certificate.protect,
+            "epsilon": {unit: cost.epsilon for unit, cost in certificate.costs.items()},
+            "delta": certificate.delta,
+            "sentence": certificate.sentence,
+            "warning": warning_of(certificate),
+            "continues": job["target"],
+            "created": job["ended"],
+        }
+
+    def predict(self, model: str, text: str, *, words: int, choices: int) -> dict[str, Any]:
+        """What comes next, or a class, or tags; with a warning where nothing is proved."""
+        from tacit.training.predicting import answer
+
+        certificate = self.certificate(model)
+        with self._lock:
+            shared = self._load(model)
+            found = answer(
+                shared.model, shared.tokenizer, shared.task, text, words=words, choices=choices
+            )
+        return {"model": model, "warning": warning_of(certificate), **found}
+
+    def _load(self, model: str) -> Any:
+        from tacit.training.shared import load_shared
+
+        if model not in self._loaded:
+            while len(self._loaded) >= self.settings.models_in_memory:
+                self._loaded.popitem(last=False)
+            self._loaded[model] = load_shared(self.folder(model))
+        self._loaded.move_to_end(model)
+        return self._loaded[model]
+
+    def archive(self, model: str) -> Path:
+        """A zip of what may be shared; made anew where an audit changed a file since."""
+        folder = self.folder(model)
+        files = [folder / name for name in SHARED if (folder / name).is_file()]
+        path = folder.parent / "model.zip"
+        if path.exists() and all(f.stat().st_mtime <= path.stat().st_mtime for f in files):
+            return path
+        with whole_file(path) as draft, zipfile.ZipFile(draft, "w") as archive:
+            for file in files:
+                # Weights are random numbers to a compressor.
+                small = file.suffix != ".safetensors"
+                archive.write(
+                    file, file.name, zipfile.ZIP_DEFLATED if small else zipfile.ZIP_STORED
+                )
+        return path
+
+    def verify(self, model: str) -> dict[str, Any]:
+        """The model's certificate, recomputed."""
+        return checked(self.folder(model))
+
+    def report(self, model: str, *, shareable: bool) -> dict[str, str]:
+        """The report of a run as HTML, Markdown and JSON."""
+        from tacit.reporting.report import read_all, write_report
+
+        folder = self.folder(model)
+        with tempfile.TemporaryDirectory(dir=self.settings.folder) as place:
+            facts = read_all([folder])
+            written = write_report(
+                Path(place) / "report.html", facts, title="Privacy report", shareable=shareable
+            )
+            return {path.suffix[1:]: path.read_text(encoding="utf-8") for path in written}
+
+    def scores(self, model: str, what: str) -> Any:
+        """Exact figures over private text: metrics.json or attacks.json."""
+        path = self.folder(model) / f"{what}.json"
+        if not path.exists():
+            raise NotThere(f"The run has no {what} yet.")
+        return json.loads(path.read_text(encoding="utf-8"))

@@ -1,0 +1,183 @@
+"""The dry run: what a request would promise, keep, drop, cost and take, before anything starts."""
+
+import math
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from sqlalchemy import select
+
+from tacit.detecting import Detection, detect
+from tacit.plan import Plan, calibrated, prices
+from tacit.planning import apply_caps, explain
+from tacit.privacy.ledger import Releases, read_ledger
+from tacit.server.budget import Budgets
+from tacit.server.datasets import Datasets
+from tacit.server.errors import Conflict, NotThere
+from tacit.server.records import Records
+from tacit.server.requests import (
+    Places,
+    RunRequest,
+    planned_releases,
+    settings_of,
+    unproved_reason,
+)
+from tacit.server.settings import ServerSettings
+from tacit.server.storage import Dataset, Job, Storage
+from tacit.training.focusing import focus_on
+from tacit.training.settings import METHODS, Run, run_yaml
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A request with its noise found."""
+
+    run: Run
+    plan: Plan | None
+    releases: Releases
+    unproved: str | None
+
+
+@dataclass(frozen=True)
+class Plans:
+    """Dry runs on the datasets of a server."""
+
+    storage: Storage
+    settings: ServerSettings
+    datasets: Datasets
+    records: Records
+    budgets: Budgets
+    _found: dict[tuple[str, str], Detection] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def prepare(self, dataset: str, asked: RunRequest, places: Places | None = None) -> Prepared:
+        """The run of a request, with the least noise that meets its targets."""
+        places = places or Places()
+        earlier: Releases = {}
+        if asked.continue_from is not None:
+            folder = self.model_folder(asked.continue_from)
+            earlier = read_ledger(folder / "ledger.jsonl").releases()
+            places = Places(places.corpus, places.entity_list, places.public, folder)
+        if asked.public_start is not None:
+            self._need_public(asked.public_start.dataset)
+        if asked.entity_list is not None and asked.entity_list not in {
+            one["id"] for one in self.datasets.lists(dataset)
+        }:
+            raise NotThere("There is no such list of entities.")
+        run = settings_of(asked, places)
+        plan = run.made_plan()
+        if plan is not None:
+            plan = calibrated(plan, also=earlier)
+            fields = run.plan | {"noise_multiplier": plan.noise_multiplier}
+            run = Run(**run.model_dump(mode="json", exclude_defaults=True) | {"plan": fields})
+        return Prepared(run, plan, planned_releases(run, plan), unproved_reason(run))
+
+    def model_folder(self, model: str) -> Path:
+        """The folder of a finished run."""
+        with self.storage.read() as session:
+            job = session.get(Job, model)
+        folder = self.settings.job_folder(model) / "run"
+        if job is None or job.kind != "train" or not (folder / "certificate.json").exists():
+            raise NotThere("There is no such model.")
+        return folder
+
+    def _need_public(self, dataset: str) -> None:
+        with self.storage.read() as session:
+            found = session.get(Dataset, dataset)
+            if found is None:
+                raise NotThere("There is no such dataset to start from.")
+            if not found.public:
+                raise Conflict(
+                    f"Dataset {found.name!r} is not public, so nothing may be learned from it "
+                    "without a promise; give a public one."
+                )
+
+    def dry_run(self, dataset: str, asked: RunRequest) -> dict[str, Any]:
+        """What the request would do; counts in it are exact, so for those inside."""
+        self.datasets.need(dataset)
+        ready = self.prepare(dataset, asked)
+        refused = self.budgets.would_refuse(dataset, ready.releases, ready.unproved)
+        result: dict[str, Any] = {
+            "method": ready.run.method,
+            "standing": METHODS[ready.run.method][0] if not ready.unproved else "heuristic",
+            "unproved": ready.unproved,
+            "fits_budget": refused is None,
+            "refused": refused,
+            "run": run_yaml(ready.run),
+            "command": "tacit train run.yml -o RUN",
+        }
+        if ready.plan is None:
+            return result | {"epsilon": None, "sentence": "Nothing is promised."}
+        return result | self._promise(dataset, asked, ready, ready.plan)
+
+    def _promise(
+        self, dataset: str, asked: RunRequest, ready: Prepared, plan: Plan
+    ) -> dict[str, Any]:
+        costs = {unit: cost.as_json() for unit, cost in prices(plan).items()}
+        counts = self.records.counts(dataset)
+        kept, graph, bounded = counts["records"], None, None
+        if "entities" in plan.protect and plan.adjacency == "fixed-graph" and counts["records"]:
+            graph = self._owners(dataset, asked, plan)
+            bounded = apply_caps(plan, graph)
+            kept = bounded.records_kept
+        rate = float(plan.user_rate if plan.user_rate is not None else plan.record_rate or 0)
+        touched = plan.steps * rate * kept
+        speed = self._speed(ready.run.model.kind)
+        return {
+            "epsilon": {unit: cost["epsilon"] for unit, cost in costs.items()},
+            "prices": costs,
+            "delta": plan.delta,
+            "noise_multiplier": plan.noise_multiplier,
+            "steps": plan.steps,
+            "plan": yaml.safe_dump(plan.model_dump(mode="json", exclude_defaults=True)),
+            "plan_digest": plan.digest(),
+            "explained": explain(plan, graph, bounded, records_per_second=speed),
+            "not_private": {
+                "records": counts["records"],
+                "users": counts["users"],
+                "kept": kept,
+                "dropped": counts["records"] - kept,
+                "dropped_by": bounded.dropped_by if bounded is not None else {},
+                "records_through_the_model": math.ceil(touched),
+            },
+            "seconds": touched / speed if speed else None,
+            "seconds_note": "from the speed of the last runs of such models here"
+            if speed
+            else "not known before a first run of such a model here",
+        }
+
+    def _owners(self, dataset: str, asked: RunRequest, plan: Plan) -> Any:
+        corpus = self.records.corpus(dataset)
+        using = ",".join(asked.detectors)
+        key = (corpus.digest(), using)
+        with self._lock:
+            if key not in self._found:
+                # The last few are enough: somebody moves a slider over one dataset.
+                while len(self._found) >= 4:
+                    del self._found[next(iter(self._found))]
+                self._found[key] = detect(corpus, using)
+            found = self._found[key]
+        listed = None
+        if asked.entity_list is not None:
+            listed = self.settings.folder / "lists" / f"{asked.entity_list}.txt"
+            self.datasets.write_list(dataset, asked.entity_list, listed)
+        try:
+            focus = focus_on(plan.kinds, listed, found.mentions, found.entities)
+        finally:
+            if listed is not None:
+                listed.unlink(missing_ok=True)
+        return focus.owners(corpus, found.mentions)
+
+    def _speed(self, kind: str) -> float | None:
+        """Records a second of the last runs of such a model; None before the first."""
+        with self.storage.read() as session:
+            query = select(Job.result).where(Job.kind == "train", Job.state == "done")
+            results = session.scalars(query.order_by(Job.id.desc()).limit(20)).all()
+        speeds = [
+            float(r["records_per_second"])
+            for r in results
+            if r and r.get("model_kind") == kind and r.get("records_per_second")
+        ]
+        return sum(speeds[:5]) / len(speeds[:5]) if speeds else None

@@ -1,0 +1,183 @@
+"""Everything a server does, without HTTP: what the API and the pages both stand on."""
+
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from tacit.corpus import Corpus
+from tacit.describing import describe
+from tacit.detecting.mentions import read_entities, read_mentions
+from tacit.errors import DataError, UsageError
+from tacit.owners import Owners
+from tacit.owners import describe as describe_owners
+from tacit.reading import Layout, read
+from tacit.server.auditlog import AuditLog
+from tacit.server.budget import Budgets
+from tacit.server.datasets import Datasets
+from tacit.server.errors import NotThere
+from tacit.server.identity import Caller, Identity
+from tacit.server.jobs import Jobs
+from tacit.server.models import Models
+from tacit.server.plans import Plans
+from tacit.server.records import UPLOAD_ENDINGS, Records
+from tacit.server.settings import ServerSettings
+from tacit.server.storage import Fact, Storage
+
+
+@dataclass(frozen=True)
+class Services:
+    """The parts of one server, opened in order and closed in the reverse."""
+
+    settings: ServerSettings
+    storage: Storage
+    identity: Identity
+    log: AuditLog
+    datasets: Datasets
+    records: Records
+    budgets: Budgets
+    plans: Plans
+    jobs: Jobs
+    models: Models
+    _lock: FileLock
+
+    @classmethod
+    def open(cls, settings: ServerSettings) -> "Services":
+        """Take the folder and the database, bring them up to date, and begin to work the queue."""
+        settings.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = FileLock(str(settings.folder / "server.lock"))
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            raise UsageError(
+                f"{settings.folder} is in use by another server; stop that one, or give another "
+                "folder."
+            ) from None
+        try:
+            storage = Storage(settings)
+            try:
+                _belong_together(storage, settings.folder)
+            except BaseException:
+                storage.close()
+                raise
+        except BaseException:
+            lock.release()
+            raise
+        identity, datasets = Identity(storage), Datasets(storage)
+        records, budgets = Records(storage, settings), Budgets(storage)
+        plans = Plans(storage, settings, datasets, records, budgets)
+        jobs = Jobs(storage, settings, datasets, records, budgets, plans)
+        jobs.start()
+        return cls(
+            settings, storage, identity, AuditLog(storage), datasets, records, budgets, plans,
+            jobs, Models(settings, jobs), lock,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """Write what waits; children go on by themselves."""
+        self.jobs.close()
+        self.records.close()
+        self.storage.close()
+        self._lock.release()
+
+    def note(self, caller: Caller, what: str, target: str = "", outcome: str = "done") -> None:
+        """A line of the audit log."""
+        self.log.note(caller.name, what, target, outcome, token=caller.token)
+
+    def healthy(self) -> bool:
+        """Whether the database answers."""
+        with self.storage.read() as session:
+            return session.get(Fact, "folder") is not None
+
+    # --- what needs several parts -------------------------------------------------------------
+
+    def forget(
+        self, dataset: str, caller: Caller, *, user: str | None = None, record: str | None = None
+    ) -> dict[str, Any]:
+        """Delete records for good, also from the snapshots of runs, and say what that changes."""
+        self.datasets.need(dataset)
+        owner = None if caller.may("records:any") and (user or record) else caller
+        names = self.records.forget(dataset, owner=owner, user=user, record=record)
+        touched = self.jobs.scrub_all(names)
+        runs = [_consequence(job) for job in touched if job["kind"] == "train"]
+        self.note(caller, "delete records", dataset, f"{len(names)} records")
+        return {
+            "deleted": len(names),
+            "runs": runs,
+            "consequence": "The records are gone from the dataset, from the snapshots of earlier "
+            "runs and from what detectors found in them; no future run sees them. Models that "
+            "were trained with them stay as they are: what those give away is bounded by their "
+            "certificates, where they have one, and what was spent on them stays spent. A run "
+            "that was stopped and had seen them cannot be resumed.",
+        }
+
+    def describe(self, dataset: str) -> dict[str, Any]:
+        """Exact counts over a dataset: for those inside."""
+        self.datasets.need(dataset)
+        if not self.records.counts(dataset)["records"]:
+            return {"records": 0, "users": 0}
+        return describe(self.records.corpus(dataset), near_duplicates=False)
+
+    def owners(self, detection: str, *, with_names: bool) -> dict[str, Any]:
+        """Who shares what, by a detection; names for those who may read text."""
+        job = self.jobs.get(detection, "detect")
+        folder = self.settings.job_folder(detection)
+        if job["state"] != "done" or not (folder / "mentions.jsonl").exists():
+            raise NotThere("The detection has not finished, or records of it were deleted since.")
+        corpus = read(folder / "corpus.jsonl")
+        found = describe_owners(
+            Owners.from_mentions(corpus, read_mentions(folder / "mentions.jsonl", corpus))
+        )
+        if with_names:
+            names = {e.id: e.name for e in read_entities(folder / "mentions.entities.jsonl")}
+            for entity in found["most_shared"]:
+                entity["name"] = names.get(entity["entity"])
+        return found
+
+    def detection_page(self, detection: str) -> str:
+        """The page of a detection, with the text: for admins."""
+        self.jobs.get(detection, "detect")
+        path = self.settings.job_folder(detection) / "mentions.html"
+        if not path.exists():
+            raise NotThere("The detection has not finished, or records of it were deleted since.")
+        return path.read_text(encoding="utf-8")
+
+    def read_upload(self, path: Path, layout: Layout) -> Corpus:
+        """An uploaded file as a corpus; the file's place on this machine is nobody's business."""
+        if path.suffix not in UPLOAD_ENDINGS:
+            raise UsageError(
+                f"The ending of the file is not accepted; accepted: {', '.join(UPLOAD_ENDINGS)}."
+            )
+        try:
+            return read(path, layout)
+        except DataError as error:
+            raise DataError(str(error).replace(str(path), path.name)) from None
+
+
+def _consequence(job: dict[str, Any]) -> dict[str, Any]:
+    result = job["result"] or {}
+    return {
+        "run": job["id"],
+        "state": job["state"],
+        "records": job["records"],
+        "standing": result.get("standing"),
+        "epsilon": result.get("epsilon"),
+    }
+
+
+def _belong_together(storage: Storage, folder: Path) -> None:
+    """A database knows the folder of its runs, so that no other one is taken for it."""
+    mark = folder / "identity"
+    with storage.write() as session:
+        fact = session.get(Fact, "folder")
+        if fact is None:
+            fact = Fact(name="folder", value=secrets.token_hex(16))
+            session.add(fact)
+            mark.write_text(fact.value, encoding="utf-8")
+        elif not mark.exists() or mark.read_text(encoding="utf-8") != fact.value:
+            raise UsageError(
+                f"The database belongs to another folder than {folder}; give that folder, or "
+                "another database."
+            )

@@ -1,0 +1,60 @@
+"""Where a server keeps things, and how much it accepts."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tacit.errors import UsageError
+
+KIB, MIB = 1 << 10, 1 << 20
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """Everything that decides how a server runs; the defaults are those of `tacit serve`."""
+
+    folder: Path
+    database: str | None = None
+    """A SQLAlchemy address; a SQLite file in the folder if not given."""
+    jobs: int = 1
+    """Child processes at once."""
+    queue: int = 20
+    """Jobs that may wait."""
+    resumes: int = 3
+    """How often a run whose process died is taken up again by itself."""
+    poll_seconds: float = 0.25
+    requests_per_second: float = 100.0
+    burst: int = 400
+    """For each token; strangers have a tenth of it together, by address."""
+    body_bytes: int = 1 * MIB
+    upload_bytes: int = 64 * MIB
+    upload_records: int = 200_000
+    text_characters: int = 100_000
+    waiting_records: int = 20_000
+    """Records that may wait for the writer before callers are told to come back."""
+    models_in_memory: int = 2
+    kill_after_seconds: float = 5.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "folder", Path(self.folder).absolute())
+        for name in ("jobs", "queue", "burst", "body_bytes", "upload_bytes", "upload_records"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name}={getattr(self, name)} is too small; give 1 or more.")
+
+    @property
+    def address(self) -> str:
+        """The database's address, with the driver that is installed with the server."""
+        if self.database is None:
+            return f"sqlite:///{self.folder / 'tacit.db'}"
+        for plain in ("postgresql://", "postgres://"):
+            if self.database.startswith(plain):
+                return "postgresql+psycopg://" + self.database.removeprefix(plain)
+        if not self.database.startswith(("sqlite:///", "postgresql+psycopg://")):
+            raise UsageError(
+                "database is neither SQLite nor PostgreSQL; give sqlite:///FILE or "
+                "postgresql://USER@HOST/NAME."
+            )
+        return self.database
+
+    def job_folder(self, job: str) -> Path:
+        """Where a job keeps its snapshot, log and results."""
+        return self.folder / "jobs" / job

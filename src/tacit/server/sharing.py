@@ -1,0 +1,121 @@
+"""What may leave a model's folder, checked on its way out and on its way in."""
+
+import contextlib
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from tacit.errors import DataError, TacitError
+from tacit.privacy.certificate import Certificate, read_certificate
+from tacit.server.errors import TooLarge
+from tacit.server.settings import MIB
+from tacit.verifying import verify
+
+SHARED = (
+    "model.safetensors", "config.json", "generation_config.json", "tokenizer.json",
+    "tokenizer_config.json", "special_tokens_map.json", "README.md", "certificate.json",
+    "certificate.md", "ledger.jsonl", "plan.yml", "public-start.safetensors", "audit.json",
+)  # fmt: skip
+"""What may leave a run's folder; see docs/runs.md."""
+
+_WEIGHTS = ("model.safetensors", "config.json", "public-start.safetensors")
+MOST_UNPACKED = 512 * MIB
+
+
+def warning_of(certificate: Certificate) -> str | None:
+    """What a model's answers must say where nothing, or nothing any more, is proved about it."""
+    match certificate.standing:
+        case "proved":
+            return None
+        case "broken":
+            return "An audit contradicted this model's certificate: treat it as private text."
+        case "published":
+            return (
+                "What is promised about this model is a paper's claim that is not proved here; "
+                "it may give away text that it was trained on."
+            )
+    return "Nothing is promised about this model: it may give away text that it was trained on."
+
+
+def checked(folder: Path) -> dict[str, Any]:
+    """Every check of a folder; files of weights that were not given are listed apart."""
+    checks = [asdict(check) for check in verify(folder)]
+    absent = {f"file {name}" for name in _WEIGHTS if not (folder / name).exists()}
+    left_out = [c for c in checks if c["what"] in absent]
+    done = [c for c in checks if c not in left_out]
+    standing = "unknown"
+    with contextlib.suppress(TacitError):
+        standing = read_certificate(folder / "certificate.json").standing
+    return {
+        "ok": bool(done) and all(c["ok"] for c in done),
+        "standing": standing,
+        "checks": done,
+        "not_checked": [c["what"] for c in left_out],
+    }
+
+
+def verify_uploaded(files: Mapping[str, BinaryIO], inside: Path) -> dict[str, Any]:
+    """Check a certificate of somebody else's: its files one by one, or one zip of them."""
+    with tempfile.TemporaryDirectory(dir=inside) as place:
+        folder = Path(place)
+        for name, content in files.items():
+            if name.endswith(".zip"):
+                _unpack(content, folder)
+            else:
+                _keep(name, content, folder)
+        return checked(folder)
+
+
+def _keep(name: str, content: BinaryIO, folder: Path) -> None:
+    if name not in SHARED:
+        raise DataError(
+            f"The upload has a file of another name than those of a model; accepted: "
+            f"{', '.join(SHARED)}."
+        )
+    with (folder / name).open("wb") as out:
+        _copy(content, out)
+
+
+def _copy(content: Any, out: Any) -> None:
+    left = MOST_UNPACKED
+    while part := content.read(MIB):
+        left -= len(part)
+        if left < 0:
+            raise TooLarge(f"The upload unfolds to more than {MOST_UNPACKED // MIB} MiB.")
+        out.write(part)
+
+
+def _unpack(content: BinaryIO, folder: Path) -> None:
+    """Only files that a model has, at the top, each once, and not more than fits."""
+    try:
+        with zipfile.ZipFile(content) as archive:
+            members = archive.infolist()
+            if sum(m.file_size for m in members) > MOST_UNPACKED:
+                raise TooLarge(f"The zip unfolds to more than {MOST_UNPACKED // MIB} MiB.")
+            for member in members:
+                if member.filename not in SHARED or (folder / member.filename).exists():
+                    raise DataError(
+                        "The zip holds something else than the files of one model at its top; "
+                        f"accepted: {', '.join(SHARED)}."
+                    )
+                with archive.open(member) as packed, (folder / member.filename).open("wb") as out:
+                    _copy(packed, out)
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError, OSError):
+        raise DataError("The upload is not a whole zip without a password.") from None
+
+
+def unpack_model(archive: Path, folder: Path) -> None:
+    """A downloaded model as a folder of its own; nothing half-written is left behind."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        with archive.open("rb") as content:
+            _unpack(content, draft)
+        draft.chmod(0o755)
+        draft.replace(folder)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)

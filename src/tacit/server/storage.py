@@ -1,0 +1,283 @@
+"""The tables, and the two kinds of transaction: one that reads and one that writes.
+
+On SQLite a writing transaction takes the write lock when it begins (BEGIN IMMEDIATE), so that what
+it read is still true when it commits; on PostgreSQL rows are locked where that matters.
+"""
+
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib.resources import files
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    DateTime,
+    Dialect,
+    Engine,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    String,
+    Text,
+    create_engine,
+    event,
+)
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError, OperationalError
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy.types import TypeDecorator
+
+from tacit.errors import DataError, UsageError
+from tacit.server.settings import ServerSettings
+
+
+def now() -> datetime:
+    """This moment, in UTC."""
+    return datetime.now(UTC)
+
+
+def new_id() -> str:
+    """A name for a row: later ones sort later, and none can be guessed."""
+    return f"{time.time_ns() // 1000:014x}{secrets.token_hex(8)}"
+
+
+class Moment(TypeDecorator[datetime]):
+    """A time in UTC; SQLite forgets the zone, so it is put back."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """With its zone."""
+        return value.replace(tzinfo=UTC) if value is not None and value.tzinfo is None else value
+
+
+Number = BigInteger().with_variant(Integer, "sqlite")
+"""SQLite counts up by itself in INTEGER columns only."""
+
+
+class Table(DeclarativeBase):
+    """What all tables share."""
+
+
+class Fact(Table):
+    """Single facts about this database, such as which folder belongs to it."""
+
+    __tablename__ = "facts"
+    name: Mapped[str] = mapped_column(String(40), primary_key=True)
+    value: Mapped[str] = mapped_column(Text)
+
+
+class Account(Table):
+    """A person or a device."""
+
+    __tablename__ = "accounts"
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    name: Mapped[str] = mapped_column(String(100), unique=True)
+    role: Mapped[str] = mapped_column(String(20))
+    password: Mapped[str | None] = mapped_column(String(200))
+    disabled: Mapped[bool] = mapped_column(Boolean, default=False)
+    created: Mapped[datetime] = mapped_column(Moment, default=now)
+
+
+class Token(Table):
+    """A key of an account; only its SHA-256 is kept."""
+
+    __tablename__ = "tokens"
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    account_id: Mapped[str] = mapped_column(ForeignKey("accounts.id"), index=True)
+    digest: Mapped[str] = mapped_column(String(64), unique=True)
+    label: Mapped[str] = mapped_column(String(100), default="")
+    scopes: Mapped[list[str] | None] = mapped_column(JSON)
+    dataset_id: Mapped[str | None] = mapped_column(ForeignKey("datasets.id"))
+    created: Mapped[datetime] = mapped_column(Moment, default=now)
+    expires: Mapped[datetime | None] = mapped_column(Moment)
+    revoked: Mapped[datetime | None] = mapped_column(Moment)
+
+
+class Dataset(Table):
+    """What records belong to, and what may be spent on it."""
+
+    __tablename__ = "datasets"
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    name: Mapped[str] = mapped_column(String(100), unique=True)
+    description: Mapped[str] = mapped_column(Text, default="")
+    public: Mapped[bool] = mapped_column(Boolean, default=False)
+    limits: Mapped[dict[str, float] | None] = mapped_column(JSON)
+    delta: Mapped[float] = mapped_column(Float)
+    unproved_allowed: Mapped[bool] = mapped_column(Boolean, default=False)
+    charges_made: Mapped[int] = mapped_column(Integer, default=0)
+    """Goes up with every change of what is charged: whoever priced an older state starts anew."""
+    created_by: Mapped[str] = mapped_column(ForeignKey("accounts.id"))
+    created: Mapped[datetime] = mapped_column(Moment, default=now)
+
+
+class StoredRecord(Table):
+    """One text of one user."""
+
+    __tablename__ = "records"
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    dataset_id: Mapped[str] = mapped_column(ForeignKey("datasets.id"))
+    owner_id: Mapped[str] = mapped_column(ForeignKey("accounts.id"))
+    user: Mapped[str] = mapped_column("user_name", String(200))
+    text: Mapped[str] = mapped_column(Text)
+    label: Mapped[str | None] = mapped_column(String(200))
+    split: Mapped[str | None] = mapped_column(String(20))
+    extra: Mapped[dict[str, Any] | None] = mapped_column(JSON)
+    created: Mapped[datetime] = mapped_column(Moment, default=now)
+    __table_args__ = (
+        Index("records_of_user", "dataset_id", "user_name"),
+        Index("records_of_owner", "dataset_id", "owner_id"),
+    )
+
+
+class Forgotten(Table):
+    """The name of a record that was deleted, so that a late retry does not bring it back."""
+
+    __tablename__ = "forgotten"
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+
+
+class EntityList(Table):
+    """Names that somebody wants protected."""
+
+    __tablename__ = "entity_lists"
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    dataset_id: Mapped[str] = mapped_column(ForeignKey("datasets.id"), index=True)
+    name: Mapped[str] = mapped_column(String(100))
+    names: Mapped[list[str]] = mapped_column(JSON)
+    created_by: Mapped[str] = mapped_column(ForeignKey("accounts.id"))
+    created: Mapped[datetime] = mapped_column(Moment, default=now)
+
+
+class Job(Table):
+    """Something that a child process does: a training run, a detection, an attack."""
+
+    __tablename__ = "jobs"
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    kind: Mapped[str] = mapped_column(String(20))
+    name: Mapped[str] = mapped_column(String(100), default="")
+    dataset_id: Mapped[str] = mapped_column(ForeignKey("datasets.id"), index=True)
+    target_id: Mapped[str | None] = mapped_column(ForeignKey("jobs.id"), index=True)
+    request: Mapped[dict[str, Any]] = mapped_column(JSON)
+    state: Mapped[str] = mapped_column(String(20), index=True)
+    unproved: Mapped[bool] = mapped_column(Boolean, default=False)
+    cancelling: Mapped[bool] = mapped_column(Boolean, default=False)
+    resuming: Mapped[bool] = mapped_column(Boolean, default=False)
+    attempts: Mapped[int] = mapped_column(Integer, default=0)
+    process: Mapped[int | None] = mapped_column(Integer)
+    released: Mapped[int] = mapped_column(Integer, default=0)
+    """Entries that its ledger was seen to hold; it may never hold fewer."""
+    message: Mapped[str] = mapped_column(Text, default="")
+    result: Mapped[dict[str, Any] | None] = mapped_column(JSON)
+    created_by: Mapped[str] = mapped_column(ForeignKey("accounts.id"))
+    created: Mapped[datetime] = mapped_column(Moment, default=now)
+    started: Mapped[datetime | None] = mapped_column(Moment)
+    ended: Mapped[datetime | None] = mapped_column(Moment)
+
+
+class Charge(Table):
+    """What a run was charged for, and later what it had really released; the last one counts."""
+
+    __tablename__ = "charges"
+    number: Mapped[int] = mapped_column(Number, primary_key=True, autoincrement=True)
+    dataset_id: Mapped[str] = mapped_column(ForeignKey("datasets.id"), index=True)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), index=True)
+    what: Mapped[str] = mapped_column(String(20))
+    releases: Mapped[list[Any]] = mapped_column(JSON)
+    note: Mapped[str] = mapped_column(Text, default="")
+    at: Mapped[datetime] = mapped_column(Moment, default=now)
+
+
+class Deed(Table):
+    """A line of the audit log."""
+
+    __tablename__ = "deeds"
+    number: Mapped[int] = mapped_column(Number, primary_key=True, autoincrement=True)
+    at: Mapped[datetime] = mapped_column(Moment, default=now, index=True)
+    account: Mapped[str] = mapped_column(String(100))
+    token_id: Mapped[str | None] = mapped_column(String(40))
+    what: Mapped[str] = mapped_column(String(60))
+    target: Mapped[str] = mapped_column(String(200), default="")
+    outcome: Mapped[str] = mapped_column(String(200), default="done")
+
+
+class Storage:
+    """A database that is up to date."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self._address = settings.address
+        settings.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.sqlite = self._address.startswith("sqlite")
+        self._reader = self._engine("BEGIN")
+        self._writer = self._engine("BEGIN IMMEDIATE") if self.sqlite else self._reader
+        self._migrate()
+
+    @contextmanager
+    def read(self) -> Iterator[Session]:
+        """A transaction that changes nothing."""
+        with Session(self._reader, expire_on_commit=False) as session:
+            yield session
+
+    @contextmanager
+    def write(self) -> Iterator[Session]:
+        """A transaction that is committed whole when the block ends, or leaves no trace."""
+        with Session(self._writer, expire_on_commit=False) as session, session.begin():
+            yield session
+
+    def close(self) -> None:
+        """Let all connections go."""
+        self._reader.dispose()
+        self._writer.dispose()
+
+    def _engine(self, begin: str) -> Engine:
+        try:
+            if not self.sqlite:
+                return create_engine(
+                    self._address, pool_size=20, max_overflow=40, hide_parameters=True
+                )
+            options = {"check_same_thread": False, "timeout": 60}
+            engine = create_engine(
+                self._address,
+                connect_args=options,
+                pool_size=20,
+                max_overflow=40,
+                hide_parameters=True,
+            )
+        except (ArgumentError, NoSuchModuleError):
+            raise UsageError("The address of the database cannot be read.") from None
+
+        @event.listens_for(engine, "connect")
+        def _connected(connection: Any, _: Any) -> None:
+            # We begin transactions ourselves: the driver would do so too late.
+            connection.isolation_level = None
+            for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+                connection.execute(f"PRAGMA {pragma}")
+
+        @event.listens_for(engine, "begin")
+        def _began(connection: Any) -> None:
+            connection.exec_driver_sql(begin)
+
+        return engine
+
+    def _migrate(self) -> None:
+        from alembic import command
+        from alembic.config import Config
+
+        config = Config()
+        config.set_main_option(
+            "script_location", str(files("tacit.server") / "migrations").replace("%", "%%")
+        )
+        try:
+            with self._writer.connect() as connection:
+                config.attributes["connection"] = connection
+                command.upgrade(config, "head")
+        except OperationalError:
+            raise DataError(
+                "The database cannot be reached or written; check its address and that it runs."
+            ) from None

@@ -1,0 +1,398 @@
+"""The API: who may do what, what is refused, and what is never said."""
+
+import io
+import json
+import zipfile
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from people import everybody
+
+from tacit.server.api import make_app
+from tacit.server.identity import ROLES
+from tacit.server.services import Services
+from tacit.server.settings import ServerSettings
+
+SECRET = "Zanzibar-Quetzal-4711"
+USERS_RUN = {
+    "plan": {"protect": "users", "epsilon": 3, "steps": 3, "user_rate": 0.3, "users": 50},
+    "model": {"config": {"embedding_size": 8, "hidden_size": 8, "layers": 1}},
+    "tokenizer": {"size": 400},
+}
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
+    """One server for all tests here, whose queue does not move."""
+    settings = ServerSettings(
+        folder=tmp_path_factory.mktemp("api") / "server", upload_bytes=1 << 20, body_bytes=1 << 16,
+        requests_per_second=1e6, burst=10**6,
+    )  # fmt: skip
+    services = Services.open(settings)
+    services.jobs.close()
+    yield services
+    services.close()
+
+
+@pytest.fixture(scope="module")
+def tokens(served: Services) -> dict[str, str]:
+    """A token of each role, and none for a stranger."""
+    return {
+        role: served.identity.add_token(caller.account)["token"]
+        for role, caller in everybody(served).items()
+    } | {"stranger": ""}
+
+
+Call = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def call(served: Services, tokens: dict[str, str]) -> Call:
+    client = TestClient(make_app(served), raise_server_exceptions=True)
+
+    def asked(role: str, method: str, path: str, **options: Any) -> Any:
+        headers = dict(options.pop("headers", {}))
+        if tokens[role]:
+            headers["Authorization"] = f"Bearer {tokens[role]}"
+        return client.request(method, path, headers=headers, **options)
+
+    return asked
+
+
+@pytest.fixture(scope="module")
+def dataset(call: Call) -> str:
+    made = call("admin", "POST", "/v1/datasets", json={"name": "diary", "limits": {"users": 8}})
+    assert made.status_code == 201
+    return str(made.json()["id"])
+
+
+A, N, C, U = "admin", "analyst", "contributor", "consumer"
+MATRIX: list[tuple[str, str, Any, set[str]]] = [
+    ("GET", "/v1/me", None, {A, N, C, U}),
+    ("GET", "/v1/accounts", None, {A}),
+    ("POST", "/v1/accounts", {}, {A}),
+    ("PATCH", "/v1/accounts/0", {}, {A}),
+    ("GET", "/v1/tokens", None, {A}),
+    ("POST", "/v1/tokens", {}, {A}),
+    ("DELETE", "/v1/tokens/0", None, {A}),
+    ("GET", "/v1/audit-log", None, {A}),
+    ("POST", "/v1/datasets", {}, {A}),
+    ("GET", "/v1/datasets", None, {A, N, C}),
+    ("GET", "/v1/datasets/{d}", None, {A, N, C}),
+    ("PATCH", "/v1/datasets/{d}", {"delta": 7}, {A}),
+    ("GET", "/v1/datasets/{d}/description", None, {A, N}),
+    ("GET", "/v1/datasets/{d}/budget", None, {A, N}),
+    ("POST", "/v1/datasets/{d}/plans", {"method": "?"}, {A, N}),
+    ("POST", "/v1/datasets/{d}/records", {}, {A, C}),
+    ("POST", "/v1/datasets/{d}/records/file", None, {A, C}),
+    ("GET", "/v1/datasets/{d}/records", None, {A, C}),
+    ("DELETE", "/v1/datasets/{d}/records/0", None, {A, C}),
+    ("GET", "/v1/datasets/{d}/entity-lists", None, {A, N}),
+    ("POST", "/v1/datasets/{d}/entity-lists", {}, {A, N}),
+    ("POST", "/v1/datasets/{d}/entity-lists/file", None, {A, N}),
+    ("GET", "/v1/datasets/{d}/entity-lists/0", None, {A, N}),
+    ("DELETE", "/v1/datasets/{d}/entity-lists/0", None, {A, N}),
+    ("GET", "/v1/datasets/{d}/detections", None, {A, N}),
+    ("POST", "/v1/datasets/{d}/detections", {"detectors": []}, {A, N}),
+    ("GET", "/v1/detections/0", None, {A, N}),
+    ("GET", "/v1/detections/0/owners", None, {A, N}),
+    ("GET", "/v1/detections/0/page", None, {A}),
+    ("POST", "/v1/datasets/{d}/runs", {"method": "?"}, {A, N}),
+    ("GET", "/v1/runs", None, {A, N}),
+    ("GET", "/v1/runs/0", None, {A, N}),
+    ("GET", "/v1/runs/0/events", None, {A, N}),
+    ("POST", "/v1/runs/0/cancel", None, {A, N}),
+    ("POST", "/v1/runs/0/resume", None, {A, N}),
+    ("GET", "/v1/runs/0/log", None, {A, N}),
+    ("GET", "/v1/runs/0/metrics", None, {A, N}),
+    ("POST", "/v1/runs/0/attacks", {}, {A, N}),
+    ("POST", "/v1/runs/0/audits", {}, {A, N}),
+    ("POST", "/v1/runs/0/evaluations", {}, {A, N}),
+    ("GET", "/v1/runs/0/jobs", None, {A, N}),
+    ("GET", "/v1/jobs/0", None, {A, N}),
+    ("GET", "/v1/runs/0/report", None, {A, N}),
+    ("GET", "/v1/models", None, {A, N, U}),
+    ("GET", "/v1/models/0", None, {A, N, U}),
+    ("POST", "/v1/models/0/predict", {"text": "x"}, {A, N, U}),
+    ("GET", "/v1/models/0/download", None, {A, N, U}),
+    ("GET", "/v1/models/0/certificate", None, {A, N, U}),
+    ("GET", "/v1/models/0/verify", None, {A, N, U}),
+    ("POST", "/v1/certificates/verify", None, {A, N, C, U}),
+]
+
+
+@pytest.mark.parametrize("role", [*ROLES, "stranger"])
+def test_who_may_do_what(call: Call, dataset: str, role: str) -> None:
+    """Allowed calls are about nothing, or wrong, so that none of them changes anything."""
+    for method, path, body, allowed in MATRIX:
+        answer = call(role, method, path.replace("{d}", dataset), json=body)
+        refused = answer.status_code in (401, 403)
+        assert refused == (role not in allowed), (method, path, answer.status_code)
+        assert answer.status_code == 401 if role == "stranger" else answer.status_code != 401
+        assert answer.status_code < 500, (method, path)
+
+
+def test_the_matrix_is_of_every_call(served: Services) -> None:
+    described = make_app(served).openapi()["paths"]
+    calls = {(m.upper(), p) for p, found in described.items() for m in found if p.startswith("/v1")}
+    assert len(calls) == len(MATRIX) + 1  # deleting all of a dataset's records has tests of its own
+
+
+def test_text_is_shown_to_its_owner_and_to_admins(call: Call, dataset: str) -> None:
+    path = f"/v1/datasets/{dataset}/records"
+    body = {"text": f"my secret is {SECRET}"}
+    made = call("contributor", "POST", path, json=body, headers={"Idempotency-Key": "k1"})
+    assert made.status_code == 201
+    again = call("contributor", "POST", path, json=body, headers={"Idempotency-Key": "k1"})
+    assert (again.status_code, again.json()["repeated"]) == (200, True)
+    assert again.json()["record"] == made.json()["record"]
+    for role in ("admin", "contributor"):
+        assert SECRET in call(role, "GET", path).text
+    for role in ("analyst", "consumer", "stranger"):
+        for method, other, *_ in MATRIX:
+            if method == "GET" and "events" not in other:
+                assert SECRET not in call(role, method, other.replace("{d}", dataset)).text
+    log = call("admin", "GET", "/v1/audit-log").json()
+    assert "read records" in {line["what"] for line in log}
+    gone = call("contributor", "DELETE", path)
+    assert gone.json()["deleted"] == 1
+    assert "stays spent" in gone.json()["consequence"]
+    assert SECRET not in call("admin", "GET", path).text
+    # Another's records are not a contributor's to delete, nor all an admin's by mistake.
+    assert call("contributor", "DELETE", path, params={"user": "bob"}).status_code == 403
+    assert call("admin", "DELETE", path).status_code == 422
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "status"),
+    [
+        ("a.jsonl", b'{"user": "ann", "text": "one"}\n{"user": "bob", "text": "two"}\n', 201),
+        ("a.csv", b"user,text\nann,three\n", 201),
+        ("a.csv", b"user,text\nann\n", 422),
+        ("a.jsonl", b'{"user": "ann", "text": "' + SECRET.encode() + b'"', 422),
+        ("a.jsonl", b"[" * 100_000, 422),
+        ("a.jsonl", b'{"text": ' + b"9" * 10_000 + b"}\n", 422),
+        ("a.jsonl", b"\xff\xfe\x00", 422),
+        ("a.txt", b"no user in sight\n", 422),
+        ("a.parquet", b"PAR1", 422),
+        ("a.jsonl.gz", b"\x1f\x8b", 422),
+        ("../../a.pkl", b"x", 422),
+        ("", b"x", 422),
+        ("a.jsonl", b'{"user": "ann", "text": "x"}\n' * 60_000, 413),
+    ],
+)
+def test_files(call: Call, dataset: str, name: str, content: bytes, status: int) -> None:
+    answer = call(
+        "admin", "POST", f"/v1/datasets/{dataset}/records/file", files={"file": (name, content)}
+    )
+    assert answer.status_code == status, answer.text
+    assert SECRET not in answer.text
+    assert "/tmp" not in answer.text
+
+
+def test_a_file_stored_twice_with_one_key_is_stored_once(call: Call, dataset: str) -> None:
+    path = f"/v1/datasets/{dataset}/records/file"
+    files = {"file": ("a.jsonl", b'{"text": "one"}\n{"text": "two"}\n')}
+    for repeated in (0, 2):
+        answer = call(
+            "contributor", "POST", path, files=files, headers={"Idempotency-Key": "file-1"}
+        )
+        assert answer.json() == {"records": 2, "repeated": repeated}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"text": "' + b"x" * 70_000 + b'"}',
+        b'{"text": ' + b"[" * 60_000,
+        b'{"text": "\\u0000"}',
+        b'{"text": "\\ud800"}',
+        b'{"text": "fine", "tokens": ["\\ud800"]}',
+        b'{"text": "fine", "spans": [{"start": 1, "end": 99, "kind": "PII"}]}',
+        b'{"text": "fine", "tokens": ["fine"], "tags": []}',
+        b'{"text": "fine", "label": "\\u0000"}',
+        b'{"text": 7}',
+        b"not JSON",
+        b"",
+    ],
+)
+def test_bodies_that_cannot_be(call: Call, dataset: str, body: bytes) -> None:
+    answer = call(
+        "contributor", "POST", f"/v1/datasets/{dataset}/records", content=body,
+        headers={"Content-Type": "application/json"},
+    )  # fmt: skip
+    assert answer.status_code in (400, 413, 422), answer.text
+    assert len(answer.text) < 2000
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model": {"kind": "folder", "folder": "/etc"}},
+        {"model": {"config": {"file": "/etc/passwd"}}},
+        {"tokenizer": {"kind": "folder", "folder": "/etc"}},
+        {"detectors": ["lists=/etc/passwd"]},
+        {"detectors": ["tagger"]},
+        {"policy": "os:system"},
+        {"plan": USERS_RUN["plan"] | {"entity_list": "/etc/passwd"}},
+        {"plan": USERS_RUN["plan"] | {"kinds": ["../x"]}},
+        {"method": "uedp", "steps": 3, "plan": {}, "method_settings": {"entity_list": "/etc/x"}},
+        {"corpus": "/etc/passwd"},
+        {"public_start": {"dataset": "../x"}},
+        {"continue_from": "../../x"},
+        {"entity_list": "nothing"},
+        {"method": "nothing"},
+        {"plan": {"protect": "users"}},
+        {"plan": USERS_RUN["plan"] | {"epsilon": -1}},
+    ],
+)
+def test_a_request_for_a_run_names_no_file_and_makes_sense(
+    call: Call, dataset: str, change: dict[str, Any]
+) -> None:
+    for where in ("plans", "runs"):
+        answer = call("analyst", "POST", f"/v1/datasets/{dataset}/{where}", json=USERS_RUN | change)
+        assert answer.status_code in (404, 409, 422), (where, answer.text)
+    assert call("analyst", "GET", "/v1/runs").json() == []
+
+
+def test_runs_that_are_refused_before_they_start(call: Call, dataset: str) -> None:
+    start = f"/v1/datasets/{dataset}/runs"
+    for change, said in (
+        ({"plan": USERS_RUN["plan"] | {"epsilon": 9}}, "over its budget of 8"),
+        ({"method": "plain", "plan": {}, "steps": 3}, "An admin may allow"),
+        ({"seed": 3}, "noise can be subtracted"),
+        ({"tokenizer": {"kind": "words"}}, "a leak that no epsilon covers"),
+        (
+            {"plan": {"protect": "records", "epsilon": 1, "steps": 3, "record_rate": 0.1,
+                      "records": 100}},
+            "has no bound for users",
+        ),
+    ):  # fmt: skip
+        answer = call("analyst", "POST", start, json=USERS_RUN | change)
+        assert answer.status_code == 409, answer.text
+        assert said in answer.json()["message"]
+        dry = call("analyst", "POST", f"/v1/datasets/{dataset}/plans", json=USERS_RUN | change)
+        assert (dry.status_code, dry.json()["fits_budget"]) == (200, False)
+        assert said in dry.json()["refused"]
+    outcomes = [line["outcome"] for line in call("admin", "GET", "/v1/audit-log").json()]
+    assert "refused: OverBudget" in outcomes
+
+
+def test_an_admin_may_allow_what_proves_nothing(call: Call) -> None:
+    made = call("admin", "POST", "/v1/datasets", json={"name": "experiments"}).json()
+    path = f"/v1/datasets/{made['id']}"
+    call("admin", "POST", f"{path}/records", json={"text": "a text", "user": "ann"})
+    assert call("admin", "PATCH", path, json={"unproved_allowed": True}).status_code == 200
+    asked = USERS_RUN | {"method": "plain", "plan": {}, "steps": 3}
+    started = call("analyst", "POST", f"{path}/runs", json=asked)
+    assert started.status_code == 202, started.text
+    run = started.json()
+    assert run["unproved"] is True
+    budget = call("analyst", "GET", f"{path}/budget").json()
+    assert budget["unbounded_runs"] == [run["id"]]
+    assert call("analyst", "POST", f"/v1/runs/{run['id']}/cancel").json()["state"] == "cancelled"
+
+
+def test_the_queue_is_bounded(call: Call, served: Services) -> None:
+    made = call("admin", "POST", "/v1/datasets", json={"name": "busy"}).json()
+    path = f"/v1/datasets/{made['id']}/detections"
+    answers = [call("analyst", "POST", path, json={}) for _ in range(served.settings.queue + 2)]
+    codes = [answer.status_code for answer in answers]
+    assert codes.count(202) == served.settings.queue
+    assert codes[-2:] == [429, 429]
+    assert "wait already" in answers[-1].json()["message"]
+    for answer in answers[:-2]:
+        served.jobs.cancel(answer.json()["id"])
+
+
+def test_entity_lists_are_shown_to_whoever_gave_them(call: Call, dataset: str) -> None:
+    path = f"/v1/datasets/{dataset}/entity-lists"
+    body = {"name": "vips", "names": [SECRET, "Ann Other", "Ann  Other"]}
+    made = call("admin", "POST", path, json=body).json()
+    assert made["count"] == 2
+    assert SECRET in call("admin", "GET", f"{path}/{made['id']}").text
+    assert SECRET not in call("analyst", "GET", path).text
+    assert call("analyst", "GET", f"{path}/{made['id']}").status_code == 404
+    file = {"file": ("names.txt", f"# remark\n{SECRET}\n".encode())}
+    own = call("analyst", "POST", f"{path}/file", files=file).json()
+    assert call("analyst", "GET", f"{path}/{own['id']}").json()["names"] == [SECRET]
+    assert call("analyst", "DELETE", f"{path}/{own['id']}").json() == {"deleted": True}
+
+
+def packed(**files: bytes) -> bytes:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
+    return content.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "status"),
+    [
+        ("m.zip", packed(**{"../../evil": b"x"}), 422),
+        ("m.zip", packed(**{"/etc/evil": b"x"}), 422),
+        ("m.zip", packed(**{"sub/certificate.json": b"x"}), 422),
+        ("m.zip", packed(**{"model.pkl": b"x"}), 422),
+        ("m.zip", b"PK\x03\x04 not a zip", 422),
+        ("m.zip", packed(**{"model.safetensors": bytes(600 << 20)}), 413),
+        ("evil.py", b"x", 422),
+        ("certificate.json", b"{}", 200),
+        ("certificate.json", b"[" * 100_000, 200),
+    ],
+    ids=["dots", "root", "sub", "pickle", "torn", "bomb", "code", "empty", "deep"],
+)
+def test_uploaded_certificates(call: Call, name: str, content: bytes, status: int) -> None:
+    files = [("files", (name, content))]
+    answer = call("consumer", "POST", "/v1/certificates/verify", files=files)
+    assert answer.status_code == status, answer.text
+    if status == 200:
+        assert answer.json()["ok"] is False
+
+
+def test_headers_health_metrics_and_the_page(call: Call) -> None:
+    answer = call("stranger", "GET", "/healthz")
+    assert answer.json() == {"ok": True}
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    answer = call("admin", "GET", "/v1/me")
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    assert answer.headers["cache-control"] == "no-store"
+    metrics = call("stranger", "GET", "/metrics").text
+    assert 'tacit_jobs{state="queued"}' in metrics
+    assert 'route="/me"' in metrics
+    page = call("stranger", "GET", "/docs").text
+    assert "/v1/datasets/{dataset}/runs" in page
+    assert "http://" not in page
+    assert "https://" not in page
+    assert call("admin", "GET", "/v1/nowhere").status_code == 404
+    assert call("stranger", "GET", "/v1/runs/..%2f..%2fetc").status_code in (401, 404)
+
+
+def test_strangers_and_tokens_are_slowed_down(lite: Services) -> None:
+    from dataclasses import replace
+
+    slow = replace(lite, settings=replace(lite.settings, requests_per_second=0.001, burst=30))
+    client = TestClient(make_app(slow))
+    codes = [client.get("/v1/me").status_code for _ in range(5)]
+    assert codes == [401, 401, 401, 429, 429]
+    account = lite.identity.add_account("ann", "analyst")
+    headers = {"Authorization": f"Bearer {lite.identity.add_token(account['id'])['token']}"}
+    codes = [client.get("/v1/me", headers=headers).status_code for _ in range(31)]
+    assert codes == [200] * 30 + [429]
+
+
+def test_failures_inside_say_nothing(lite: Services, capsys: pytest.CaptureFixture[str]) -> None:
+    app = make_app(lite)
+
+    @app.get("/v1/broken")
+    def broken() -> None:
+        raise ValueError(SECRET)
+
+    answer = TestClient(app).get("/v1/broken")
+    assert answer.status_code == 500
+    printed = capsys.readouterr()
+    assert SECRET not in answer.text + printed.out + printed.err
+    assert "ValueError" in printed.err
+    json.loads(answer.text)
