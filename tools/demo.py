@@ -5,6 +5,7 @@ import shlex
 import sys
 import time
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 from tacit.bounding import preview
@@ -22,8 +23,8 @@ from tacit.reporting.plots import degree_figure, inline_svg
 DIALOGS, USERS, SEED, OTHER_SEED = 1000, 700, 5, 77
 METHODS = ("plain", "users", "users+entities")
 
+# Whom to protect, and at what price: for `tacit plan`, and again in the settings of the third run.
 PLAN = """\
-# Whom to protect, and at what price. `tacit plan plan.yml` says what this promises.
 protect: users+entities
 kinds: [PERSON, PII]
 users_per_entity: 1
@@ -76,15 +77,7 @@ optimizer: {{name: sgd, rate: 10.0, momentum: 0.5, schedule: linear}}
 base: run.yml
 method: private
 plan:
-  protect: users+entities
-  kinds: [PERSON, PII]
-  users_per_entity: 1
-  entity_share: 2
-  epsilon: 8
-  steps: 6
-  user_rate: 1.0
-  clip_norm: 0.1
-optimizer: {{name: sgd, rate: 4.0, momentum: 0.5, schedule: linear}}
+{plan}optimizer: {{name: sgd, rate: 4.0, momentum: 0.5, schedule: linear}}
 """,
 }
 
@@ -126,7 +119,7 @@ def main(folder: Path) -> None:
     tacit(f"plan {at}/plan.yml --owners {at}/owners.json -o {at}/calibrated.yml --overwrite")
     write_overview_page(folder)
     for name, text in SETTINGS.items():
-        (folder / f"{name}.yml").write_text(text.format(at=at), encoding="utf-8")
+        (folder / f"{name}.yml").write_text(text.format(at=at, plan=indent(PLAN, "  ")), encoding="utf-8")
     tacit(
         f"compare {at}/run.yml --methods {','.join(METHODS)} --using exposure,membership "
         f"--workers 2 --title 'Three ways to learn from dialogs' -o {at}/compared --overwrite"
