@@ -119,7 +119,9 @@ def main(folder: Path) -> None:
     tacit(f"plan {at}/plan.yml --owners {at}/owners.json -o {at}/calibrated.yml --overwrite")
     write_overview_page(folder)
     for name, text in SETTINGS.items():
-        (folder / f"{name}.yml").write_text(text.format(at=at, plan=indent(PLAN, "  ")), encoding="utf-8")
+        (folder / f"{name}.yml").write_text(
+            text.format(at=at, plan=indent(PLAN, "  ")), encoding="utf-8"
+        )
     tacit(
         f"compare {at}/run.yml --methods {','.join(METHODS)} --using exposure,membership "
         f"--workers 2 --title 'Three ways to learn from dialogs' -o {at}/compared --overwrite"
