@@ -15,7 +15,7 @@ from tacit.server.storage import Job, Storage
 def main(folder: str, database: str, dataset: str, account: str, go: str) -> None:
     storage = Storage(ServerSettings(folder=Path(folder), database=database or None))
     budgets = Budgets(storage)
-    event = SampledGaussian(unit="users", rate=0.05, noise_multiplier=2.0)
+    event = SampledGaussian(unit="users", rate=1.0, noise_multiplier=40.0)
     budgets.would_refuse(dataset, {event: 1})  # everything is loaded before the start
     print("ready", flush=True)
     while not Path(go).exists():

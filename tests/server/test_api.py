@@ -2,13 +2,14 @@
 
 import io
 import json
+import re
 import zipfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
-from people import everybody
+from people import MATRIX, everybody
 
 from tacit.server.api import make_app
 from tacit.server.identity import ROLES
@@ -17,7 +18,7 @@ from tacit.server.settings import ServerSettings
 
 SECRET = "Zanzibar-Quetzal-4711"
 USERS_RUN = {
-    "plan": {"protect": "users", "epsilon": 3, "steps": 3, "user_rate": 0.3, "users": 50},
+    "plan": {"protect": "users", "epsilon": 3, "steps": 3, "user_rate": 1.0, "users": 50},
     "model": {"config": {"embedding_size": 8, "hidden_size": 8, "layers": 1}},
     "tokenizer": {"size": 400},
 }
@@ -68,65 +69,12 @@ def dataset(call: Call) -> str:
     return str(made.json()["id"])
 
 
-A, N, C, U = "admin", "analyst", "contributor", "consumer"
-MATRIX: list[tuple[str, str, Any, set[str]]] = [
-    ("GET", "/v1/me", None, {A, N, C, U}),
-    ("GET", "/v1/accounts", None, {A}),
-    ("POST", "/v1/accounts", {}, {A}),
-    ("PATCH", "/v1/accounts/0", {}, {A}),
-    ("GET", "/v1/tokens", None, {A}),
-    ("POST", "/v1/tokens", {}, {A}),
-    ("DELETE", "/v1/tokens/0", None, {A}),
-    ("GET", "/v1/audit-log", None, {A}),
-    ("POST", "/v1/datasets", {}, {A}),
-    ("GET", "/v1/datasets", None, {A, N, C}),
-    ("GET", "/v1/datasets/{d}", None, {A, N, C}),
-    ("PATCH", "/v1/datasets/{d}", {"delta": 7}, {A}),
-    ("GET", "/v1/datasets/{d}/description", None, {A, N}),
-    ("GET", "/v1/datasets/{d}/budget", None, {A, N}),
-    ("POST", "/v1/datasets/{d}/plans", {"method": "?"}, {A, N}),
-    ("POST", "/v1/datasets/{d}/records", {}, {A, C}),
-    ("POST", "/v1/datasets/{d}/records/file", None, {A, C}),
-    ("GET", "/v1/datasets/{d}/records", None, {A, C}),
-    ("DELETE", "/v1/datasets/{d}/records/0", None, {A, C}),
-    ("GET", "/v1/datasets/{d}/entity-lists", None, {A, N}),
-    ("POST", "/v1/datasets/{d}/entity-lists", {}, {A, N}),
-    ("POST", "/v1/datasets/{d}/entity-lists/file", None, {A, N}),
-    ("GET", "/v1/datasets/{d}/entity-lists/0", None, {A, N}),
-    ("DELETE", "/v1/datasets/{d}/entity-lists/0", None, {A, N}),
-    ("GET", "/v1/datasets/{d}/detections", None, {A, N}),
-    ("POST", "/v1/datasets/{d}/detections", {"detectors": []}, {A, N}),
-    ("GET", "/v1/detections/0", None, {A, N}),
-    ("GET", "/v1/detections/0/owners", None, {A, N}),
-    ("GET", "/v1/detections/0/page", None, {A}),
-    ("POST", "/v1/datasets/{d}/runs", {"method": "?"}, {A, N}),
-    ("GET", "/v1/runs", None, {A, N}),
-    ("GET", "/v1/runs/0", None, {A, N}),
-    ("GET", "/v1/runs/0/events", None, {A, N}),
-    ("POST", "/v1/runs/0/cancel", None, {A, N}),
-    ("POST", "/v1/runs/0/resume", None, {A, N}),
-    ("GET", "/v1/runs/0/log", None, {A, N}),
-    ("GET", "/v1/runs/0/metrics", None, {A, N}),
-    ("POST", "/v1/runs/0/attacks", {}, {A, N}),
-    ("POST", "/v1/runs/0/audits", {}, {A, N}),
-    ("POST", "/v1/runs/0/evaluations", {}, {A, N}),
-    ("GET", "/v1/runs/0/jobs", None, {A, N}),
-    ("GET", "/v1/jobs/0", None, {A, N}),
-    ("GET", "/v1/runs/0/report", None, {A, N}),
-    ("GET", "/v1/models", None, {A, N, U}),
-    ("GET", "/v1/models/0", None, {A, N, U}),
-    ("POST", "/v1/models/0/predict", {"text": "x"}, {A, N, U}),
-    ("GET", "/v1/models/0/download", None, {A, N, U}),
-    ("GET", "/v1/models/0/certificate", None, {A, N, U}),
-    ("GET", "/v1/models/0/verify", None, {A, N, U}),
-    ("POST", "/v1/certificates/verify", None, {A, N, C, U}),
-]
-
-
 @pytest.mark.parametrize("role", [*ROLES, "stranger"])
 def test_who_may_do_what(call: Call, dataset: str, role: str) -> None:
     """Allowed calls are about nothing, or wrong, so that none of them changes anything."""
     for method, path, body, allowed in MATRIX:
+        if (method, path) == ("DELETE", "/v1/datasets/{d}/records") and role == "contributor":
+            continue  # that would delete something
         answer = call(role, method, path.replace("{d}", dataset), json=body)
         refused = answer.status_code in (401, 403)
         assert refused == (role not in allowed), (method, path, answer.status_code)
@@ -137,7 +85,10 @@ def test_who_may_do_what(call: Call, dataset: str, role: str) -> None:
 def test_the_matrix_is_of_every_call(served: Services) -> None:
     described = make_app(served).openapi()["paths"]
     calls = {(m.upper(), p) for p, found in described.items() for m in found if p.startswith("/v1")}
-    assert len(calls) == len(MATRIX) + 1  # deleting all of a dataset's records has tests of its own
+    named = {(method, path) for method, path, *_ in MATRIX}
+    assert {(m, re.sub(r"{\w+}", "*", p)) for m, p in calls} == {
+        (m, re.sub(r"/(0|{d})(?=/|$)", "/*", p)) for m, p in named
+    }
 
 
 def test_text_is_shown_to_its_owner_and_to_admins(call: Call, dataset: str) -> None:

@@ -1,0 +1,80 @@
+"""A server in a process of its own, which can be killed and started again."""
+
+import os
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tacit.server.client import Client
+
+
+class Living:
+    """`tacit serve` on one folder and one port, however often it is started."""
+
+    def __init__(self, folder: Path, database: str | None = None, *words: str) -> None:
+        self.folder = folder
+        self._words = [*(["--database", database] if database else []), *words]
+        self._port, self.token, self.address = "0", "", ""
+        self.start()
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "tacit", "serve", "--folder", str(self.folder)]
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        self.process = subprocess.Popen(
+            [*command, "--port", self._port, *self._words],
+            stdout=subprocess.PIPE, text=True, env=environment,
+        )  # fmt: skip
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if found := re.search(r"tacit_\S+", line):
+                self.token = found.group()
+            if found := re.search(r"http://127.0.0.1:(\d+)", line):
+                self.address, self._port = found.group(), found.group(1)
+                return
+        raise AssertionError("the server did not start")
+
+    def kill(self) -> None:
+        """As a power cut would."""
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self.process.wait(30)
+
+    def client(self, token: str | None = None) -> Client:
+        return Client(self.address, token or self.token)
+
+    def child_of(self, job: str) -> int:
+        """The number of a job's process, as the database has it."""
+        until = time.monotonic() + 30
+        while time.monotonic() < until:
+            with sqlite3.connect(self.folder / "tacit.db") as connection:
+                found = connection.execute("SELECT process FROM jobs WHERE id = ?", (job,))
+                (process,) = found.fetchone()
+            if process is not None:
+                return int(process)
+            time.sleep(0.05)
+        raise AssertionError("the job has no process")
+
+    def kill_child(self, job: str) -> None:
+        os.kill(self.child_of(job), signal.SIGKILL)
+
+    @contextmanager
+    def stopped(self, job: str) -> Iterator[None]:
+        """A job's process stands still for the time of the block."""
+        process = self.child_of(job)
+        os.kill(process, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(process, signal.SIGCONT)
+
+    def job_folder(self, job: str) -> Path:
+        return self.folder / "jobs" / job
