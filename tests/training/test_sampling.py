@@ -14,7 +14,7 @@ from tacit.privacy.events import (
     UserClip,
 )
 from tacit.training.randomness import Chance
-from tacit.training.sampling import PoissonRecords, PoissonUsers, Shuffled, need_match
+from tacit.training.sampling import Grouped, PoissonRecords, PoissonUsers, Shuffled, need_match
 
 
 @pytest.mark.parametrize("sampler", [PoissonUsers(40, 0.3), PoissonRecords(40, 0.3)])
@@ -70,6 +70,7 @@ def test_a_sampler_claims_its_own_events_only() -> None:
         PoissonUsers(5, 0.1): USER_EVENTS,
         PoissonRecords(5, 0.1): RECORD_EVENTS,
         Shuffled(5, 2): FREE,
+        Grouped(np.arange(5) % 2, 2): FREE,
     }
     for sampler, own in claims.items():
         for event in USER_EVENTS + RECORD_EVENTS + FREE + OTHER:

@@ -110,8 +110,13 @@ def _add(
         part.add_(torch.from_numpy(noise), alpha=noise_std)
         part.div_(grid).round_().mul_(grid)
 
-    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-        list(pool.map(fill, zip(blocks, streams, strict=True)))
+    jobs, workers = zip(blocks, streams, strict=True), torch.get_num_threads()
+    if workers == 1 or len(blocks) == 1:  # nothing to share, so nobody to wait for
+        for job in jobs:
+            fill(job)
+        return
+    with ThreadPoolExecutor(workers) as pool:
+        list(pool.map(fill, jobs))
 
 
 def _grid(noise_std: float) -> float:

@@ -94,7 +94,7 @@ class Shuffled:
 
     def carries_out(self, event: AnyEvent) -> bool:
         """Only what promises nothing, or reads nothing private."""
-        return isinstance(event, NotPrivate | Public)
+        return _promises_nothing(event)
 
 
 class Grouped:
@@ -130,7 +130,7 @@ class Grouped:
 
     def carries_out(self, event: AnyEvent) -> bool:
         """Only what promises nothing, or reads nothing private."""
-        return isinstance(event, NotPrivate | Public)
+        return _promises_nothing(event)
 
 
 @dataclass(frozen=True)
@@ -171,6 +171,10 @@ class UserEntityCoins:
         if not isinstance(event, UserClip) or event.user_rate != self.user_rate:
             return False
         return event.entity_rate == (self.entity_rate if self.rule == "all" else 1.0)
+
+
+def _promises_nothing(event: AnyEvent) -> bool:
+    return isinstance(event, NotPrivate | Public)
 
 
 def need_match(sampler: Sampler[object], event: AnyEvent) -> None:
