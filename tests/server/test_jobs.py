@@ -45,9 +45,9 @@ def dataset(admin: Client) -> str:
 
 
 @pytest.fixture(scope="module")
-def finished(server: Living, admin: Client, dataset: str) -> dict[str, Any]:
-    """A run that was killed, whose server was killed, that was cancelled and resumed, and ended."""
-    run = admin.start_run(dataset, RUN)["id"]
+def stopped(server: Living, admin: Client, dataset: str) -> tuple[str, list[int]]:
+    """A run whose child was killed, whose server was killed, and that was cancelled at last."""
+    run = str(admin.start_run(dataset, RUN)["id"])
     assert admin.budget(dataset)["spent"]["users"] == pytest.approx(3, rel=0.01), "all reserved"
     numbers: list[int] = []
     deeds = iter([(2, "child"), (10, "server"), (20, "cancel"), (10**9, "")])
@@ -68,79 +68,154 @@ def finished(server: Living, admin: Client, dataset: str) -> dict[str, Any]:
                     else:
                         admin.cancel(run)
             at, deed = next(deeds)
+    return run, numbers
+
+
+def spent(admin: Client, dataset: str) -> float:
+    return float(admin.budget(dataset)["spent"]["users"])
+
+
+def test_a_run_survives_its_child_and_its_server(
+    server: Living, admin: Client, dataset: str, stopped: tuple[str, list[int]]
+) -> None:
+    run, numbers = stopped
+    found = admin.run(run)
+    assert found["state"] == "cancelled"
+    assert found["attempts"] == 2, "the child died once and was taken up again"
     # Nothing of the progress was lost or told twice, through both deaths.
     assert numbers == list(range(len(numbers)))
-    stopped = admin.run(run)
-    assert stopped["state"] == "cancelled"
-    assert stopped["attempts"] == 2, "the child died once and was taken up again"
     ledger = read_ledger(server.job_folder(run) / "run" / "ledger.jsonl")
-    released = len(ledger.entries)
-    assert 20 <= released < 90
-    spent = admin.budget(dataset)
+    assert 20 <= len(ledger.entries) < 90
     exact = price(ledger.releases(), "users", 1e-5, lower=False).epsilon
-    assert spent["spent"]["users"] == pytest.approx(exact), "what was released, and no more"
-    assert spent["runs"][0]["releases"] == released
-    admin.resume(run)
-    return admin.wait(run) | {"before": released}
+    assert spent(admin, dataset) == pytest.approx(exact), "what was released, and no more"
+    assert admin.budget(dataset)["runs"][0]["releases"] == len(ledger.entries)
+    log = admin._sent("GET", f"/runs/{run}/log").text
+    assert log.count("--- started") == 2
+    corpus = [json.loads(line) for line in (server.job_folder(run) / "corpus.jsonl").open()]
+    assert not any(row["text"] in log for row in corpus)
+    with pytest.raises(PrivacyRefused, match="over its budget of 5"):
+        admin.start_run(dataset, RUN | {"plan": RUN["plan"] | {"epsilon": 4.99}})
 
 
-def test_a_run_survives_its_child_its_server_and_its_owner(
-    server: Living, admin: Client, dataset: str, finished: dict[str, Any]
+def gone_from(server: Living, run: str, user: str) -> bool:
+    snapshot = (server.job_folder(run) / "corpus.jsonl").read_text(encoding="utf-8")
+    return json.dumps(user) not in snapshot
+
+
+def leave(server: Living, admin: Client, dataset: str, runs: set[str]) -> None:
+    """Whoever wrote leaves: the text goes, also from snapshots; what was spent does not."""
+    before = spent(admin, dataset)
+    user = next(admin.my_records(dataset))["user"]
+    answer = admin.forget(dataset, user)
+    assert answer["deleted"] >= 1
+    assert {run["run"] for run in answer["runs"]} == runs
+    assert all(gone_from(server, run, user) for run in runs)
+    assert user not in {row["user"] for row in admin.my_records(dataset)}
+    assert spent(admin, dataset) == before
+
+
+@pytest.mark.slow
+def test_it_is_resumed_and_a_model_goes_on_from_it(
+    server: Living,
+    admin: Client,
+    dataset: str,
+    stopped: tuple[str, list[int]],
+    tmp_path: Path,
 ) -> None:
-    folder = server.job_folder(finished["id"]) / "run"
+    run, _ = stopped
+    folder = server.job_folder(run) / "run"
+    before = len(read_ledger(folder / "ledger.jsonl").entries)
+    admin.resume(run)
+    done = admin.wait(run)
     assert [check for check in verify(folder) if not check.ok] == []
     ledger = read_ledger(folder / "ledger.jsonl")
-    assert len(ledger.entries) >= finished["before"]
+    assert len(ledger.entries) >= before
     exact = price(ledger.releases(), "users", 1e-5, lower=False).epsilon
     assert exact <= 3
-    found = admin.budget(dataset)
-    assert found["spent"]["users"] == pytest.approx(exact)
-    assert finished["result"]["standing"] == "proved"
-    log = admin._sent("GET", f"/runs/{finished['id']}/log").text
-    assert log.count("--- started") == 3
-    corpus = [json.loads(line) for line in (folder.parent / "corpus.jsonl").open()]
-    assert not any(row["text"] in log for row in corpus)
+    assert spent(admin, dataset) == pytest.approx(exact)
+    assert done["result"]["standing"] == "proved"
 
-
-def test_what_is_left_of_the_budget_is_all_that_can_be_had(
-    admin: Client, dataset: str, finished: dict[str, Any]
-) -> None:
-    with pytest.raises(PrivacyRefused, match="over its budget of 5"):
-        admin.start_run(dataset, RUN | {"plan": RUN["plan"] | {"epsilon": 4.5}})
-
-
-def test_a_model_goes_on_and_its_ledger_with_it(
-    server: Living, admin: Client, dataset: str, finished: dict[str, Any], tmp_path: Path
-) -> None:
     admin.add_record(dataset, "One more text to learn from, please.", user="somebody new")
-    before = admin.budget(dataset)["spent"]["users"]
     asked = RUN | {
         "name": "refined",
-        "continue_from": finished["id"],
+        "continue_from": run,
         "plan": RUN["plan"] | {"epsilon": 4.5, "steps": 3},
     }
     done = admin.wait(admin.start_run(dataset, asked)["id"])
     ledger = read_ledger(server.job_folder(done["id"]) / "run" / "ledger.jsonl")
     assert ledger.phases() == ["earlier/train", "train"]
     model = next(m for m in admin.models() if m["id"] == done["id"])
-    assert before < model["epsilon"]["users"] <= 4.5, "the promise covers both runs"
+    total = float(model["epsilon"]["users"])
+    assert exact < total <= 4.5, "the promise covers both runs"
     # Each release is charged once: the sum over the dataset is the price of the model.
-    assert admin.budget(dataset)["spent"]["users"] == pytest.approx(
-        float(model["epsilon"]["users"]), rel=1e-3
-    )
+    assert spent(admin, dataset) == pytest.approx(total, rel=1e-3)
     assert admin.pull(done["id"], tmp_path / "model") is None
     assert [check for check in verify(tmp_path / "model") if not check.ok] == []
     assert not (tmp_path / "model" / "metrics.json").exists()
     assert not (tmp_path / "model" / "run.yml").exists()
-    # Whoever wrote leaves: the text goes, also from the snapshots; what was spent does not.
-    user = next(admin.my_records(dataset))["user"]
-    answer = admin.forget(dataset, user)
-    assert answer["deleted"] >= 1
-    assert {run["run"] for run in answer["runs"]} == {finished["id"], done["id"]}
-    for run in (finished["id"], done["id"]):
-        snapshot = (server.job_folder(run) / "corpus.jsonl").read_text(encoding="utf-8")
-        assert json.dumps(user) not in snapshot
-    assert user not in {row["user"] for row in admin.my_records(dataset)}
-    assert admin.budget(dataset)["spent"]["users"] == pytest.approx(
-        float(model["epsilon"]["users"]), rel=1e-3
+    leave(server, admin, dataset, {run, done["id"]})
+
+
+def test_who_leaves_is_gone_from_snapshots_and_not_from_the_books(
+    server: Living, admin: Client, dataset: str, stopped: tuple[str, list[int]]
+) -> None:
+    others = {run["id"] for run in admin.call("GET", "/runs")}
+    leave(server, admin, dataset, others)
+
+
+@pytest.mark.slow
+def test_a_model_without_promise_is_warned_about_attacked_and_reported(
+    server: Living, admin: Client, tmp_path: Path
+) -> None:
+    corpus = customersim.generate(60, 5)
+    dataset = admin.add_dataset("experiments", limits={"users": 1})["id"]
+    for number, record in enumerate(corpus.records()):
+        split = "valid" if number % 5 == 0 else "test" if number % 5 == 1 else "train"
+        admin.add_record(dataset, record.text, user=record.user, split=split, key=f"r{number}")
+    public = admin.add_dataset("public", public=True)["id"]
+    admin.add_record(public, "Anybody may read this sentence.", user="the public")
+
+    found = admin.detect(dataset, detectors=["patterns"])
+    shared = admin.call("GET", f"/detections/{found['id']}/owners")["not_private"]
+    assert shared["entities"] == found["result"]["entities"]
+    assert shared["most_shared"][0]["name"], "an admin sees names"
+    assert "<html" in admin._sent("GET", f"/detections/{found['id']}/page").text
+
+    names = [entity["name"] for entity in shared["most_shared"][:3]]
+    path = f"/datasets/{dataset}/entity-lists"
+    listed = admin.call("POST", path, json={"name": "few", "names": names})["id"]
+    dry = admin.plan(
+        dataset,
+        RUN
+        | {
+            "detectors": ["patterns"],
+            "entity_list": listed,
+            "plan": {"protect": "both", "epsilon": 2, "steps": 3, "user_rate": 1.0},
+        },
     )
+    assert dry["epsilon"]["users"] < dry["epsilon"]["users+entities"] <= 2
+    assert dry["not_private"]["kept"] <= 60
+    assert "entity_list: entities.txt" in dry["run"]
+
+    asked = {name: RUN[name] for name in ("model", "tokenizer", "context")}
+    asked |= {"method": "plain", "steps": 4, "name": "bare", "keep_checkpoints": 0}
+    asked |= {"public_start": {"dataset": public, "steps": 2, "batch": 1}}
+    with pytest.raises(PrivacyRefused, match="An admin may allow"):
+        admin.start_run(dataset, asked)
+    admin.call("PATCH", f"/datasets/{dataset}", json={"unproved_allowed": True})
+    run = admin.wait(admin.start_run(dataset, asked)["id"])["id"]
+    assert "may give away text" in admin.predict(run, "my order")["warning"]
+    assert "may give away text" in str(admin.pull(run, tmp_path / "bare"))
+    assert admin.budget(dataset)["unbounded_runs"] == [run]
+
+    attacked = admin.attack(run, "membership")
+    assert attacked["result"]["output"]
+    made = admin.call("POST", f"/runs/{run}/evaluations", json={"split": "test"})
+    assert admin._waited(f"/jobs/{made['id']}")["result"]["output"]["perplexity"] > 1
+    assert len(admin.call("GET", f"/runs/{run}/jobs")) == 2
+    assert "test" in admin.call("GET", f"/runs/{run}/metrics")["not_private"]
+    page = admin._sent("GET", f"/runs/{run}/report")
+    assert "membership" in page.text
+    assert "sandbox" in page.headers["content-security-policy"]
+    short = admin.call("GET", f"/runs/{run}/report", params={"format": "json", "shareable": True})
+    assert "membership" not in json.dumps(short)

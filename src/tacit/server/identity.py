@@ -46,7 +46,7 @@ ALLOWED: dict[Role, frozenset[Permission]] = {
 
 PREFIX = "tacit_"
 SHORTEST_PASSWORD = 12
-_REMEMBERED_SECONDS = 15.0
+_REMEMBERED_SECONDS = 60.0
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def services_of(request: Request) -> Services:
-    """The services of this app."""
+async def services_of(request: Request) -> Services:
+    """The services of this app; not a plain function, which would be given a thread each time."""
     services: Services = request.app.state.services
     return services
 
@@ -35,7 +35,7 @@ async def caller_of(
     given: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],
 ) -> Caller:
     """Who has the token of the request; refused without one, and when there are too many."""
-    identity = services_of(request).identity
+    identity = (await services_of(request)).identity
     if given is None:
         _count_stranger(request)
         raise NotKnown("Give a token: Authorization: Bearer TOKEN.")
