@@ -216,7 +216,7 @@ def test_runs_that_are_refused_before_they_start(call: Call, dataset: str) -> No
         ({"seed": 3}, "noise can be subtracted"),
         ({"tokenizer": {"kind": "words"}}, "a leak that no epsilon covers"),
         (
-            {"plan": {"protect": "records", "epsilon": 1, "steps": 3, "record_rate": 0.1,
+            {"plan": {"protect": "records", "epsilon": 1, "steps": 3, "record_rate": 1.0,
                       "records": 100}},
             "has no bound for users",
         ),

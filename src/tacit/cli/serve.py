@@ -59,6 +59,9 @@ def serve(
 
     if (certificate is None) != (key is None):
         raise UsageError("--tls-certificate and --tls-key go together.")
+    if certificate is None and host not in ("127.0.0.1", "::1", "localhost"):
+        say("Warning: without TLS, tokens and text travel in the clear; put a proxy before it, or "
+            "give --tls-certificate and --tls-key.")  # fmt: skip
     settings = ServerSettings(folder=folder, database=database, jobs=jobs, queue=queue)
 
     def ready(address: str, token: str | None) -> None:

@@ -301,7 +301,7 @@ class Jobs:
             running = 0
             for row in rows:
                 if row.state == "running" and only in (None, row.id):
-                    running += self._watch(row)
+                    running += self._minding(row, self._watch)
                 elif row.state == "running":
                     running += 1
             for row in rows:
@@ -310,7 +310,19 @@ class Jobs:
                 if row.cancelling:
                     self._end(row, "cancelled", "Cancelled before it began.")
                 elif running < self.settings.jobs and only is None:
-                    running += self._begin(row)
+                    running += self._minding(row, self._begin)
+
+    def _minding(self, row: Job, look: Callable[[Job], bool]) -> bool:
+        """Whether a job runs after a look at it; one that cannot be looked at has failed."""
+        try:
+            return look(row)
+        except (TacitError, OSError, ValueError, KeyError, TypeError) as error:
+            said = str(error) if isinstance(error, TacitError) else "What it left cannot be read."
+            # As long as its process lives it may release more, so it is not at its end.
+            if self._child(row).alive():
+                return True
+            self._end(row, "failed", said)
+            return False
 
     def _watch(self, row: Job) -> bool:
         """Whether a running job still runs; if not, it is brought to its end."""
@@ -422,6 +434,8 @@ class Jobs:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if row.kind not in ("train", "detect"):
             return
+        if children.entries_seen(folder / "run" / "ledger.jsonl"):
+            raise PrivacyRefused("Its ledger holds releases, but not the settings to go on with.")
         shutil.rmtree(folder / "run", ignore_errors=True)
         (folder / children.PROGRESS).unlink(missing_ok=True)
         if not self.records.snapshot(row.dataset_id, folder / "corpus.jsonl"):

@@ -12,6 +12,7 @@ from sqlalchemy import select
 from tacit.detecting import Detection, detect
 from tacit.plan import Plan, calibrated, prices
 from tacit.planning import apply_caps, explain
+from tacit.privacy.accounting import price
 from tacit.privacy.ledger import Releases, read_ledger
 from tacit.server.budget import Budgets
 from tacit.server.datasets import Datasets
@@ -38,6 +39,7 @@ class Prepared:
     plan: Plan | None
     releases: Releases
     unproved: str | None
+    earlier: Releases
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ class Plans:
             plan = calibrated(plan, also=earlier)
             fields = run.plan | {"noise_multiplier": plan.noise_multiplier}
             run = Run(**run.model_dump(mode="json", exclude_defaults=True) | {"plan": fields})
-        return Prepared(run, plan, planned_releases(run, plan), unproved_reason(run))
+        return Prepared(run, plan, planned_releases(run, plan), unproved_reason(run), earlier)
 
     def model_folder(self, model: str) -> Path:
         """The folder of a finished run."""
@@ -125,7 +127,10 @@ class Plans:
         rate = float(plan.user_rate if plan.user_rate is not None else plan.record_rate or 0)
         touched = plan.steps * rate * kept
         speed = self._speed(ready.run.model.kind)
+        both = [*plan.releases().items(), *ready.earlier.items()]
+        total = {unit: price(both, unit, plan.delta).as_json()["epsilon"] for unit in costs}
         return {
+            **({"epsilon_with_earlier": total} if ready.earlier else {}),
             "epsilon": {unit: cost["epsilon"] for unit, cost in costs.items()},
             "prices": costs,
             "delta": plan.delta,

@@ -24,6 +24,8 @@ SHARED = (
 
 _WEIGHTS = ("model.safetensors", "config.json", "public-start.safetensors")
 MOST_UNPACKED = 512 * MIB
+MOST_WRITTEN = 64 * MIB
+"""Of weights, and of everything that is read as text: ledgers, certificates, tokenizers."""
 
 
 def warning_of(certificate: Certificate) -> str | None:
@@ -77,15 +79,16 @@ def _keep(name: str, content: BinaryIO, folder: Path) -> None:
             f"{', '.join(SHARED)}."
         )
     with (folder / name).open("wb") as out:
-        _copy(content, out)
+        _copy(content, out, name)
 
 
-def _copy(content: Any, out: Any) -> None:
-    left = MOST_UNPACKED
+def _copy(content: Any, out: Any, name: str) -> None:
+    most = MOST_UNPACKED if name.endswith(".safetensors") else MOST_WRITTEN
+    left = most
     while part := content.read(MIB):
         left -= len(part)
         if left < 0:
-            raise TooLarge(f"The upload unfolds to more than {MOST_UNPACKED // MIB} MiB.")
+            raise TooLarge(f"{name} unfolds to more than {most // MIB} MiB.")
         out.write(part)
 
 
@@ -103,7 +106,7 @@ def _unpack(content: BinaryIO, folder: Path) -> None:
                         f"accepted: {', '.join(SHARED)}."
                     )
                 with archive.open(member) as packed, (folder / member.filename).open("wb") as out:
-                    _copy(packed, out)
+                    _copy(packed, out, member.filename)
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError, OSError):
         raise DataError("The upload is not a whole zip without a password.") from None
 

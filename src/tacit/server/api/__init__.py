@@ -3,6 +3,7 @@
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
+from sqlalchemy.exc import OperationalError, TimeoutError
 from starlette.exceptions import HTTPException
 
 from tacit.errors import PrivacyRefused, TacitError
@@ -40,10 +41,13 @@ def make_app(services: Services) -> FastAPI:
     app.state.rates = Rates(settings.requests_per_second, settings.burst)
     app.state.strangers = Rates(settings.requests_per_second / 10, max(1, settings.burst // 10))
     app.state.metrics = Metrics(services)
+    app.state.watchers = 0
     app.add_middleware(Guard, settings=settings, metrics=app.state.metrics)
     app.add_exception_handler(TacitError, _refused)
     app.add_exception_handler(RequestValidationError, _not_understood)
     app.add_exception_handler(HTTPException, _not_served)
+    for trouble in (OperationalError, TimeoutError):
+        app.add_exception_handler(trouble, _database_away)
     for part in (accounts, datasets, runs, models):
         app.include_router(part.router, prefix="/v1")
 
@@ -89,6 +93,14 @@ def _not_understood(_: Request, error: Exception) -> JSONResponse:
          "problems": problems},
         status_code=422,
     )  # fmt: skip
+
+
+def _database_away(_: Request, __: Exception) -> JSONResponse:
+    return JSONResponse(
+        {"error": "Busy", "message": "The database does not answer; try again in a moment."},
+        status_code=503,
+        headers={"Retry-After": "1"},
+    )
 
 
 def _not_served(_: Request, error: Exception) -> JSONResponse:

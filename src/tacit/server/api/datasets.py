@@ -195,6 +195,8 @@ def budget(dataset: IdPath, caller: Spender, services: Serving) -> dict[str, Any
 @router.post("/datasets/{dataset}/plans", summary="Dry run: what would a run promise and cost?")
 def plan(dataset: IdPath, asked: RunRequest, caller: Planner, services: Serving) -> dict[str, Any]:
     """Epsilon, noise, what caps keep and drop, time; nothing is started or spent."""
+    if asked.continue_from is not None:
+        caller.need_dataset(services.jobs.get(asked.continue_from, "train")["dataset"])
     return services.plans.dry_run(_in(dataset, caller, services), asked)
 
 

@@ -5,7 +5,7 @@ import json
 from collections.abc import AsyncIterator
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Header, Query
+from fastapi import APIRouter, Depends, Header, Query, Request
 from fastapi.responses import (
     HTMLResponse,
     JSONResponse,
@@ -20,7 +20,7 @@ from tacit.errors import TacitError
 from tacit.server import children
 from tacit.server.api.access import REFUSALS, IdPath, Serving, need
 from tacit.server.api.datasets import PAGE_POLICY
-from tacit.server.errors import Conflict
+from tacit.server.errors import Busy, Conflict
 from tacit.server.identity import Caller
 from tacit.server.jobs import ENDED, attack_order, audit_order, evaluation_order
 from tacit.server.records import SPLITS
@@ -32,6 +32,7 @@ Runner = Annotated[Caller, Depends(need("runs:write"))]
 Watcher = Annotated[Caller, Depends(need("runs:read"))]
 Attacker = Annotated[Caller, Depends(need("attack"))]
 _BEAT_SECONDS = 15.0
+_MOST_WATCHERS = 100
 
 AttackName = Literal["exposure", "membership", "secrets", "tab", "extraction", "linkage"]
 UnitName = Literal["records", "users", "entities", "users+entities", "tokens"]
@@ -79,6 +80,8 @@ def add_run(
 ) -> dict[str, Any]:
     """Everything that it may release is reserved first; over the budget, nothing is started."""
     caller.need_dataset(dataset)
+    if asked.continue_from is not None:
+        _run(asked.continue_from, caller, services)
     try:
         made = services.jobs.train(dataset, asked, caller)
     except TacitError as error:
@@ -109,6 +112,7 @@ def run_(run: IdPath, caller: Watcher, services: Serving) -> dict[str, Any]:
     responses={200: {"content": {"text/event-stream": {}}}},
 )
 async def events(
+    request: Request,
     run: IdPath,
     caller: Watcher,
     services: Serving,
@@ -119,12 +123,23 @@ async def events(
     After a lost connection, `Last-Event-ID` goes on where it broke off.
     """
     await run_in_threadpool(_run, run, caller, services)
+    if request.app.state.watchers >= _MOST_WATCHERS:
+        raise Busy("Too many watch runs already; ask for the run itself now and then instead.")
     after = int(last) + 1 if last is not None else 0
     return StreamingResponse(
-        _events(run, services, after),
+        _counted(request.app, _events(run, services, after)),
         media_type="text/event-stream",
         headers={"X-Accel-Buffering": "no"},
     )
+
+
+async def _counted(app: Any, events: AsyncIterator[str]) -> AsyncIterator[str]:
+    app.state.watchers += 1
+    try:
+        async for event in events:
+            yield event
+    finally:
+        app.state.watchers -= 1
 
 
 async def _events(run: str, services: Services, after: int) -> AsyncIterator[str]:
