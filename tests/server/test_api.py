@@ -337,13 +337,31 @@ def test_strangers_and_tokens_are_slowed_down(lite: Services) -> None:
 def test_failures_inside_say_nothing(lite: Services, capsys: pytest.CaptureFixture[str]) -> None:
     app = make_app(lite)
 
-    @app.get("/v1/broken")
+    @app.get("/broken")
     def broken() -> None:
         raise ValueError(SECRET)
 
-    answer = TestClient(app).get("/v1/broken")
+    answer = TestClient(app).get("/broken")
     assert answer.status_code == 500
     printed = capsys.readouterr()
     assert SECRET not in answer.text + printed.out + printed.err
     assert "ValueError" in printed.err
     json.loads(answer.text)
+
+
+def test_a_stranger_is_refused_before_anything_is_read(lite: Services) -> None:
+    client = TestClient(make_app(lite))
+    read = []
+
+    def endless() -> Iterator[bytes]:
+        for _ in range(100):
+            read.append(1)
+            yield b"x" * 65536
+
+    answer = client.post("/v1/datasets/0/records/file", content=endless())
+    assert answer.status_code == 401
+    for wrong in ("", "Bearer", "Bearer  ", "Basic abc", "Bearer \xff"):
+        headers = {"Authorization": wrong.encode("latin-1")}
+        answer = client.post("/v1/datasets/0/plans", content=b"\x81", headers=headers)
+        assert answer.status_code == 401, wrong
+        assert answer.headers["www-authenticate"] == "Bearer"

@@ -8,11 +8,10 @@ from starlette.exceptions import HTTPException
 
 from tacit.errors import PrivacyRefused, TacitError
 from tacit.server.api import accounts, datasets, models, runs
-from tacit.server.api.guarding import Guard
+from tacit.server.api.guarding import Door, Guard
 from tacit.server.api.metrics import Metrics
 from tacit.server.api.page import page_of
 from tacit.server.errors import Busy, Conflict, NotAllowed, NotKnown, NotThere, TooLarge
-from tacit.server.identity import Rates
 from tacit.server.services import Services
 
 _CODES: tuple[tuple[type[TacitError], int], ...] = (
@@ -38,11 +37,10 @@ def make_app(services: Services) -> FastAPI:
         redoc_url=None,
     )
     app.state.services = services
-    app.state.rates = Rates(settings.requests_per_second, settings.burst)
-    app.state.strangers = Rates(settings.requests_per_second / 10, max(1, settings.burst // 10))
     app.state.metrics = Metrics(services)
     app.state.watchers = 0
-    app.add_middleware(Guard, settings=settings, metrics=app.state.metrics)
+    door = Door(services.identity, settings)
+    app.add_middleware(Guard, settings=settings, metrics=app.state.metrics, door=door)
     app.add_exception_handler(TacitError, _refused)
     app.add_exception_handler(RequestValidationError, _not_understood)
     app.add_exception_handler(HTTPException, _not_served)

@@ -5,9 +5,7 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Path, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
-from starlette.concurrency import run_in_threadpool
 
-from tacit.server.errors import Busy, NotKnown
 from tacit.server.identity import Caller, Permission
 from tacit.server.services import Services
 
@@ -34,27 +32,9 @@ async def caller_of(
     request: Request,
     given: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],
 ) -> Caller:
-    """Who has the token of the request; refused without one, and when there are too many."""
-    identity = (await services_of(request)).identity
-    if given is None:
-        _count_stranger(request)
-        raise NotKnown("Give a token: Authorization: Bearer TOKEN.")
-    caller = identity.remembered(given.credentials)
-    if caller is None:
-        try:
-            caller = await run_in_threadpool(identity.caller, given.credentials)
-        except NotKnown:
-            _count_stranger(request)
-            raise
-    if not request.app.state.rates.allows(caller.token or caller.account):
-        raise Busy("This token has asked too often; wait a second.")
+    """Who has the token of the request: the guard has asked before it let the request in."""
+    caller: Caller = request.state.caller
     return caller
-
-
-def _count_stranger(request: Request) -> None:
-    host = request.client.host if request.client else "unknown"
-    if not request.app.state.strangers.allows(host):
-        raise Busy("Too many requests without a valid token; wait a second.")
 
 
 def need(permission: Permission) -> Callable[..., Any]:

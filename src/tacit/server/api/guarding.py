@@ -1,14 +1,21 @@
-"""What every request passes: limits on its size, headers on its answer, one word on any failure."""
+"""What every request passes: who sends it, how large it is, headers on its answer.
+
+A stranger is refused before anything of the request is read, and a failure inside says one word.
+"""
 
 import json
 import sys
 import time
 from typing import Any
 
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tacit.errors import TacitError
 from tacit.server.api.metrics import Metrics
+from tacit.server.errors import Busy, NotKnown
+from tacit.server.identity import Caller, Identity, Rates
 from tacit.server.settings import ServerSettings
 
 UPLOADS = ("/records/file", "/certificates/verify", "/entity-lists/file")
@@ -24,11 +31,51 @@ _OF_THE_API = (
 )
 
 
+class Door:
+    """Who may come in: those with a token, not too often; strangers are told so, not too often."""
+
+    def __init__(self, identity: Identity, settings: ServerSettings) -> None:
+        self._identity = identity
+        self._known = Rates(settings.requests_per_second, settings.burst)
+        self._strangers = Rates(settings.requests_per_second / 10, max(1, settings.burst // 10))
+
+    async def caller(self, scope: Scope) -> Caller:
+        """Who has the token of a request."""
+        try:
+            caller = await self._who(_token(scope))
+        except NotKnown:
+            client = scope.get("client")
+            if not self._strangers.allows(str(client[0]) if client else "unknown"):
+                raise Busy("Too many requests without a valid token; wait a second.") from None
+            raise
+        if not self._known.allows(caller.token or caller.account):
+            raise Busy("This token has asked too often; wait a second.")
+        return caller
+
+    async def _who(self, token: str | None) -> Caller:
+        if token is None:
+            raise NotKnown("Give a token: Authorization: Bearer TOKEN.")
+        caller = self._identity.remembered(token)
+        if caller is None:
+            caller = await run_in_threadpool(self._identity.caller, token)
+        return caller
+
+
+def _token(scope: Scope) -> str | None:
+    for name, value in scope["headers"]:
+        if name == b"authorization":
+            kind, _, token = value.decode("latin-1").partition(" ")
+            return token.strip() if kind.lower() == "bearer" and token.strip() else None
+    return None
+
+
 class Guard:
     """Between the network and everything else."""
 
-    def __init__(self, app: ASGIApp, settings: ServerSettings, metrics: Metrics) -> None:
-        self.app, self.settings, self.metrics = app, settings, metrics
+    def __init__(
+        self, app: ASGIApp, settings: ServerSettings, metrics: Metrics, door: Door
+    ) -> None:
+        self.app, self.settings, self.metrics, self.door = app, settings, metrics, door
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, within its limits."""
@@ -57,10 +104,15 @@ class Guard:
             await send(message)
 
         try:
+            if path.startswith("/v1"):
+                scope.setdefault("state", {})["caller"] = await self.door.caller(scope)
             if _announced(scope) > limit:
-                await _answer(headed, 413, "TooLarge", str(_too_large(limit).detail))
-            else:
-                await self.app(scope, counted, headed)
+                raise _too_large(limit)
+            await self.app(scope, counted, headed)
+        except TacitError as error:
+            if not status:
+                kind = type(error).__name__
+                await _answer(headed, 401 if kind == "NotKnown" else 429, kind, str(error))
         except HTTPException as error:
             if not status:
                 await _answer(headed, error.status_code, "TooLarge", str(error.detail))
@@ -95,6 +147,9 @@ def _with_headers(given: list[tuple[bytes, bytes]], path: str) -> list[tuple[byt
 async def _answer(send: Send, status: int, kind: str, sentence: str) -> None:
     body = json.dumps({"error": kind, "message": sentence}).encode()
     headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
+    if status in (401, 429):
+        name = (b"www-authenticate", b"Bearer") if status == 401 else (b"retry-after", b"1")
+        headers.append(name)
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
