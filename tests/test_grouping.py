@@ -7,7 +7,16 @@ import pytest
 
 from tacit.corpus import Corpus
 from tacit.errors import DataError, UsageError
-from tacit.grouping import UNNAMED, Groups, compare_groups, group_names, read_groups
+from tacit.grouping import (
+    FEWEST,
+    MOST,
+    UNNAMED,
+    Groups,
+    compare_groups,
+    ends_of,
+    group_names,
+    read_groups,
+)
 
 
 def corpus(counts: list[int], **more: object) -> Corpus:
@@ -99,3 +108,26 @@ def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
         (group,) = compare_groups(["g"] * 200, users, losses, np.ones(200, dtype=int), rng=rng)
         held += bool(group.low <= np.exp(2.0) <= group.high)  # type: ignore[operator]
     assert held / 200 > 0.88
+
+
+def test_the_ends_are_means_over_five_users_and_name_nobody(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    wrote = {f"u{n:02d}": 3 * n for n in range(14)}
+    users = [user for user in wrote for _ in range(2)]
+    losses, tokens = rng.random(len(users)) * 30, rng.integers(1, 9, len(users))
+    tokens[:2] = 0  # who has no words has no perplexity
+    found = ends_of(wrote, users, losses, tokens, "test")
+    assert found is not None
+    of = {
+        user: np.exp(sum(losses[rows]) / sum(tokens[rows]))
+        for user in list(wrote)[1:]
+        for rows in [[i for i, own in enumerate(users) if own == user]]
+    }
+    for group, own in zip(found.groups, (list(of)[-5:], list(of)[:5]), strict=True):
+        assert group.perplexity == pytest.approx(np.mean([of[user] for user in own]))
+        assert (group.users, group.records) == (5, 10)
+    assert [group.name for group in found.groups] == [MOST, FEWEST]
+    found.write(tmp_path / "ends.json")
+    assert read_groups(tmp_path / "ends.json") == found
+    assert not any(user in (tmp_path / "ends.json").read_text() for user in wrote)
+    assert ends_of(wrote, users[:18], losses[:18], tokens[:18], "test") is None

@@ -7,7 +7,7 @@ a file says, or of records by their label.
 
 import csv
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -83,6 +83,44 @@ def group_names(corpus: Corpus, part: Corpus, by: str) -> list[str]:
         return [UNNAMED if label is None else label for label in part.column("label").to_pylist()]
     known = _users_file(Path(by))
     return [known.get(user, UNNAMED) for user in part.need_users().to_pylist()]
+
+
+ENDS = 5
+"""So many users of either end: those with most, and those with fewest, records."""
+
+
+def ends_of(
+    wrote: Mapping[str, int],
+    users: Sequence[str],
+    losses: NDArray[np.float64],
+    tokens: NDArray[np.int64],
+    split: str,
+) -> Groups | None:
+    """How well those who wrote most and those who wrote least are served; nobody is named.
+
+    The figure of a group is the mean over its users of each one's perplexity, so that the mean
+    drop against another model is the difference of two figures. None with fewer than ten users.
+
+    Source: Mireshghallah et al. 2021, section 3 (utility drop of the top and the bottom five).
+    """
+    names, code = np.unique(np.array(users), return_inverse=True)
+    lost, seen = np.bincount(code, losses), np.bincount(code, tokens).astype(np.float64)
+    rows = np.bincount(code)
+    able = [at for at in range(len(names)) if seen[at] > 0]
+    if len(able) < 2 * ENDS:
+        return None
+    # Among those who wrote equally much, the order of names decides, which nobody chose.
+    able.sort(key=lambda at: (-wrote.get(str(names[at]), 0), str(names[at])))
+    made = []
+    for name, own in ((MOST, able[:ENDS]), (FEWEST, able[-ENDS:])):
+        each = np.exp(lost[own] / seen[own])
+        made.append(
+            Group(name, ENDS, int(rows[own].sum()), int(seen[own].sum()), float(each.mean()))
+        )
+    return Groups("ends", split, tuple(made))
+
+
+MOST, FEWEST = f"{ENDS} with most records", f"{ENDS} with fewest records"
 
 
 def _users_file(path: Path) -> dict[str, str]:

@@ -106,6 +106,8 @@ def test_canaries_come_out_when_prompted(target: Target) -> None:
     by_count = {row["repetitions"]: row for row in scores.rows}
     assert by_count[0]["reproduced"] == 0
     assert by_count[0]["reproduced_when_prompted"] == 0
+    for row in scores.rows:  # one end for each beginning
+        assert row["reproduced_when_begun"] <= row["beginnings"] <= row["tried"]
 
 
 def test_the_needs_are_named_when_they_are_missing(target: Target) -> None:

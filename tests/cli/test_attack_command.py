@@ -339,6 +339,7 @@ def test_methods_are_compared_and_finished_ones_left_alone(
     page = (tmp_path / "out" / "report.html").read_text()
     for title in (
         "What is promised: users", "Utility", "Leakage against perplexity", "Who pays: groups",
+        "Side by side",
     ):  # fmt: skip
         assert title in page, title
     assert (tmp_path / "out" / "users" / "canaries.json").exists()

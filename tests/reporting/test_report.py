@@ -12,8 +12,9 @@ from tacit.attacking import Scores, write_scores
 from tacit.attacking.attack import Series, write_series
 from tacit.auditing import Evidence, judge, write_audit
 from tacit.errors import DataError
-from tacit.grouping import Group, Groups
+from tacit.grouping import FEWEST, MOST, Group, Groups
 from tacit.privacy.certificate import read_certificate
+from tacit.reporting.comparison import HEADINGS, seconds_per_record
 from tacit.reporting.leakage import Leak, leaks, matched
 from tacit.reporting.report import read_all, read_facts, sections, up, write_report
 
@@ -109,9 +110,51 @@ def test_groups_are_compared_with_the_plain_run(run: Path) -> None:
     assert dict(part.figures)["run: largest over smallest (not private)"] == "2.00"
 
 
+def test_methods_stand_side_by_side(run: Path) -> None:
+    """Utility on one text, cost and drops against the plain run; what was not measured is a dash"""
+    ends = [
+        Groups("ends", "test", (Group(MOST, 5, 20, 200, a), Group(FEWEST, 5, 9, 90, b)))
+        for a, b in ((10.0, 20.0), (12.5, 27.0))
+    ]
+    own = {"perplexity": 40.0, "perplexity_sensitive": 80.0, "accuracy": 0.25}
+    base = read_facts(run)
+    plain = replace(
+        base, name="plain", method="plain", ends=ends[0],
+        metrics={"test": own, "time": {"train": {"steps": 9, "records": 90, "cpu_seconds": 9.0}}},
+    )  # fmt: skip
+    two = {"redacted": {"steps": 9, "records": 90, "cpu_seconds": 9.0},
+           "train": {"steps": 9, "records": 30, "cpu_seconds": 9.0}}  # fmt: skip
+    text = own | {f"whole_text_{name}": 2 * value for name, value in own.items()}
+    other = replace(
+        base, name="other", method="deidentify", ends=ends[1], scores={},
+        metrics={"test": text, "time": two},
+    )  # fmt: skip
+    part = next(p for p in sections([plain, other]) if p.title == "Side by side")
+    table = {row[0]: dict(zip(part.headings, row, strict=True)) for row in part.rows}
+    wanted = {
+        "perplexity": ("40", "80"), "sensitive": ("80", "160"), "top_1": ("0.25", "0.5"),
+        "exposure": ("18.8", "-"), "auc": ("0.812", "-"), "tab": ("0.438", "-"),
+        "cost": ("1", "1.5"), "drop_most": ("0", "2.5"), "drop_fewest": ("0", "7"),
+    }  # fmt: skip
+    for name, cells in wanted.items():
+        assert (table["plain"][HEADINGS[name]], table["other"][HEADINGS[name]]) == cells, name
+    assert HEADINGS["plain"] not in part.headings  # measured in neither
+    assert part.drawing.startswith("<svg")
+    assert not [p for p in sections([plain]) if p.title == "Side by side"]
+    untimed = {"train": {"steps": 9, "cpu_seconds": 9.0}}
+    users = replace(plain, metrics={"time": untimed})
+    assert seconds_per_record(users) is None  # users are no records
+    assert not [p for p in sections([plain, other], shareable=True) if p.title == "Side by side"]
+
+
 def test_leakage_is_that_of_the_most_repeated_and_of_users() -> None:
     leak = leaks(20, SERIES[20])
     assert leak == Leak(20, 31.25, 18.75, 19.93, 0.8125)
+    more = Scores("linkage", {"accuracy_from_model": 0.25})
+    full = leaks(20, SERIES[20] | {"tab": TAB, "linkage": more})
+    assert (full.tab, full.linkage) == (0.4375, 0.25)
+    begun = replace(TAB, figures=TAB.figures | {"canaries_reproduced_when_begun": 0.5})
+    assert leaks(20, {"tab": begun}).tab == 0.5
     assert leaks(10, SERIES[10]).auc is None
 
 

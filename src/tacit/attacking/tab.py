@@ -27,7 +27,7 @@ _BATCH = 64
 
 @dataclass(frozen=True)
 class Tab:
-    """Greedy completion from the first token, or from the words before a secret."""
+    """Greedy completion from the first token, from the words before a secret, or one more."""
 
     name: str = "tab"
     says: str = "the first token in: does the whole sequence come out?"
@@ -47,6 +47,10 @@ class Tab:
             planted = [r for r in rows if r["repetitions"] > 0]
             _put(figures, intervals, "canaries", planted)
             _put(figures, intervals, "controls", [r for r in rows if r["repetitions"] == 0])
+            notes.append(
+                "greedy text has one end for each beginning: canaries that begin alike, the first "
+                "token of the secret included, can not all be reproduced"
+            )
         if target.reference is not None and target.members is not None:
             row = self._real(target, progress, rng)
             rows.append(row)
@@ -67,6 +71,8 @@ class Tab:
         whole = reproduced(target.reader, ids, given=1, progress=progress)
         hidden = _hidden_part(target.reader, plan.template.before, ids)
         prompted = reproduced(target.reader, ids, given=hidden, progress=progress)
+        # What all canaries begin with can be followed by one of them only; so one token more.
+        begun = reproduced(target.reader, ids, given=hidden + 1, progress=progress)
         rows = []
         for count in sorted({c.repetitions if c.planted else 0 for c in plan.canaries}):
             at = [
@@ -80,6 +86,8 @@ class Tab:
                     "tried": len(at),
                     "reproduced": int(whole[at].sum()),
                     "reproduced_when_prompted": int(prompted[at].sum()),
+                    "reproduced_when_begun": int(begun[at].sum()),
+                    "beginnings": len({tuple(ids[i][: hidden + 1]) for i in at}),
                 }
             )
         return rows
@@ -122,7 +130,7 @@ def _put(
     tried = sum(int(row["tried"]) for row in rows)
     if not tried:
         return
-    for key in ("reproduced", "reproduced_when_prompted"):
+    for key in ("reproduced", "reproduced_when_prompted", "reproduced_when_begun"):
         if all(key in row for row in rows):
             hits = sum(int(row[key]) for row in rows)
             figures[f"{name}_{key}"] = hits / tried

@@ -22,7 +22,7 @@ from tacit.training import networks, tokens
 from tacit.training.examples import Examples
 from tacit.training.masking import load_masked
 from tacit.training.opening import Opened, load_run
-from tacit.training.scoring import scores
+from tacit.training.scoring import whole_text_scores
 from tacit.training.tasks import NextWord
 
 _HELD_OUT = ("test", "valid", "validation", "dev")
@@ -170,9 +170,12 @@ def open_masked(folder: Path, masked: Masked, *, context: int = 64) -> Target:
 
 
 def run_perplexity(opened: Opened) -> float | None:
-    """The perplexity of a run's model on the split that it never saw, where there is one."""
+    """The perplexity of a run's model on the split that it never saw, where there is one.
+
+    Of text as it was written: one from de-identified text could be compared with no other.
+    """
     split = held_out(opened.corpus)
-    return float(scores(opened, split)["perplexity"]) if split else None
+    return float(whole_text_scores(opened, split)["perplexity"]) if split else None
 
 
 def need_model(folder: Path) -> None:

@@ -138,7 +138,8 @@ def method_files(config: Path, methods: str) -> dict[str, Path]:
 
 def _score(folder: Path) -> None:
     """Scores on text that was not trained on, beside the baselines, and by group of users."""
-    from tacit.attacking.target import held_out
+    from tacit.attacking.canaries import read_planted
+    from tacit.attacking.target import canary_plan, held_out
     from tacit.training import scoring
     from tacit.training.opening import load_run
     from tacit.training.tasks import NextWord
@@ -150,6 +151,11 @@ def _score(folder: Path) -> None:
     scoring.keep_scores(folder, split, scoring.scores(opened, split, beside=folder))
     if "user" in opened.corpus.columns and isinstance(opened.task, NextWord):
         scoring.groups_of(opened, split, "records").write(folder / "groups.json")
+        plan = canary_plan(folder, Path(opened.run.corpus))
+        planted = read_planted(plan).records() if plan is not None else ()
+        ends = scoring.ends_of_users(opened, split, planted=frozenset(planted))
+        if ends is not None:
+            ends.write(folder / "ends.json")
 
 
 def _trained(folder: Path, file: Path, changes: dict[str, Any], name: str) -> None:

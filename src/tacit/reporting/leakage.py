@@ -26,18 +26,26 @@ class Leak:
     exposure: float | None
     most: float | None
     auc: float | None
+    accuracy: float | None = None
+    tab: float | None = None
+    linkage: float | None = None
 
 
 def leaks(step: int, scores: Mapping[str, Scores]) -> Leak:
-    """Exposure of the most repeated canaries, and the headline of membership, of one model."""
-    bits, member = scores.get("exposure"), scores.get("membership")
-    figures = member.figures if member is not None else {}
+    """Exposure of the most repeated canaries, and the headlines of other attacks, of one model."""
+    bits = scores.get("exposure")
+    figures, tab, linkage = (
+        scores[name].figures if name in scores else {} for name in ("membership", "tab", "linkage")
+    )
     return Leak(
         step,
         next((s.perplexity for s in scores.values() if s.perplexity is not None), None),
         most_repeated(bits) if bits is not None else None,
         bits.figures.get("most_possible_bits") if bits is not None else None,
         figures.get("users_auc", figures.get("records_auc")),
+        figures.get("users_accuracy", figures.get("records_accuracy")),
+        tab.get("canaries_reproduced_when_begun", tab.get("canaries_reproduced")),
+        linkage.get("accuracy_from_model"),
     )
 
 
@@ -90,12 +98,8 @@ def leakage_sections(runs: Sequence["RunFacts"]) -> Iterator[Section]:
     models = {run.name: over_steps(run) for run in runs if run.series}
     if not models:
         return
-    rows = [
-        [name, f"{one.step:,}", _shown(one.perplexity), _shown(one.exposure), _shown(one.auc)]
-        for name, found in models.items()
-        for one in found
-    ]
-    headings = ["run", "step (public)", *_MEASURED]
+    rows = [_row(name, one) for name, found in models.items() for one in found]
+    headings = ["run", "step (public)", *_MEASURED.values()]
     prose = (
         "Models kept on the way, and the last one of each run. What has learnt less also gives "
         "away less, so methods are to be compared where their curves stand at one perplexity. "
@@ -106,11 +110,17 @@ def leakage_sections(runs: Sequence["RunFacts"]) -> Iterator[Section]:
     yield from _matched_section(models)
 
 
-_MEASURED = (
-    "test perplexity (not private)",
-    "exposure, bits (not private)",
-    "membership AUC (not private)",
-)
+_MEASURED = {
+    "perplexity": "test perplexity (not private)",
+    "exposure": "exposure, bits (not private)",
+    "auc": "membership AUC (not private)",
+    "tab": "tab accuracy (not private)",
+    "linkage": "linkage accuracy (not private)",
+}
+
+
+def _row(name: str, one: Leak) -> list[str]:
+    return [name, f"{one.step:,}", *(_shown(getattr(one, figure)) for figure in _MEASURED)]
 
 
 def _matched_section(models: Mapping[str, Sequence[Leak]]) -> Iterator[Section]:
@@ -118,10 +128,7 @@ def _matched_section(models: Mapping[str, Sequence[Leak]]) -> Iterator[Section]:
     if found is None:
         return
     level, near = found
-    rows = [
-        [name, f"{one.step:,}", _shown(one.perplexity), _shown(one.exposure), _shown(one.auc)]
-        for name, one in near.items()
-    ]
+    rows = [_row(name, one) for name, one in near.items()]
     prose = (
         f"The lowest perplexity that every run reached is {level:.4g} (not private), those left "
         f"out whose best is over {HARDLY:.0f} times the best of all. Of each run, the model "
@@ -132,7 +139,7 @@ def _matched_section(models: Mapping[str, Sequence[Leak]]) -> Iterator[Section]:
         prose += f" None that near: {', '.join(lacking)}; more models kept on the way may help."
     if len(near) < 2:
         rows = []  # one run is like nobody
-    headings = ["run", "step (public)", *_MEASURED]
+    headings = ["run", "step (public)", *_MEASURED.values()]
     yield Section("At like perplexity", prose, (), headings, rows)
 
 

@@ -22,6 +22,7 @@ from tacit.files import whole_file
 from tacit.grouping import Groups, read_groups
 from tacit.privacy.certificate import Certificate, read_certificate
 from tacit.privacy.wording import STANDINGS
+from tacit.reporting.comparison import comparison_sections
 from tacit.reporting.impact import group_sections, kept_sections
 from tacit.reporting.leakage import leakage_sections, most_repeated
 from tacit.reporting.overview import Section
@@ -42,6 +43,7 @@ class RunFacts:
     audits: tuple[Audit, ...] = ()
     series: Series = field(default_factory=dict)
     groups: Groups | None = None
+    ends: Groups | None = None
 
     @property
     def epsilon(self) -> float:
@@ -84,6 +86,7 @@ def read_facts(folder: Path) -> RunFacts:
         if (folder / "attacks-over-steps.json").exists()
         else {},
         read_groups(folder / "groups.json") if (folder / "groups.json").exists() else None,
+        read_groups(folder / "ends.json") if (folder / "ends.json").exists() else None,
     )
 
 
@@ -108,7 +111,10 @@ def read_all(folders: Sequence[Path]) -> list[RunFacts]:
 
 def sections(runs: Sequence[RunFacts], *, shareable: bool = False) -> list[Section]:
     """All parts of the report, for those numbers that may be shown."""
-    made = [_at_a_glance(runs, shareable), *(_promise(run) for run in runs)]
+    made = [_at_a_glance(runs, shareable)]
+    if not shareable:
+        made += comparison_sections(runs)
+    made += [_promise(run) for run in runs]
     made += _audits(runs)
     if not shareable:
         made += [*_frontier(runs), *_exposure(runs), *_membership(runs)]
@@ -431,6 +437,7 @@ def _as_json(runs: Sequence[RunFacts], shareable: bool) -> dict[str, Any]:
                     for step, found in sorted(run.series.items())
                 ],
                 "groups": asdict(run.groups) if run.groups else None,
+                "ends": asdict(run.ends) if run.ends else None,
             }
         made.append(one)
     return {"format": "tacit-report", "version": 1, "runs": made}

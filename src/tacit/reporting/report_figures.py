@@ -137,6 +137,43 @@ def frontier_drawing(runs: "Sequence[RunFacts]", beside: Mapping[str, float]) ->
     return _drawn(figure, axes, legend=True)
 
 
+def comparison_drawing(
+    found: "Mapping[str, Mapping[str, float | None]]", titles: Mapping[str, str]
+) -> str:
+    """One narrow panel for each figure, one bar for each run, all runs in the same order."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    columns = 2
+    lines = -(-len(titles) // columns)
+    height = 0.5 + lines * (0.55 + 0.17 * len(found))
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(1.6 * WIDTH, height), layout="constrained", facecolor="white")
+        panels = list(figure.subplots(lines, columns, squeeze=False, sharey=True).flat)
+    figure.set_label("Methods side by side")
+    names = list(found)
+    for place, (figure_name, title) in zip(panels, titles.items(), strict=False):
+        values = [_number(found[name][figure_name], math.nan) for name in names]
+        shown = [v for v in values if math.isfinite(v)]
+        wide = bool(shown) and min(shown) > 0 and max(shown) / min(shown) > 20
+        place.barh(
+            range(len(names)), [v if math.isfinite(v) else 0 for v in values], height=0.7,
+            color=[COLOURS[at % len(COLOURS)] for at in range(len(names))],
+        )  # fmt: skip
+        if wide:
+            place.set_xscale("log")
+            place.set_xlim(left=min(shown) / 1.5)
+        place.set_title(title.removesuffix(" (not private)"), loc="left", fontsize=9, color=INK)
+        place.tick_params(labelsize=8)
+        for side in ("top", "right"):
+            place.spines[side].set_visible(False)
+    panels[0].set_yticks(range(len(names)), names)
+    panels[0].invert_yaxis()
+    for place in panels[len(titles) :]:
+        place.set_visible(False)
+    return inline_svg(figure)
+
+
 def exposure_drawing(runs: "Sequence[RunFacts]") -> str:
     """Exposure by repetition, with its interval, the maximum and what controls have."""
     figure, axes = _axes(
@@ -194,10 +231,12 @@ def roc_drawing(runs: "Sequence[RunFacts]") -> str:
 
 
 def leakage_drawing(models: "Mapping[str, Sequence[Leak]]") -> str:
-    """Exposure and membership over perplexity, one line for each run; the last model is filled."""
+    """What attacks got over perplexity, one line for each run; the last model is filled."""
     panels = [
         ("exposure", "exposure, bits (not private)"),
         ("auc", "membership AUC (not private)"),
+        ("tab", "tab accuracy (not private)"),
+        ("linkage", "linkage accuracy (not private)"),
     ]
     known = [
         (name, says)
@@ -229,6 +268,8 @@ def leakage_drawing(models: "Mapping[str, Sequence[Leak]]") -> str:
             most = max((m.most or 0.0 for found in models.values() for m in found), default=0.0)
             place.axhline(most, color=GREY, ls=":", lw=1)
             place.set_ylim(0, 1.14 * most)
+        elif name in ("tab", "linkage"):
+            place.set_ylim(bottom=-0.02)
         else:
             place.axhline(0.5, color=GREY, ls=":", lw=1)
             low, high = place.get_ylim()

@@ -1,6 +1,7 @@
 """The one training loop: gradient, update, checkpoint; it stops before a budget is exceeded."""
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,6 +39,20 @@ Tell = Callable[[Progress], None]
 
 
 @dataclass
+class Timed:
+    """What the steps of this process took: gradients, noise, ledger, updates, nothing else."""
+
+    steps: int = 0
+    units: int = 0
+    seconds: float = 0.0
+
+    def add(self, seconds: float, units: int) -> None:
+        """One more step, and how many took part in it."""
+        self.steps, self.units = self.steps + 1, self.units + units
+        self.seconds += seconds
+
+
+@dataclass
 class Loop:
     """A phase of training under way."""
 
@@ -56,6 +71,7 @@ class Loop:
     average: dict[str, Tensor] = field(default_factory=dict)
     averaged: int = 0
     done: int = 0
+    timed: Timed = field(default_factory=Timed)
 
     def resume(self) -> None:
         """Go on where the last checkpoint is; charged steps after it are done again."""
@@ -86,11 +102,14 @@ class Loop:
         while self.done < self.steps:
             step = self.done + 1
             torch.manual_seed(self.chance.torch_seed("dropout", step))
+            # Processor time: what else the machine does is no part of it.
+            began = time.process_time()
             try:
                 seen = self._step(step)
             except OverBudget as spent:
                 self._save()
                 return str(spent)
+            self.timed.add(time.process_time() - began, seen.units)
             self.done = step
             # Before the checkpoint: whoever stops in between does the step, and this, again.
             if self.keep is not None and step in self.kept:

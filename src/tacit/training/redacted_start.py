@@ -19,7 +19,7 @@ from tacit.privacy.ledger import Ledger
 from tacit.training.checkpoints import read_place
 from tacit.training.encoding import pieces_of, touching
 from tacit.training.examples import Spans
-from tacit.training.loop import Loop, Tell, make_optimizer
+from tacit.training.loop import Loop, Tell, Timed, make_optimizer
 from tacit.training.material import prepare
 from tacit.training.methods import Plain
 from tacit.training.opening import Opened, sensitive_spans
@@ -32,15 +32,15 @@ MASK = "[MASK]"
 
 def start_on_redacted_text(
     opened: Opened, plan: Plan, folder: Path, ledger: Ledger, tell: Tell | None = None
-) -> None:
-    """Train without noise on masked text, unless that is already behind us."""
+) -> Timed:
+    """Train without noise on masked text, unless that is already behind us; what it took."""
     start = opened.run.redacted or RedactedStart()
     event = next(e for e in plan.releases() if isinstance(e, NotPrivate))
     if event not in ledger.releases:
         ledger.charge(event, phase=PHASE)
     place = read_place(folder)
     if place is not None and place.phase == "train":
-        return
+        return Timed()
     masked = redacted(opened.part, opened.tokenizer, sensitive_spans(opened, opened.part))
     examples = opened.task.encode(masked, opened.tokenizer, context=opened.run.context)
     stuff = prepare(examples, masked, [], None)
@@ -62,6 +62,7 @@ def start_on_redacted_text(
     loop.resume()
     loop.run(tell)
     loop.finish()
+    return loop.timed
 
 
 def redacted(corpus: Corpus, tokenizer: PreTrainedTokenizerBase, sensitive: Spans) -> Corpus:

@@ -29,7 +29,7 @@ from tacit.training.fingerprint import code_digest
 from tacit.training.focusing import list_digest
 from tacit.training.going_on import earlier_books, need_same_owners
 from tacit.training.last_states import LastStates
-from tacit.training.loop import Loop, Progress, Tell, make_optimizer
+from tacit.training.loop import Loop, Progress, Tell, Timed, make_optimizer
 from tacit.training.material import (
     Material,
     found_and_kept,
@@ -164,8 +164,9 @@ def _carry_out(opened: Opened, folder: Path, plan: Plan | None, tell: Tell | Non
         if earlier is not None:
             ledger.carry(earlier)
         start_on_public_text(opened, folder, ledger, tell)
+        took = {}
         if run.method == "redact-then-private" and plan is not None:
-            start_on_redacted_text(opened, plan, folder, ledger, tell)
+            took["redacted"] = start_on_redacted_text(opened, plan, folder, ledger, tell)
         method = _method(opened, stuff, ledger, plan)
         spent = _spent(opened, stuff, plan)
         loop = Loop(
@@ -189,7 +190,8 @@ def _carry_out(opened: Opened, folder: Path, plan: Plan | None, tell: Tell | Non
 
         stopped = loop.run(told)
         loop.finish()
-    return _finish(opened, folder, plan, stuff, examples, before, salt, stopped)
+        took["train"] = loop.timed
+    return _finish(opened, folder, plan, stuff, examples, before, salt, stopped, took)
 
 
 def _spent(opened: Opened, stuff: Material, plan: Plan | None) -> Spent | None:
@@ -247,6 +249,7 @@ def _finish(
     before: Mapping[str, str],
     salt: bytes,
     stopped: str | None,
+    took: Mapping[str, Timed],
 ) -> Trained:
     moved = weights.moved(before, opened.model)
     _save(opened, folder, folder)
@@ -255,6 +258,7 @@ def _finish(
         metrics["valid"] = scores(opened, "valid")
     metrics["training"] = {"records": len(stuff.rows), **examples.notes}
     metrics |= found_and_kept(stuff, opened.part, opened.mentions)
+    metrics["time"] = _times(opened.run, plan, took)
     metrics["parameters"] = {"moved": len(moved.moved), "unmoved": len(moved.still)}
     _write(folder / "metrics.json", json.dumps(metrics, indent=2) + "\n")
     books = read_ledger(folder / "ledger.jsonl")
@@ -283,6 +287,18 @@ def _finish(
     write_certificate(certificate, folder)
     _write(folder / "README.md", model_card(opened.run, certificate))
     return Trained(folder, certificate, metrics, stopped)
+
+
+def _times(run: Run, plan: Plan | None, took: Mapping[str, Timed]) -> dict[str, Any]:
+    """Processor time of the steps, phase by phase; per record where a step draws records."""
+    of_records = run.method not in ("fedavg", "uedp") and (plan is None or plan.user_rate is None)
+    made: dict[str, Any] = {}
+    for phase, one in took.items():
+        if one.steps:
+            made[phase] = {"steps": one.steps, "cpu_seconds": round(one.seconds, 3)}
+            if of_records:
+                made[phase]["records"] = one.units
+    return made
 
 
 def _save(opened: Opened, place: Path, folder: Path) -> None:

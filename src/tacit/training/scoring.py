@@ -1,7 +1,9 @@
 """Using what was trained: scores beside the baselines, and predictions."""
 
 import json
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +11,10 @@ import numpy as np
 
 from tacit.errors import UsageError
 from tacit.files import whole_file
-from tacit.grouping import Groups, compare_groups, group_names
+from tacit.grouping import Groups, compare_groups, ends_of, group_names
 from tacit.training import baselines
 from tacit.training.deidentifying import deidentified
+from tacit.training.examples import Examples
 from tacit.training.opening import Opened, encode, load_run
 from tacit.training.predicting import answer
 from tacit.training.public_start import load_public_start
@@ -50,6 +53,10 @@ def scores(
     found: dict[str, Any] = dict(opened.task.score(opened.model, examples, progress=progress))
     if beside is None:
         return found
+    if opened.run.method == "deidentify" and isinstance(opened.task, NextWord):
+        found |= {
+            f"whole_text_{name}": value for name, value in whole_text_scores(opened, split).items()
+        }
     if opened.run.task == "next-word":
         train = encode(opened, opened.part)
         others = baselines.baseline_perplexities(
@@ -61,6 +68,39 @@ def scores(
         score = opened.task.score(public, examples)
         found |= {f"public_only_{name}": score[name] for name in _HEADLINES if name in score}
     return found
+
+
+def whole_text_scores(opened: Opened, split: str) -> dict[str, float]:
+    """Scores on a split as it is, also where the model learnt from a de-identified one.
+
+    Methods can only be compared on one text; sensitive is what the run's mentions mark.
+    """
+    return dict(opened.task.score(opened.model, _as_written(opened, split)))
+
+
+def _as_written(opened: Opened, split: str) -> Examples:
+    run = opened.run
+    if run.method == "deidentify":
+        opened = replace(opened, run=run.model_copy(update={"method": "plain"}))
+    return encode(opened, opened.corpus.only(split), training=False)
+
+
+def ends_of_users(
+    opened: Opened, split: str, *, planted: frozenset[str] = frozenset()
+) -> Groups | None:
+    """How well the users with most and with fewest records are served; None if there are few.
+
+    Records are counted in the whole corpus, `planted` ones left out; the split is read as it is.
+    """
+    part, every = opened.corpus.only(split), opened.corpus
+    pairs = zip(every.column("id").to_pylist(), every.need_users().to_pylist(), strict=True)
+    wrote = Counter(user for record, user in pairs if record not in planted)
+    users = part.need_users().to_pylist()
+    examples = _as_written(opened, split)
+    tokens = np.maximum(examples.lengths - 1, 0)
+    assert isinstance(opened.task, NextWord)
+    losses = opened.task.record_losses(opened.model, examples) * tokens
+    return ends_of(wrote, [users[row] for row in examples.record], losses, tokens, split)
 
 
 def evaluate_groups(folder: Path, split: str, by: str) -> Groups:
