@@ -66,7 +66,10 @@ def call(served: Services, tokens: dict[str, str]) -> Call:
 def dataset(call: Call) -> str:
     made = call("admin", "POST", "/v1/datasets", json={"name": "diary", "limits": {"users": 8}})
     assert made.status_code == 201
-    return str(made.json()["id"])
+    name = str(made.json()["id"])
+    record = {"text": "Somebody wrote this.", "user": "zoe"}
+    assert call("admin", "POST", f"/v1/datasets/{name}/records", json=record).status_code == 201
+    return name
 
 
 @pytest.mark.parametrize("role", [*ROLES, "stranger"])
@@ -205,7 +208,7 @@ def test_a_request_for_a_run_names_no_file_and_makes_sense(
     for where in ("plans", "runs"):
         answer = call("analyst", "POST", f"/v1/datasets/{dataset}/{where}", json=USERS_RUN | change)
         assert answer.status_code in (404, 409, 422), (where, answer.text)
-    assert call("analyst", "GET", "/v1/runs").json() == []
+    assert call("analyst", "GET", "/v1/runs", params={"dataset": dataset}).json() == []
 
 
 def test_runs_that_are_refused_before_they_start(call: Call, dataset: str) -> None:
