@@ -37,18 +37,25 @@ class Starting:
         self.dataset: str = made["id"]
 
     def reserve(
-        self, releases: Releases, unproved: str | None = None, job: str | None = None
+        self,
+        releases: Releases,
+        unproved: str | None = None,
+        job: str | None = None,
+        entities: str | None = None,
     ) -> str:
         name = job or new_id()
 
         def add(session: Session) -> None:
             if job is None:
                 session.add(
-                    Job(id=name, kind="train", dataset_id=self.dataset, request={}, state="held",
+                    Job(id=name, kind="train", dataset_id=self.dataset,
+                        request={"entities": entities}, state="held",
                         unproved=unproved is not None, created_by=self.admin.account)
                 )  # fmt: skip
 
-        self.services.budgets.reserve(self.dataset, name, releases, unproved=unproved, also=add)
+        self.services.budgets.reserve(
+            self.dataset, name, releases, unproved=unproved, entities=entities, also=add
+        )
         return name
 
     def settle(self, job: str, folder: Path, releases: Releases) -> None:
@@ -228,3 +235,20 @@ def test_a_budget_that_cannot_be_is_refused(lite: Services, limits: dict[str, fl
     admin = somebody(lite, "admin")
     with pytest.raises(UsageError):
         lite.datasets.add("diary", admin, limits=limits)
+
+
+def test_a_budget_about_entities_is_about_the_same_ones(services: Services) -> None:
+    """What a run released of entities that it did not protect has no price."""
+    starting = Starting(services, users_and_entities=8.0)
+    first = starting.reserve({BOTH: 5}, entities='[["PII"], null, "patterns"]')
+    starting.reserve({BOTH: 5}, entities='[["PII"], null, "patterns"]')
+    starting.reserve({BOTH: 6}, job=first, entities='[["PII"], null, "patterns"]')
+    for other in ('["all", null, "patterns"]', '[["PII"], "list", "patterns"]'):
+        with pytest.raises(PrivacyRefused, match="Protect the same ones"):
+            starting.reserve({BOTH: 5}, entities=other)
+
+
+def test_a_budget_about_users_asks_for_no_entities(services: Services) -> None:
+    starting = Starting(services, users=8.0)
+    starting.reserve({BOTH: 5}, entities='[["PII"], null, "patterns"]')
+    starting.reserve({BOTH: 5}, entities='["all", null, "patterns"]')

@@ -47,6 +47,8 @@ class _State:
     unproved_allowed: bool
     charges: dict[str, Releases]
     unproved: frozenset[str]
+    entities: dict[str, str]
+    """Which entities each of the runs protects; runs that protect none are not here."""
 
     def others(self, job: str) -> Releases:
         return together({k: v for k, v in self.charges.items() if k != job})
@@ -66,6 +68,7 @@ class Budgets:
         releases: Releases,
         *,
         unproved: str | None = None,
+        entities: str | None = None,
         also: Callable[[Session], None] | None = None,
         note: str = "",
     ) -> None:
@@ -76,7 +79,7 @@ class Budgets:
         """
         for _ in range(_TRIES):
             state = self._state(dataset)
-            self._check(state, job, releases, unproved)
+            self._check(state, job, releases, unproved, entities)
             with self.storage.write() as session:
                 row = session.get(Dataset, dataset, with_for_update=True)
                 assert row is not None
@@ -90,22 +93,41 @@ class Budgets:
         raise Busy("Too many runs are being started on this dataset; try again in a moment.")
 
     def would_refuse(
-        self, dataset: str, releases: Releases, unproved: str | None = None
+        self,
+        dataset: str,
+        releases: Releases,
+        unproved: str | None = None,
+        entities: str | None = None,
     ) -> str | None:
         """Why a run with these releases would be refused now; None if it would not be."""
         try:
-            self._check(self._state(dataset), "", releases, unproved)
+            self._check(self._state(dataset), "", releases, unproved, entities)
         except PrivacyRefused as refused:
             return str(refused)
         return None
 
-    def _check(self, state: _State, job: str, releases: Releases, unproved: str | None) -> None:
+    def _check(
+        self,
+        state: _State,
+        job: str,
+        releases: Releases,
+        unproved: str | None,
+        entities: str | None,
+    ) -> None:
         if state.limits is None:
             return
         if unproved is not None:
             if not state.unproved_allowed:
                 raise PrivacyRefused(f"{unproved} This dataset has a budget. {ALLOW}")
             return
+        if any("entities" in unit for unit in state.limits):
+            others = {e for name, e in state.entities.items() if name != job}
+            if entities is not None and others - {entities}:
+                raise PrivacyRefused(
+                    "The dataset's budget is about entities, and another run on it protects other "
+                    "ones (kinds, list or detectors differ): what either released of the other's "
+                    "is not counted. Protect the same ones."
+                )
         after = together({"others": state.others(job), "this": releases})
         for unit, limit in state.limits.items():
             epsilon = self._price(after, unit, state.delta)
@@ -202,6 +224,14 @@ class Budgets:
             unproved = frozenset(
                 session.scalars(select(Job.id).where(Job.dataset_id == dataset, Job.unproved))
             )
+            asked = session.execute(
+                select(Job.id, Job.request).where(Job.dataset_id == dataset, ~Job.unproved)
+            )
+            entities = {
+                name: request["entities"]
+                for name, request in asked
+                if name in charges and request.get("entities")
+            }
             return _State(
                 row.charges_made,
                 {u: float(v) for u, v in row.limits.items()} if row.limits is not None else None,  # type: ignore[misc]
@@ -209,6 +239,7 @@ class Budgets:
                 row.unproved_allowed,
                 {k: v for k, v in charges.items() if k not in unproved},
                 frozenset(unproved & charges.keys()),
+                entities,
             )
 
     def _price(self, releases: Releases, unit: Unit, delta: float) -> float:

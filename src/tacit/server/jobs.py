@@ -33,7 +33,7 @@ from tacit.server.errors import Busy, Conflict, NotThere
 from tacit.server.identity import Caller
 from tacit.server.plans import Plans
 from tacit.server.records import Records
-from tacit.server.requests import RunRequest, planned_releases, unproved_reason
+from tacit.server.requests import RunRequest, entities_of, planned_releases, unproved_reason
 from tacit.server.settings import ServerSettings
 from tacit.server.storage import Job, Storage, new_id, now
 from tacit.training.settings import Run, read_run, run_yaml
@@ -96,13 +96,14 @@ class Jobs:
         ready = self.plans.prepare(dataset, asked)
         if not self.records.counts(dataset)["records"]:
             raise DataError("The dataset has no record to train on; add some first.")
+        entities = entities_of(ready.run, asked.entity_list)
         job = Job(
             id=new_id(),
             kind="train",
             name=asked.name,
             dataset_id=dataset,
             request=asked.model_dump(mode="json", exclude_defaults=True)
-            | {"method": asked.method, "run": run_yaml(ready.run)},
+            | {"method": asked.method, "run": run_yaml(ready.run), "entities": entities},
             state="queued",
             unproved=ready.unproved is not None,
             created_by=caller.account,
@@ -115,6 +116,7 @@ class Jobs:
             job.id,
             ready.releases,
             unproved=ready.unproved,
+            entities=entities,
             also=lambda session: self._add(session, job),
         )
         self._wake.set()
@@ -198,6 +200,7 @@ class Jobs:
             row.id,
             self._still_to_release(row.id, run),
             unproved=unproved_reason(run),
+            entities=row.request.get("entities"),
             also=requeue,
             note="to go on",
         )
@@ -273,7 +276,7 @@ class Jobs:
             "released": row.released,
             "message": row.message,
             "result": row.result,
-            "request": {k: v for k, v in row.request.items() if k != "run"},
+            "request": {k: v for k, v in row.request.items() if k not in ("run", "entities")},
             "progress": latest[0] if latest else None,
             "created": row.created.isoformat(),
             "started": row.started.isoformat() if row.started else None,

@@ -21,6 +21,7 @@ from tacit.server.records import Records
 from tacit.server.requests import (
     Places,
     RunRequest,
+    entities_of,
     planned_releases,
     settings_of,
     unproved_reason,
@@ -100,7 +101,9 @@ class Plans:
         """What the request would do; counts in it are exact, so for those inside."""
         self.datasets.need(dataset)
         ready = self.prepare(dataset, asked)
-        refused = self.budgets.would_refuse(dataset, ready.releases, ready.unproved)
+        refused = self.budgets.would_refuse(
+            dataset, ready.releases, ready.unproved, entities_of(ready.run, asked.entity_list)
+        )
         result: dict[str, Any] = {
             "method": ready.run.method,
             "standing": METHODS[ready.run.method][0] if not ready.unproved else "heuristic",

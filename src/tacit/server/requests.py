@@ -4,6 +4,7 @@ A run's own settings name files and folders of the machine. Here they are names 
 and models of the server, and every other string is a plain word.
 """
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -210,6 +211,15 @@ def unproved_reason(run: Run) -> str | None:
     if from_corpus and run.model.kind != "folder":
         return "Words counted from the private text are a leak that no epsilon covers."
     return None
+
+
+def entities_of(run: Run, entity_list: str | None) -> str | None:
+    """Which entities a run protects, as a word to compare by; None where it protects none."""
+    plan = run.made_plan()
+    if plan is None or "entities" not in plan.protect:
+        return None
+    kinds = sorted(plan.kinds) if plan.kinds is not None else "all"
+    return json.dumps([kinds, entity_list, run.detect])
 
 
 def planned_releases(run: Run, plan: Plan | None) -> Releases:
