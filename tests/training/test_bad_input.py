@@ -100,10 +100,10 @@ CASES: dict[str, tuple[Any, int, str]] = {
         "record 3, has no label",
     ),
     "a folder that is not a model": (not_a_model, 3, "holds no tokenizer"),
-    "nothing is mentioned": (
+    "a kind that was not found": (
         {"plan": {}, "method": "uedp", "steps": 2, "uedp": {"kinds": ["ORG"]}},
-        3,
-        "No record names an entity",
+        4,
+        "kinds has ORG, but nothing of that kind was found",
     ),
     "frequencies of private text": (
         {"tokenizer": {"kind": "words"}, "model": TINY | {"public_frequencies": True}},
