@@ -11,7 +11,13 @@ import pytest
 
 import tacit
 from runs import make_run
-from tacit.attacking.white_box import audit_plan, audit_uedp
+from tacit.attacking.token_cases import (
+    Overheard,
+    canary_records,
+    declared_evidence,
+    worst_model,
+)
+from tacit.attacking.white_box import _ledger, audit_plan, audit_uedp
 from tacit.auditing import (
     Evidence,
     from_canaries,
@@ -24,6 +30,7 @@ from tacit.auditing import (
 from tacit.errors import DataError, UsageError
 from tacit.plan import Plan, calibrated
 from tacit.privacy.certificate import read_certificate
+from tacit.privacy.events import Selective
 from tacit.privacy.published import uedp_claim
 from tacit.training.randomness import Chance
 from tacit.training.settings import Run, UedpSettings
@@ -113,6 +120,16 @@ PLANS = {
         "protect": "users+entities", "mechanism": "flat", "record_rate": 0.25,
         "records_per_user": 2, "records_per_entity": 1,
     },
+    "masked first": {
+        "protect": "tokens", "mechanism": "redact-then-private", "record_rate": 0.25,
+    },
+    "selective": {
+        "protect": "tokens", "mechanism": "selective", "record_rate": 0.25, "segments": 2,
+    },
+    "selective, two layers": {
+        "protect": "tokens", "mechanism": "selective", "record_rate": 0.25, "segments": 2,
+        "states": 4,
+    },
 }  # fmt: skip
 
 
@@ -120,6 +137,8 @@ def settings(plan: Plan, method: str = "private") -> Run:
     given = {"plan": plan.model_dump(mode="json", exclude_none=True), "corpus": "none"}
     if "entities" in plan.protect:
         given["detect"] = "given"
+    if plan.protect == "tokens":
+        method, given["policy"] = plan.mechanism, "digits"
     return Run(method=method, **given)  # type: ignore[arg-type]
 
 
@@ -138,6 +157,44 @@ def test_honest_steps_stay_below_their_certificate(name: str) -> None:
         rng=np.random.default_rng(0),
     )
     assert 0.3 < found.lower <= 3
+
+
+def test_what_is_heard_of_selective_training_is_what_is_declared() -> None:
+    """Every gradient and every state fills its bound: the mean evidence is half the distance."""
+    plan = calibrated(
+        Plan(
+            protect="tokens", mechanism="selective", epsilon=4, steps=6, record_rate=0.5,
+            segments=3, clip_norm=0.01,
+        )
+    )  # fmt: skip
+    event = plan.event()
+    assert isinstance(event, Selective)
+    rng = np.random.default_rng(0)
+    inside = rng.random(600) < 0.5
+    with _ledger() as ledger:
+        method = Overheard(
+            worst_model(600, 1), canary_records(inside, 3), Chance(1), ledger, plan,
+            token_budget=8192, state_clip=0.1,
+        )  # fmt: skip
+        for step in range(1, 7):
+            method.step(step)
+    declared = declared_evidence(event, inside, 6, rng)
+    for sides in (inside, ~inside):
+        heard = (method.of_gradients + method.of_states.sum(0))[sides]
+        wanted = declared[sides]
+        error = np.sqrt((heard.var() + wanted.var()) / sides.sum())
+        assert abs(heard.mean() - wanted.mean()) < 4 * error
+        assert heard.var() == pytest.approx(wanted.var(), rel=0.4)
+
+
+def test_a_paper_s_figure_beside_a_proved_one_breaks_nothing(tmp_path: Path) -> None:
+    certificate = read_certificate(make_run(tmp_path / "run") / "certificate.json")
+    claim = {"epsilon": {"users": 0.5}}
+    beside = certificate.model_copy(update={"published": claim})
+    assert judge(beside, "users", evidence(1.5)).verdict == "consistent"
+    assert "a paper 0.50" in judge(beside, "users", evidence(1.5)).sentence
+    alone = certificate.model_copy(update={"published": claim, "standing": "published"})
+    assert judge(alone, "users", evidence(1.5)).verdict == "contradicted"
 
 
 @pytest.mark.slow
@@ -204,6 +261,19 @@ MUTANTS = {
         "record_clip=plan.record_clip and 1e9,",
         "entities",
     ),
+    "state noise left out": (
+        "training/methods/selective.py",
+        'noisy.append(self._release(bounded, number, at + 1, step, part + at)["state"])',
+        "self._release(bounded, number, at + 1, step, part + at)\n"
+        '            noisy.append(bounded.tensors["state"])',
+        "tokens",
+    ),
+    "cell state forgotten": (
+        "training/methods/selective.py",
+        "tuple((h.unsqueeze(0), c.unsqueeze(0)) for h, c in pairs)",
+        "tuple((h.unsqueeze(0), own[1]) for (h, _), own in zip(pairs, after))",
+        "tokens",
+    ),
     "an entity's coin counted where any entity lets a record in": (
         "privacy/published/user_entity.py",
         'entity_rate=entity_rate if entity_rule == "all" else 1.0',
@@ -235,6 +305,14 @@ plan = calibrated(Plan(protect="entities", epsilon=1, steps=6, clip_norm=0.1, us
 fields = plan.model_dump(mode="json", exclude_none=True)
 run = Run(method="private", plan=fields, corpus="none", detect="given")
 found = audit_plan(run, plan, "entities", canaries=2048, epsilon=1, chance=Chance(1), rng=rng)
+print(found.lower, 1.0)
+""",
+    "tokens": """
+plan = calibrated(Plan(protect="tokens", mechanism="selective", epsilon=1, steps=4, clip_norm=0.01,
+                       record_rate=0.1, segments=2))
+run = Run(method="selective", plan=plan.model_dump(mode="json", exclude_none=True), corpus="none",
+          policy="digits", selective={"state_clip": 0.1})
+found = audit_plan(run, plan, "tokens", canaries=1024, epsilon=1, chance=Chance(1), rng=rng)
 print(found.lower, 1.0)
 """,
     "uedp": """

@@ -168,14 +168,19 @@ def rounded_up(value: float) -> str:
 
 
 def judge(certificate: Certificate, unit: str, evidence: Evidence) -> Audit:
-    """The verdict on what a certificate says about a unit, and on a paper's claim if it has one."""
+    """The verdict on what a certificate says about a unit.
+
+    A paper's claim is judged with it where the claim is what the certificate stands on; beside a
+    price of our own it is only shown, and may well be contradicted.
+    """
     costs = {str(name): cost for name, cost in certificate.costs.items()}
     if unit not in costs:
         raise UsageError(f"unit={unit} is not in the certificate; it speaks of {', '.join(costs)}.")
     upper = float(costs[unit].epsilon)
     claim = (certificate.published or {}).get("epsilon", {}).get(unit)
     claimed = None if claim is None else float(claim)
-    said = [value for value in (upper, claimed) if value is not None and math.isfinite(value)]
+    held = (upper, None if certificate.standing == "proved" else claimed)
+    said = [value for value in held if value is not None and math.isfinite(value)]
     verdict: Verdict = "inconclusive"
     if any(evidence.lower > value for value in said):
         verdict = "contradicted"

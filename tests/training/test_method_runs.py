@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
+from tacit.attacking.audits import audit_run
 from tacit.corpora import customersim
 from tacit.corpus import Corpus
 from tacit.detecting import detect
@@ -187,6 +188,50 @@ def test_masked_text_first_then_the_whole_text_with_noise(
     whole = runs.train(Run(**base, **EVERY["redacted"]), tmp_path / "whole")
     one, other = (load_file(f / "model.safetensors") for f in (whole.folder, tmp_path / "cut"))
     assert all(bool((one[key] == other[key]).all()) for key in one)
+
+
+TRANSFORMERS: dict[str, dict[str, Any]] = {
+    "whole": {},
+    "adapters": {"lora_rank": 2},
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMERS)
+def test_a_transformer_learns_in_both_phases_and_the_certificate_explains_them(
+    tmp_path: Path, base: dict[str, Any], name: str
+) -> None:
+    tiny = {"kind": "gpt2", "config": {"n_layer": 1, "n_embd": 16, "n_head": 2}}
+    model = {"model": tiny | TRANSFORMERS[name]}
+    run = Run(**base | {"seed": None, "context": 48} | model, **EVERY["redacted"])
+    phases: list[str] = []
+    done = runs.train(run, tmp_path / "run", tell=lambda at: phases.append(at.phase))
+    assert phases == ["redacted"] * 2 + ["train"] * 4
+    certificate = done.certificate
+    assert (certificate.standing, list(certificate.costs)) == ("proved", ["tokens"])
+    assert certificate.phases == {"redacted": 1, "train": 4}
+    said = certificate.context["phases"]
+    assert "redacted: without noise on text whose sensitive tokens are masked" in said
+    assert "train: on the whole text, records clipped, summed and noised" in said
+    assert said in (tmp_path / "run" / "certificate.md").read_text()
+    assert any("masked" in line for line in certificate.not_covered)
+    assert [c.what for c in verify(tmp_path / "run") if not c.ok] == []
+    # Every weight that may move did: all of them, or every factor of the adapters.
+    assert done.metrics["parameters"]["moved"] > 0
+    if name == "whole":
+        assert done.metrics["parameters"]["unmoved"] == 0
+    assert done.metrics["valid"]["perplexity_sensitive"] > 0
+    assert audit_run(tmp_path / "run", canaries=256)[0].verdict != "contradicted"
+
+
+def test_a_policy_that_overlooks_on_purpose_is_certified_as_such(
+    tmp_path: Path, base: dict[str, Any]
+) -> None:
+    imperfect = EVERY["selective"] | {"policy": "missing(0.5, given)"}
+    context = runs.train(Run(**base, **imperfect), tmp_path / "run").certificate.context
+    assert "overlooks 50 % of what given marks" in context["imperfect policy"]
+    assert "not for release" in (tmp_path / "run" / "certificate.md").read_text()
+    perfect = runs.train(Run(**base, **EVERY["selective"]), tmp_path / "perfect").certificate
+    assert "imperfect policy" not in perfect.context
 
 
 def test_masked_text_is_the_same_whatever_was_masked() -> None:

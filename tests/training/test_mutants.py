@@ -16,6 +16,7 @@ import tacit
 
 HERE = Path(__file__).resolve().parent
 NEIGHBOURS = "training/test_neighbours.py::test_a_neighbour_moves_a_step_no_further_than_declared"
+PASSED_ON = "training/test_selective.py::test_what_plain_segments_begin_with_is_what_was_released"
 
 # name: (file, what stands there, what a bug would make of it, the test that must notice)
 MUTANTS: dict[str, tuple[str, str, str, str]] = {
@@ -54,6 +55,25 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
         "state = 2 * _inverse(event.state_noise_multiplier) if event.states else 0.0",
         "state = 0.0",
         "privacy/test_accounting.py::test_selective_passes_are_gaussian",
+    ),
+    "state noise left out": (
+        "training/methods/selective.py",
+        'noisy.append(self._release(bounded, number, at + 1, step, part + at)["state"])',
+        "self._release(bounded, number, at + 1, step, part + at)\n"
+        '            noisy.append(bounded.tensors["state"])',
+        f"{PASSED_ON}[1]",
+    ),
+    "cell state forgotten": (
+        "training/methods/selective.py",
+        "tuple((h.unsqueeze(0), c.unsqueeze(0)) for h, c in pairs)",
+        "tuple((h.unsqueeze(0), own[1]) for (h, _), own in zip(pairs, after))",
+        f"{PASSED_ON}[2]",
+    ),
+    "hidden state passed on unclipped": (
+        "training/states.py",
+        "made = rows.detach() * factors.to(rows.dtype).unsqueeze(1)",
+        "made = rows.detach().clone()",
+        "training/test_selective.py::test_rows_are_bounded_whatever_they_are",
     ),
     "forked workers repeat one random stream": (
         "training/randomness.py",

@@ -328,6 +328,45 @@ def test_noise_is_what_the_event_says_and_never_used_twice(
             assert abs(match) < 0.3
 
 
+@pytest.mark.parametrize("layers", [1, 2])
+def test_what_plain_segments_begin_with_is_what_was_released(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layers: int
+) -> None:
+    """Hidden and cell states of every layer: the noisy ones are passed on, and no others."""
+    released: list[Tensor] = []
+    real = selective.release
+
+    def watched(total: BoundedSum, event: SelectivePart, *rest: Any, **named: Any) -> Any:
+        out = real(total, event, *rest, **named)
+        if event.state:
+            released.append(out["state"].clone())
+        return out
+
+    monkeypatch.setattr(selective, "release", watched)
+    begun: list[list[Tensor]] = []
+    plan = plan_of(noise_multiplier=1.0, states=2 * layers)
+    with Ledger(tmp_path / "ledger.jsonl", {}) as ledger:
+        method = SelectiveTraining(
+            small_model(layers), corpus_of(RECORDS[:1] * 3), Chance(1), ledger, plan,
+            token_budget=640, state_clip=0.5,
+        )  # fmt: skip
+        plain = method._plain
+
+        def listening(cut: Any, tally: Any) -> Any:
+            begun.append([state[0].clone() for layer in cut.state for state in layer])
+            return plain(cut, tally)
+
+        monkeypatch.setattr(method, "_plain", listening)
+        list(method.gradients(1))
+    # Three records alike: two sensitive segments, each followed by a plain one.
+    assert len(begun) == 3
+    assert not any(bool(state.any()) for state in begun[0])
+    passed = [state for states in begun[1:] for state in states]
+    assert len(passed) == len(released) == 4 * layers
+    for one, other in zip(passed, released, strict=True):
+        assert torch.equal(one, other)
+
+
 def test_what_cannot_be_trained_selectively_is_refused(tmp_path: Path) -> None:
     class Tokens:
         bos_token_id = eos_token_id = pad_token_id = 0

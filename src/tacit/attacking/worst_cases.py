@@ -121,8 +121,10 @@ def design(plan: Plan, unit: Unit) -> tuple[Build, Draw]:
     """The worst canary for a unit under a plan: its records, and what a step adds."""
     if unit not in plan.units:
         raise UsageError(f"unit={unit} is not promised by this plan; it has {plan.units}.")
-    if plan.mechanism in ("selective", "redact-then-private"):
-        raise UsageError(f"mechanism={plan.mechanism} has no audit of its steps yet.")
+    if plan.mechanism == "selective":
+        raise UsageError("mechanism=selective has canaries of its own; see token_cases.")
+    if plan.mechanism == "redact-then-private":
+        return _of_tokens(plan)
     if plan.user_rate is None:
         return _of_records(plan, unit)
     share = plan.entity_share if "entities" in plan.protect else 0.0
@@ -169,6 +171,20 @@ def _of_records(plan: Plan, unit: Unit) -> tuple[Build, Draw]:
 
     drawn = np.arange(of_user + of_entity + 1.0)
     return build, Draw(_binomial(of_user + of_entity, rate), drawn, drawn * 0)
+
+
+def _of_tokens(plan: Plan) -> tuple[Build, Draw]:
+    """A record whose sensitive tokens, replaced, turn its gradient around.
+
+    The phase on masked text is left out: neighbours give it the same text.
+    """
+    rate = float(plan.record_rate or 0)
+
+    def build(number: int) -> Iterator[Row]:
+        yield Row(f"u{number}", (), number, 1.0, -1.0)
+
+    drawn = np.arange(2.0)
+    return build, Draw(_binomial(1, rate), drawn, -drawn)
 
 
 def _binomial(trials: int, rate: float) -> Array:

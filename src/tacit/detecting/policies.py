@@ -221,6 +221,26 @@ class Missing:
         return int.from_bytes(hashlib.sha256(key).digest()[:7], "big") / 2**56
 
 
+def overlooked(policy: Policy) -> str | None:
+    """What a policy leaves out on purpose, in words; None where it is no study of that.
+
+    >>> overlooked(open_policy("digits+missing(0.1, digits)"))
+    'overlooks 10 % of what digits marks, on purpose'
+    """
+    match policy:
+        case Missing():
+            deeper = overlooked(policy.inner)
+            said = (
+                f"overlooks {100 * policy.rate:g} % of what {policy.inner.name} marks, on purpose"
+            )
+            return said if deeper is None else f"{said}; {deeper}"
+        case Sentences():
+            return overlooked(policy.inner)
+        case Union():
+            return "; ".join(filter(None, map(overlooked, policy.parts))) or None
+    return None
+
+
 # ---- a function of the user's
 
 Function = Callable[[Record], Any]

@@ -108,4 +108,4 @@ def _shown(value: float | None) -> str:
         return "-"
     if math.isinf(value):
         return "infinite"
-    return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.3g}"

@@ -9,6 +9,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 
+from tacit.detecting.policies import overlooked
 from tacit.errors import DataError, PrivacyRefused, TacitError, UsageError
 from tacit.files import beside, whole_file
 from tacit.plan import Plan, calibrated, plan_yaml, read_plan
@@ -341,6 +342,12 @@ def _context(opened: Opened, stuff: Material) -> dict[str, Any]:
         facts["detector"] = f"mentions of {found_by}; what it missed is not protected"
     if opened.policy is not None:
         facts["policy"] = f"{opened.policy.name}; what it does not mark is plain"
+        left_out = overlooked(opened.policy)
+        if left_out is not None:
+            facts["imperfect policy"] = (
+                f"for studies, not for release: {left_out}; what it overlooks is learnt without "
+                "protection"
+            )
     elif run.method in ("selective", "redact-then-private"):
         facts["policy"] = "the mentions of the run; what they do not mark is plain"
     if run.method == "redact-then-private":

@@ -1,0 +1,405 @@
+"""Train one corpus by seven methods, attack all of them, and compare at like perplexity.
+
+    python tools/methods_study.py customersim
+    python tools/methods_study.py newsgroups20 --data DIR
+    python tools/methods_study.py policy                  # a policy that overlooks a stated share
+    python tools/methods_study.py customersim --only-draw
+
+Every method begins with the preset of its name, made small enough for two cores; each user's
+records are dealt to train and test, four to one, and canaries are planted with users of the
+corpus, 1 to 10, 20, 30, 40 and 50 times. Runs and reports go to build/study-NAME; figures of every
+model to docs/results/methods-NAME.jsonl, drawings to docs/figures. Seeds are fixed: the models are
+not for release.
+"""
+
+import argparse
+import json
+import math
+import os
+import shutil
+import sys
+from collections import Counter, defaultdict
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+HERE = Path(__file__).resolve().parent.parent
+RESULTS, FIGURES, PRESETS = HERE / "docs" / "results", HERE / "docs" / "figures", HERE / "presets"
+METHODS = ("plain", "deidentify", "records", "selective", "redact-then-private", "adversarial",
+           "triplet")  # fmt: skip
+REPETITIONS = (*range(1, 11), 20, 30, 40, 50)
+ATTACKS = "exposure,membership,secrets,tab,linkage"
+KEPT = 3
+"""Models on the way that are attacked, beside the last; more are kept, and the nearest chosen."""
+
+# What differs from the presets, which are made for corpora several times as large.
+STEPS = 250
+_FREE = ("plain", "deidentify", "adversarial", "triplet")
+_SMALL: dict[str, dict[str, Any]] = {
+    **{method: {"steps": STEPS} for method in _FREE},
+    "records": {"plan": {"records": 1200, "steps": 150}, "optimizer": {"rate": 4.0}},
+    "selective": {"plan": {"record_rate": 0.03, "steps": STEPS, "clip_norm": 1e-4}},
+    "redact-then-private": {"redacted": {"steps": STEPS}},
+}
+SMALL: dict[str, dict[str, dict[str, Any]]] = {
+    "customersim": _SMALL
+    | {
+        "": {"tokenizer": {"digits": True}, "context": 96},
+    },
+    "newsgroups20": _SMALL
+    | {
+        "": {"tokenizer": {"size": 4000}, "context": 64},
+    },
+}
+MISSED = (0.0, 0.1, 0.5)
+DIGITS = 5
+"""Of a canary: a hundred thousand secrets are ranked in seconds."""
+
+
+def corpus_of(name: str, data: str | None, folder: Path, *, seed: int) -> Path:
+    """The corpus of a study, canaries planted; made once."""
+    from tacit.attacking.canaries import TEMPLATES, beside, plant
+    from tacit.corpora import customersim
+    from tacit.training.material import open_corpus
+    from tacit.writing import write
+
+    path = folder / "planted.jsonl"
+    if path.exists():
+        return path
+    if name == "customersim":
+        whole = customersim.generate(1000, 5, 100)
+    else:
+        whole = open_corpus("newsgroups20", data)
+        counts = Counter(whole.need_users().to_pylist())
+        # Every fourth of those with eight posts or more: some with many, most with few.
+        able = [user for user, n in counts.most_common() if n >= 8][::4]
+        users = whole.need_users().to_pylist()
+        chosen = set(able)
+        whole = whole.take([row for row, user in enumerate(users) if user in chosen])
+    rng = np.random.default_rng(seed)
+    six = TEMPLATES["digits"]
+    form = replace(six, slots=six.slots[:DIGITS])
+    dealt = dealt_within_users(whole, rng)
+    planted, plan = plant(
+        dealt, form, repetitions=REPETITIONS, each=2, held_out=20,
+        placing="one-user", rng=rng,
+    )  # fmt: skip
+    plan.write(beside(path))
+    write(planted, path)
+    return path
+
+
+def dealt_within_users(corpus: Any, rng: np.random.Generator) -> Any:
+    """Of each user's records a fifth, at least one, is test: all users are on both sides."""
+    import pyarrow as pa
+
+    from tacit.corpus import Corpus
+
+    by_user = defaultdict(list)
+    for row, user in enumerate(corpus.need_users().to_pylist()):
+        by_user[user].append(row)
+    split = ["train"] * len(corpus)
+    for rows in by_user.values():
+        for row in rng.permutation(rows)[: max(1, len(rows) // 5) if len(rows) > 1 else 0]:
+            split[int(row)] = "test"
+    table = corpus.table
+    at = table.column_names.index("split")
+    return Corpus(table.set_column(at, "split", pa.array(split, pa.string())), name=corpus.name)
+
+
+def write_runs(name: str, corpus: Path, data: str | None, folder: Path, seed: int) -> Path:
+    """One file for each method in the folder, as `tacit compare` takes them; their base."""
+    preset = f"{name}-lstm"
+    common = {"corpus": str(corpus), "seed": seed, "checkpoint_every": 1000,
+              "keep_checkpoints": 12} | ({"data": data} if data else {})  # fmt: skip
+    for method in METHODS:
+        fields = yaml.safe_load(
+            yaml.safe_dump({"base": str(PRESETS / f"{preset}-{method}.yml"), **common})
+        )
+        for changes in (SMALL[name][""], SMALL[name].get(method, {})):
+            for key, value in changes.items():
+                inner = fields.get(key)
+                fields[key] = inner | value if isinstance(inner, dict) else value
+        (folder / f"study-{method}.yml").write_text(yaml.safe_dump(fields, sort_keys=False))
+    base = folder / "study.yml"
+    base.write_text(yaml.safe_dump({"base": str(PRESETS / f"{preset}.yml"), **common}))
+    return base
+
+
+def train(file: Path, folder: Path, changes: dict[str, Any] | None = None) -> None:
+    """Train a run unless it is finished."""
+    from tacit.training import runs
+    from tacit.training.settings import read_run
+
+    if (folder / "certificate.json").exists():
+        return
+    if folder.exists():
+        shutil.rmtree(folder)
+    print(f"training {folder.name}", file=sys.stderr, flush=True)
+    runs.train(read_run(file, changes or {}), folder)
+
+
+def perplexities(folder: Path) -> dict[int, float]:
+    """The perplexity on test of every model that a run kept, and of the last (step 0)."""
+    from tacit.training import networks
+    from tacit.training.checkpoints import kept_models
+    from tacit.training.opening import load_run
+    from tacit.training.scoring import whole_text_scores
+
+    opened = load_run(folder)
+    found = {0: float(whole_text_scores(opened, "test")["perplexity"])}
+    for step, place in kept_models(folder).items():
+        model = networks.load_model(
+            place, "next-word", pad_token_id=opened.tokenizer.pad_token_id
+        )  # fmt: skip
+        then = replace(opened, model=model)
+        found[step] = float(whole_text_scores(then, "test")["perplexity"])
+    return found
+
+
+def keep_few(found: dict[str, dict[int, float]], folder: Path) -> float:
+    """Keep the models nearest to the perplexity that all reach, and some between; the level."""
+    from tacit.reporting.leakage import HARDLY
+    from tacit.training.checkpoints import kept_models
+
+    best = {name: min(values.values()) for name, values in found.items()}
+    level = max(b for b in best.values() if b <= HARDLY * min(best.values()))
+    for name, values in found.items():
+        steps = [step for step in values if step]
+        near = sorted(steps, key=lambda s: abs(math.log(values[s] / level)))[:1]
+        spread = [steps[len(steps) * k // (KEPT + 1)] for k in range(1, KEPT)] if steps else []
+        for step, place in kept_models(folder / name).items():
+            if step not in {*near, *spread}:
+                shutil.rmtree(place)
+    return level
+
+
+def attack(folder: Path, given: Any) -> None:
+    """Attack the kept models and the last, and score; unless that is done."""
+    from tacit.attacking import write_scores
+    from tacit.cli.attack import attack_model, attack_series
+    from tacit.cli.compare import _score
+    from tacit.training.checkpoints import kept_models
+
+    if (folder / "ends.json").exists():
+        return
+    print(f"attacking {folder.name}", file=sys.stderr, flush=True)
+    if kept_models(folder):
+        attack_series(folder, given)
+    else:
+        write_scores(folder / "attacks.json", attack_model(folder, given))
+    _score(folder)
+
+
+def seven_methods(name: str, data: str | None, folder: Path, seed: int) -> None:
+    """Train, choose models, attack, report, and keep the lines."""
+    from tacit.cli.attack import Given
+    from tacit.reporting.report import read_all, write_report
+
+    corpus = corpus_of(name, data, folder, seed=seed)
+    base = write_runs(name, corpus, data, folder, seed)
+    for method in METHODS:
+        train(base.with_name(f"study-{method}.yml"), folder / method)
+    chosen = folder / "perplexities.json"
+    if not chosen.exists():
+        found = {method: perplexities(folder / method) for method in METHODS}
+        keep_few(found, folder)
+        chosen.write_text(json.dumps(found, indent=1) + "\n")
+    for method in METHODS:
+        attack(folder / method, Given(using=ATTACKS, seed=seed))
+    facts = read_all([folder / method for method in METHODS])
+    write_report(folder / "report.html", facts, title=f"Seven methods on {name}")
+    keep_lines(f"methods-{name}", facts, seed)
+
+
+def keep_lines(name: str, facts: list[Any], seed: int) -> None:
+    """One line for each attacked model of each run, the last one with all its figures."""
+    from tacit.reporting.comparison import figures_of
+    from tacit.reporting.leakage import over_steps
+
+    plain = next(run for run in facts if run.method == "plain")
+    lines = []
+    for run in facts:
+        bits = run.scores["exposure"].rows
+        lines.append(
+            {
+                "method": run.name,
+                "seed": seed,
+                "standing": run.certificate.standing,
+                "protects": run.certificate.protect,
+                "epsilon": run.epsilon if math.isfinite(run.epsilon) else None,
+                "published_epsilon": (run.certificate.published or {}).get("epsilon"),
+                "last": {k: rounded(v) for k, v in figures_of(run, plain).items()},
+                "secrets_accuracy": rounded(run.scores["secrets"].figures["accuracy"]),
+                "linkage": {k: rounded(v) for k, v in run.scores["linkage"].figures.items()},
+                "exposure_by_repetitions": {
+                    str(row["repetitions"]): rounded(row["mean_bits"]) for row in bits
+                },
+                "time": run.metrics["time"],
+                "over_steps": [
+                    {k: rounded(v) for k, v in vars(one).items()} for one in over_steps(run)
+                ],
+            }
+        )
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    path = RESULTS / f"{name}.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    print(f"results: {path}", file=sys.stderr)
+
+
+def rounded(value: Any) -> Any:
+    """Four digits are more than one seed supports."""
+    return float(f"{value:.4g}") if isinstance(value, float) else value
+
+
+# ---- an imperfect policy
+
+
+def imperfect_policy(folder: Path, seed: int) -> None:
+    """Selective and de-identified training under policies that overlook a share of their spans."""
+    from tacit.attacking.exposure import ATTACK
+    from tacit.attacking.target import open_target
+    from tacit.detecting import detect
+    from tacit.detecting.mentions import write_lines
+    from tacit.detecting.policies import mark, open_policy
+    from tacit.reading import read
+
+    corpus = corpus_of("customersim", None, folder, seed=seed)
+    write_runs("customersim", corpus, None, folder, seed)
+    whole = read(corpus)
+    found = detect(whole, "patterns,lists")
+    lines = []
+    for rate in MISSED:
+        policy = open_policy(f"missing({rate:g}, patterns+lists)")
+        kept = dict(mark(whole, policy))
+        seen = [
+            m for m in found.mentions
+            if any(start <= m.start < end for start, end in kept[m.record])
+        ]  # fmt: skip
+        path = folder / f"mentions-{rate:g}.jsonl"
+        write_lines(path, seen)
+        write_lines(path.with_suffix(".entities.jsonl"), found.entities)
+        for method, changes in {
+            "selective": {"policy": policy.name},
+            "deidentify": {"mentions": str(path)},
+        }.items():
+            place = folder / f"{method}-{rate:g}"
+            train(folder / f"study-{method}.yml", place, changes | {"keep_checkpoints": 0})
+            target = open_target(place)
+            scores = ATTACK.run(target, rng=np.random.default_rng(seed))
+            lines.append(
+                {
+                    "method": method,
+                    "miss_rate": rate,
+                    "seed": seed,
+                    "perplexity": rounded(scores.perplexity),
+                    "exposure_by_repetitions": {
+                        str(row["repetitions"]): rounded(row["mean_bits"]) for row in scores.rows
+                    },
+                    "missed_canary_records": missed_records(target, kept),
+                }
+            )
+            print(json.dumps(lines[-1]), file=sys.stderr, flush=True)
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    (RESULTS / "imperfect-policy.jsonl").write_text(
+        "".join(json.dumps(line) + "\n" for line in lines)
+    )
+
+
+def missed_records(target: Any, kept: dict[str, list[tuple[int, int]]]) -> dict[str, float]:
+    """How many records of a canary the policy overlooked, on average, by repetition."""
+    by_count = defaultdict(list)
+    for canary in target.planted.inside():
+        by_count[canary.repetitions].append(sum(not kept[r] for r in canary.records))
+    return {str(count): float(np.mean(values)) for count, values in sorted(by_count.items())}
+
+
+# ---- drawing
+
+
+def read_lines(name: str) -> list[dict[str, Any]]:
+    """What was measured before."""
+    path = RESULTS / f"{name}.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def draw(name: str) -> None:
+    """The figures of a study from its lines."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    from tacit.reporting.plots import STYLE, save
+    from tacit.reporting.report_figures import COLOURS, MARKERS
+
+    lines = read_lines("imperfect-policy" if name == "policy" else f"methods-{name}")
+    if not lines:
+        return
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(9.2, 4.2), layout="constrained")
+        axes = figure.subplots(1, 2)
+        if name == "policy":
+            _draw_policy(axes, lines)
+        else:
+            for number, line in enumerate(lines):
+                look = {"color": COLOURS[number % 7], "marker": MARKERS[number % 7], "ms": 5}
+                bits = {int(k): v for k, v in line["exposure_by_repetitions"].items()}
+                axes[0].plot(range(len(bits)), list(bits.values()), label=line["method"], **look)
+                axes[0].set_xticks(range(len(bits)), [str(k) for k in bits], fontsize=7)
+                points = sorted((p["perplexity"], p["exposure"]) for p in line["over_steps"])
+                axes[1].plot(*zip(*points, strict=True), label=line["method"], **look)
+            axes[0].set_xlabel("how often a canary was planted")
+            axes[1].set_xlabel("perplexity on test")
+            axes[1].set_xscale("log")
+        for place in axes:
+            place.set_ylabel("mean exposure, bits")
+            place.set_ylim(bottom=0)
+            place.spines[["top", "right"]].set_visible(False)
+        axes[0].legend(frameon=False, fontsize=8)
+    FIGURES.mkdir(parents=True, exist_ok=True)
+    save(figure, FIGURES / ("imperfect-policy.svg" if name == "policy" else f"methods-{name}.svg"))
+
+
+def _draw_policy(axes: Any, lines: list[dict[str, Any]]) -> None:
+    from tacit.reporting.report_figures import COLOURS, MARKERS
+
+    for number, method in enumerate(("deidentify", "selective")):
+        own = [line for line in lines if line["method"] == method]
+        for place, wanted in zip(axes, (("50", "40", "30"), ("10", "9", "8")), strict=True):
+            y = [
+                sum(line["exposure_by_repetitions"][k] for k in wanted) / len(wanted)
+                for line in own
+            ]
+            place.plot(
+                [line["miss_rate"] for line in own], y, label=method, color=COLOURS[number],
+                marker=MARKERS[number],
+            )  # fmt: skip
+            place.set_title(f"canaries planted {wanted[-1]} to {wanted[0]} times", loc="left")
+            place.set_xlabel("share of spans that the policy overlooks")
+
+
+def main() -> None:
+    """Do what is missing, then draw."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("study", choices=["customersim", "newsgroups20", "policy"])
+    parser.add_argument("--data", help="folder of the known corpora")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--work", type=Path, help="folder of the runs; build/study-NAME")
+    parser.add_argument("--only-draw", action="store_true")
+    given = parser.parse_args()
+    if not given.only_draw:
+        folder = (given.work or HERE / "build" / f"study-{given.study}").resolve()
+        folder.mkdir(parents=True, exist_ok=True)
+        if given.study == "policy":
+            imperfect_policy(folder, given.seed)
+        else:
+            seven_methods(given.study, given.data, folder, given.seed)
+    draw(given.study)
+
+
+if __name__ == "__main__":
+    main()
