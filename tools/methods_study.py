@@ -382,6 +382,46 @@ def _draw_policy(axes: Any, lines: list[dict[str, Any]]) -> None:
             place.set_xlabel("share of spans that the policy overlooks")
 
 
+COLUMNS = {
+    "perplexity": "perplexity", "plain": "plain tokens", "sensitive": "sensitive tokens",
+    "top_1": "next word", "exposure": "exposure", "auc": "AUC", "accuracy": "member accuracy",
+    "tab": "tab", "linkage": "linkage", "cost": "time", "drop_most": "lost, most",
+    "drop_fewest": "lost, fewest",
+}  # fmt: skip
+
+
+def tables(name: str) -> str:
+    """The study as Markdown: the last models, and those nearest to one perplexity."""
+    lines = read_lines("imperfect-policy" if name == "policy" else f"methods-{name}")
+    if name == "policy" or not lines:
+        return "\n".join(json.dumps(line) for line in lines)
+    rows = ["| method | epsilon | " + " | ".join(COLUMNS.values()) + " |",
+            "|---" * (len(COLUMNS) + 2) + "|"]  # fmt: skip
+    for line in lines:
+        price = "-" if line["epsilon"] is None else f"{line['epsilon']:.2f}, {line['protects']}"
+        cells = [shown(line["last"][key]) for key in COLUMNS]
+        rows.append(f"| `{line['method']}` | {price} | " + " | ".join(cells) + " |")
+    rows += [
+        "",
+        "| method | step | perplexity | exposure | AUC | tab | linkage |",
+        "|---" * 7 + "|",
+    ]
+    best = [min(one["perplexity"] for one in line["over_steps"]) for line in lines]
+    level = max(best)
+    for line in lines:
+        one = min(line["over_steps"], key=lambda o: abs(math.log(o["perplexity"] / level)))
+        cells = [shown(one[k]) for k in ("perplexity", "exposure", "auc", "tab", "linkage")]
+        rows.append(f"| `{line['method']}` | {one['step']} | " + " | ".join(cells) + " |")
+    return "\n".join([*rows, "", f"level: {level:.4g}"])
+
+
+def shown(value: float | None) -> str:
+    """Three digits."""
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
 def main() -> None:
     """Do what is missing, then draw."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -399,6 +439,7 @@ def main() -> None:
         else:
             seven_methods(given.study, given.data, folder, given.seed)
     draw(given.study)
+    print(tables(given.study))
 
 
 if __name__ == "__main__":

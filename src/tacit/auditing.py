@@ -179,7 +179,8 @@ def judge(certificate: Certificate, unit: str, evidence: Evidence) -> Audit:
     upper = float(costs[unit].epsilon)
     claim = (certificate.published or {}).get("epsilon", {}).get(unit)
     claimed = None if claim is None else float(claim)
-    held = (upper, None if certificate.standing == "proved" else claimed)
+    # With a plan, the promise is the plan's.
+    held = (upper, None if certificate.plan else claimed)
     said = [value for value in held if value is not None and math.isfinite(value)]
     verdict: Verdict = "inconclusive"
     if any(evidence.lower > value for value in said):

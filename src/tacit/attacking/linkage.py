@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tacit.attacking.attack import Need, Progress, Scores
+from tacit.attacking.membership import without_canaries
 from tacit.attacking.rates import proportion
 from tacit.attacking.target import Reader, Target
 from tacit.corpus import Corpus
@@ -42,9 +43,9 @@ class Linkage:
         self, target: Target, *, progress: Progress | None = None, rng: np.random.Generator
     ) -> Scores:
         """Train on half of each author's records and test on the other half."""
-        assert target.members is not None
-        rows, author, test = self._choose(target.members, rng)
-        part = target.members.take(rows)
+        members = without_canaries(target)
+        rows, author, test = self._choose(members, rng)
+        part = members.take(rows)
         seen = {"model": last_states(target.reader, part, progress)}
         seen["words"] = _word_counts(target.reader, part)
         figures: dict[str, float] = {}

@@ -41,7 +41,7 @@ class Membership:
         """Score members and others, and see how far apart they are."""
         assert target.members is not None
         assert target.others is not None
-        members = _some(_without_canaries(target), self.most, rng)
+        members = _some(without_canaries(target), self.most, rng)
         others = _some(target.others, self.most, rng)
         by_score = dict(_scored(target, members, others, progress))
         sides = {"records": by_score}
@@ -104,7 +104,8 @@ def _summed_up(
     return Scores("membership", figures, intervals, rows, curves, notes, target.perplexity)
 
 
-def _without_canaries(target: Target) -> Corpus:
+def without_canaries(target: Target) -> Corpus:
+    """What the model was trained on, less what was planted: that is too easily told."""
     members = target.members
     assert members is not None
     if target.planted is None:
