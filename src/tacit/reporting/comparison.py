@@ -26,6 +26,30 @@ HEADINGS = {
     "drop_fewest": f"perplexity lost, {FEWEST} (not private)",
 }
 
+# What a figure means; only those that are shown are explained.
+_MEANINGS: tuple[tuple[set[str], str], ...] = (
+    (
+        {"perplexity", "top_1"},
+        "Perplexity and next words are those of held-out text as it was written.",
+    ),
+    ({"exposure"}, "Exposure is that of the canaries that were planted most often."),
+    (
+        {"tab"},
+        "Tab asks whether a canary follows from what stands before its secret and the secret's "
+        "first token.",
+    ),
+    ({"linkage"}, "Linkage tells authors from hidden states."),
+    (
+        {"cost"},
+        "Time is that of the processor for steps of training, over the records drawn.",
+    ),
+    (
+        {"drop_most", "drop_fewest"},
+        "Perplexity lost is against the plain run, the mean over five users of each one's "
+        "difference.",
+    ),
+)
+
 
 def figures_of(run: "RunFacts", plain: "RunFacts | None") -> dict[str, float | None]:
     """The figures of a run, by the names of `HEADINGS`; None where something was not measured."""
@@ -90,14 +114,12 @@ def comparison_sections(runs: Sequence["RunFacts"]) -> Iterator[Section]:
         for run in runs
     ]
     headings = ["run", "standing (public)", "epsilon (public)", *(HEADINGS[n] for n in known)]
-    prose = (
-        "Epsilons for different units are not comparable. Perplexity and next words are those of "
-        "held-out text as it was written; exposure is that of the canaries that were planted "
-        "most often; tab asks whether a canary follows from what stands before its secret and the "
-        "secret's first token; linkage tells authors from hidden states. Time is that of the "
-        "processor for steps of training, over the records drawn. Perplexity lost is against the "
-        "plain run, the mean over five users of each one's difference. What has learnt less also "
-        "leaks less: see *At like perplexity*."
+    prose = " ".join(
+        [
+            "Epsilons for different units are not comparable.",
+            *(sentence for names, sentence in _MEANINGS if names & set(known)),
+            "What has learnt less also leaks less: compare at like perplexity.",
+        ]
     )
     drawing = comparison_drawing(found, {name: HEADINGS[name] for name in known})
     yield Section("Side by side", prose, (), headings, rows, drawing)
