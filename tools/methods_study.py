@@ -49,7 +49,11 @@ _SMALL: dict[str, dict[str, Any]] = {
 SMALL: dict[str, dict[str, dict[str, Any]]] = {
     "customersim": _SMALL
     | {
-        "": {"tokenizer": {"digits": True}, "context": 96},
+        "": {
+            "tokenizer": {"digits": True},
+            "context": 96,
+            "model": {"config": {"embedding_size": 64, "hidden_size": 64, "embedding_range": 1.0}},
+        },
     },
     "newsgroups20": _SMALL
     | {
