@@ -64,7 +64,7 @@ from tacit.training.settings import (
     run_yaml,
 )
 from tacit.training.spent import Spent
-from tacit.training.tasks import Examples, check_fit
+from tacit.training.tasks import check_fit
 
 
 @dataclass(frozen=True)
@@ -144,10 +144,11 @@ def _committed_list(run: Run) -> str:
 def _carry_out(opened: Opened, folder: Path, plan: Plan | None, tell: Tell | None) -> Trained:
     run, model = opened.run, opened.model
     salt = own_salt()
+    data = commitment(opened.corpus.digest(), salt)
     about = {
         "plan": plan.digest() if plan else None,
         "config": run.digest(),
-        "data": commitment(opened.corpus.digest(), salt),
+        "data": data,
         "randomness": opened.chance.name,
         "code": code_digest(),
     }
@@ -192,7 +193,9 @@ def _carry_out(opened: Opened, folder: Path, plan: Plan | None, tell: Tell | Non
         stopped = loop.run(told)
         loop.finish()
         took["train"] = loop.timed
-    return _finish(opened, folder, plan, stuff, examples, before, salt, stopped, took)
+    return finish(
+        opened, folder, plan, stuff, before, stopped, took, data=data, notes=examples.notes
+    )
 
 
 def _spent(opened: Opened, stuff: Material, plan: Plan | None) -> Spent | None:
@@ -241,23 +244,30 @@ def _method(opened: Opened, stuff: Material, ledger: Ledger, plan: Plan | None) 
     return private(*made_of, plan, token_budget=run.token_budget)
 
 
-def _finish(
+def finish(
     opened: Opened,
     folder: Path,
     plan: Plan | None,
     stuff: Material,
-    examples: Examples,
     before: Mapping[str, str],
-    salt: bytes,
     stopped: str | None,
     took: Mapping[str, Timed],
+    *,
+    data: str,
+    notes: Mapping[str, Any],
+    facts: Mapping[str, Any] | None = None,
 ) -> Trained:
+    """Write the model, its scores and its certificate, from what the ledger holds.
+
+    `data` is the commitment to what was learnt from; `notes` go into the metrics, and `facts` into
+    the certificate's context.
+    """
     moved = weights.moved(before, opened.model)
     _save(opened, folder, folder)
     metrics: dict[str, Any] = {"note": "exact figures over private text: keep them inside"}
     if "valid" in opened.corpus.splits():
         metrics["valid"] = scores(opened, "valid")
-    metrics["training"] = {"records": len(stuff.rows), **examples.notes}
+    metrics["training"] = {"records": len(stuff.rows), **notes}
     metrics |= found_and_kept(stuff, opened.part, opened.mentions)
     metrics["time"] = _times(opened.run, plan, took)
     metrics["parameters"] = {"moved": len(moved.moved), "unmoved": len(moved.still)}
@@ -274,11 +284,11 @@ def _finish(
         plan=plan.model_dump(mode="json") if plan else {},
         plan_digest=plan.digest() if plan else "",
         config_digest=opened.run.digest(),
-        data=commitment(opened.corpus.digest(), salt),
+        data=data,
         randomness=opened.chance.name,
         by_degree=plan.by_degree if plan else None,
         published=claim,
-        context=_context(opened, stuff),
+        context=_context(opened, stuff) | dict(facts or {}),
         weights={
             name: file_digest(folder / name)
             for name in ("model.safetensors", "config.json", PUBLIC_START)

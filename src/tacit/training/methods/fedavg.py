@@ -15,7 +15,13 @@ from tacit.privacy.ledger import Ledger
 from tacit.training.gradients import BoundedSum
 from tacit.training.material import Material, Rows
 from tacit.training.methods.noisy import Losses, NoisySums, Watched, finite_losses
-from tacit.training.methods.private import contributions, denominator, poisson, user_weights
+from tacit.training.methods.private import (
+    Totals,
+    contributions,
+    denominator,
+    poisson,
+    user_weights,
+)
 from tacit.training.randomness import Chance
 from tacit.training.sampling import Drawn
 from tacit.training.settings import LocalSettings
@@ -38,44 +44,71 @@ def fedavg(
     *Guarantee*: as `private` for users; where entities are protected too, only for
     `entity_share` 2, because local steps mix a user's records before anything is clipped.
     """
-    updates, watched = ClippedUpdates(model), Watched(model, losses)
-    parameters = [p for p in model.parameters() if p.requires_grad]
-
-    def train_locally(rows: Rows, rng: np.random.Generator) -> int:
-        bad = 0
-        for chosen in local_batches(rows, local, rng):
-            values, left_out = finite_losses(watched, material.examples.batch(chosen))
-            bad += left_out
-            if not len(values):
-                continue
-            gradients = torch.autograd.grad(values.mean(), parameters, allow_unused=True)
-            with torch.no_grad():
-                for parameter, gradient in zip(parameters, gradients, strict=True):
-                    if gradient is not None:
-                        parameter.sub_(gradient, alpha=local.local_rate)
-        return bad
-
-    def total(step: int, drawn: Drawn) -> BoundedSum:
-        units = contributions(plan, material, chance, step, drawn)
-        streams = chance.of_users("order", step, material.users)
-        weights = user_weights(plan, material)
-        return updates.users(
-            lambda unit: train_locally(units[unit], streams(int(drawn[unit]))),
-            len(units),
-            clip_norm=plan.clip_norm,
-            weights=weights[drawn] if weights is not None else None,
-        )
-
+    watched = Watched(model, losses)
     return NoisySums(
         poisson(plan, material),
         plan.event(),
-        total,
+        user_updates(model, watched, material, chance, plan, local),
         denominator(plan, material),
         watched,
         ledger,
         chance,
         phase=phase,
     )
+
+
+def user_updates(
+    model: nn.Module,
+    watched: Watched,
+    material: Material,
+    chance: Chance,
+    plan: Plan,
+    local: LocalSettings,
+) -> Totals:
+    """Sums over drawn users of their clipped updates, wherever their records are."""
+    updates = ClippedUpdates(model)
+
+    def total(step: int, drawn: Drawn) -> BoundedSum:
+        units = contributions(plan, material, chance, step, drawn)
+        streams = chance.of_users("order", step, material.users)
+        weights = user_weights(plan, material)
+
+        def train(unit: int) -> int:
+            rng = streams(int(drawn[unit]))
+            return train_locally(model, watched, material, units[unit], local, rng)
+
+        return updates.users(
+            train,
+            len(units),
+            clip_norm=plan.clip_norm,
+            weights=weights[drawn] if weights is not None else None,
+        )
+
+    return total
+
+
+def train_locally(
+    model: nn.Module,
+    watched: Watched,
+    material: Material,
+    rows: Rows,
+    local: LocalSettings,
+    rng: np.random.Generator,
+) -> int:
+    """Change the trainable weights by SGD on some records; how many of them were not finite."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    bad = 0
+    for chosen in local_batches(rows, local, rng):
+        values, left_out = finite_losses(watched, material.examples.batch(chosen))
+        bad += left_out
+        if not len(values):
+            continue
+        gradients = torch.autograd.grad(values.mean(), parameters, allow_unused=True)
+        with torch.no_grad():
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                if gradient is not None:
+                    parameter.sub_(gradient, alpha=local.local_rate)
+    return bad
 
 
 def local_batches(rows: Rows, local: LocalSettings, rng: np.random.Generator) -> Iterator[Rows]:

@@ -1,6 +1,6 @@
 """Clipped sums of gradients with noise: for records, users, or users and their entities."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -14,6 +14,9 @@ from tacit.training.material import Material, Rows, batches, units_together
 from tacit.training.methods.noisy import Losses, NoisySums, Watched
 from tacit.training.randomness import Chance
 from tacit.training.sampling import Drawn, PoissonRecords, PoissonUsers
+
+Totals = Callable[[int, Drawn], BoundedSum]
+"""From a step and those who were drawn for it to the sum over them."""
 
 
 def private(
@@ -31,42 +34,69 @@ def private(
 
     *Guarantee*: the plan's, see docs/guarantees.md sections 3 to 5.
     """
-    sums, watched = ClippedSums(model), Watched(model, losses)
-    examples = material.examples
-    together = units_together(sum(p.numel() for p in model.parameters()))
-
-    def of_users(step: int, drawn: Drawn) -> BoundedSum:
-        units = contributions(plan, material, chance, step, drawn)
-        weights = user_weights(plan, material)
-        return sums.users(
-            watched,
-            batches(examples, units, token_budget, together=together),
-            clip_norm=plan.clip_norm,
-            record_clip=plan.record_clip,
-            weights=weights[drawn] if weights is not None else None,
-            units=len(units),
-        )
-
-    def of_records(_: int, drawn: Drawn) -> BoundedSum:
-        units = [np.asarray([row]) for row in material.rows[drawn]]
-        return sums.records(
-            watched,
-            # A record is never spread over batches, so all of them may be sorted.
-            batches(examples, units, token_budget, together=max(1, len(units))),
-            clip_norm=plan.clip_norm,
-            units=len(units),
-        )
-
+    watched = Watched(model, losses)
+    sums = user_sums if plan.user_rate is not None else record_sums
     return NoisySums(
         poisson(plan, material),
         plan.event(),
-        of_users if plan.user_rate is not None else of_records,
+        sums(model, watched, material, chance, plan, token_budget),
         denominator(plan, material),
         watched,
         ledger,
         chance,
         phase=phase,
     )
+
+
+def user_sums(
+    model: nn.Module,
+    watched: Watched,
+    material: Material,
+    chance: Chance,
+    plan: Plan,
+    token_budget: int,
+) -> Totals:
+    """Sums over drawn users of their clipped gradients, wherever their records are."""
+    sums = ClippedSums(model)
+    together = units_together(sum(p.numel() for p in model.parameters()))
+
+    def total(step: int, drawn: Drawn) -> BoundedSum:
+        units = contributions(plan, material, chance, step, drawn)
+        weights = user_weights(plan, material)
+        return sums.users(
+            watched,
+            batches(material.examples, units, token_budget, together=together),
+            clip_norm=plan.clip_norm,
+            record_clip=plan.record_clip,
+            weights=weights[drawn] if weights is not None else None,
+            units=len(units),
+        )
+
+    return total
+
+
+def record_sums(
+    model: nn.Module,
+    watched: Watched,
+    material: Material,
+    chance: Chance,
+    plan: Plan,
+    token_budget: int,
+) -> Totals:
+    """Sums over drawn records of their clipped gradients."""
+    sums = ClippedSums(model)
+
+    def total(_: int, drawn: Drawn) -> BoundedSum:
+        units = [np.asarray([row]) for row in material.rows[drawn]]
+        return sums.records(
+            watched,
+            # A record is never spread over batches, so all of them may be sorted.
+            batches(material.examples, units, token_budget, together=max(1, len(units))),
+            clip_norm=plan.clip_norm,
+            units=len(units),
+        )
+
+    return total
 
 
 def poisson(plan: Plan, material: Material) -> PoissonUsers | PoissonRecords:
