@@ -56,20 +56,29 @@ def train(
     Stops before the step that would exceed the budget. After a crash, `--resume` goes on: the step
     in flight is charged again and drawn with fresh noise.
 
-    Examples: `tacit train run.yml -o RUN` · `tacit train --resume RUN`
+    Started by `torchrun`, several processes share the sums of a step; noise is added once.
+
+    Examples: `tacit train run.yml -o RUN` · `tacit train --resume RUN` ·
+    `torchrun --nproc-per-node 2 -m tacit train run.yml -o RUN`
     """
     from tacit.plan import parse_overrides
-    from tacit.training import runs
+    from tacit.training import following, runs
+    from tacit.training.ranks import ranks_of_environment
     from tacit.training.settings import read_run
 
+    ranks = ranks_of_environment()
     if resume is not None:
         if file is not None or to is not None or changes:
             raise UsageError("--resume takes its settings from the folder; give nothing else.")
+        if ranks is not None and not ranks.leads:
+            return following.follow_folder(resume, ranks)
         begin = lambda tell: runs.resume(resume, tell=tell)  # noqa: E731
     elif file is None or to is None:
         raise UsageError("Give a run file and -o FOLDER, or --resume FOLDER.")
     else:
         settings = read_run(file, parse_overrides(changes or []))
+        if ranks is not None and not ranks.leads:
+            return following.follow(settings, ranks)
         begin = lambda tell: runs.train(settings, to, tell=tell)  # noqa: E731
     with _live() as tell, _noting(progress_file) as note:
 

@@ -6,7 +6,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import InitVar, dataclass
+from dataclasses import InitVar, dataclass, replace
 from typing import Literal
 
 import torch
@@ -46,6 +46,18 @@ class BoundedSum:
     def __post_init__(self, made: object) -> None:
         if made is not _MADE_HERE:
             raise TypeError("A BoundedSum comes from ClippedSums, which bounds it.")
+
+
+def joined(own: BoundedSum, add_up: Callable[[Iterable[Tensor]], None]) -> BoundedSum:
+    """The sum over several processes, each of which summed units that no other has.
+
+    `add_up` adds what the others have, in place. *Guarantee*: each unit is clipped where it is
+    summed, so the joined sum is bounded as its parts are.
+    """
+    counts = torch.tensor([own.units, own.clipped, own.not_finite])
+    add_up([*own.tensors.values(), counts])
+    units, clipped, not_finite = counts.tolist()
+    return replace(own, units=units, clipped=clipped, not_finite=not_finite, made=_MADE_HERE)
 
 
 class ClippedSums:

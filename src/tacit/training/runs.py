@@ -28,6 +28,7 @@ from tacit.training import weights
 from tacit.training.checkpoints import kept_folder, kept_steps, read_place
 from tacit.training.fingerprint import code_digest
 from tacit.training.focusing import list_digest
+from tacit.training.following import alike, need_shared, share
 from tacit.training.going_on import earlier_books, need_same_owners
 from tacit.training.last_states import LastStates
 from tacit.training.loop import Loop, Progress, Tell, Timed, make_optimizer
@@ -52,6 +53,7 @@ from tacit.training.model_card import model_card
 from tacit.training.opening import Opened, encode, open_run
 from tacit.training.public_start import NAME as PUBLIC_START
 from tacit.training.public_start import start_on_public_text
+from tacit.training.ranks import ranks_of_environment
 from tacit.training.redacted_start import start_on_redacted_text
 from tacit.training.scoring import scores
 from tacit.training.settings import (
@@ -143,6 +145,9 @@ def _committed_list(run: Run) -> str:
 
 def _carry_out(opened: Opened, folder: Path, plan: Plan | None, tell: Tell | None) -> Trained:
     run, model = opened.run, opened.model
+    ranks = ranks_of_environment()
+    if ranks is not None:
+        need_shared(run)
     salt = own_salt()
     data = commitment(opened.corpus.digest(), salt)
     about = {
@@ -160,6 +165,8 @@ def _carry_out(opened: Opened, folder: Path, plan: Plan | None, tell: Tell | Non
     examples = encode(opened, opened.part)
     check_fit(model, examples)
     stuff = prepare(examples, opened.part, opened.mentions, plan, opened.focus)
+    if ranks is not None:
+        ranks.need_alike(alike(opened, stuff))
     before = weights.snapshot(model)
     allows = plan.budget.allows if plan else None
     with Ledger(folder / "ledger.jsonl", about, allows=allows) as ledger:
@@ -170,6 +177,8 @@ def _carry_out(opened: Opened, folder: Path, plan: Plan | None, tell: Tell | Non
         if run.method == "redact-then-private" and plan is not None:
             took["redacted"] = start_on_redacted_text(opened, plan, folder, ledger, tell)
         method = _method(opened, stuff, ledger, plan)
+        if ranks is not None:
+            share(method, opened, ranks)
         spent = _spent(opened, stuff, plan)
         loop = Loop(
             model,
@@ -191,6 +200,8 @@ def _carry_out(opened: Opened, folder: Path, plan: Plan | None, tell: Tell | Non
                 tell(replace(at, spent=spent.line(ledger.releases) if spent else ""))
 
         stopped = loop.run(told)
+        if ranks is not None:
+            ranks.end()
         loop.finish()
         took["train"] = loop.timed
     return finish(

@@ -123,6 +123,15 @@ class NoisySums(Generic[Drawn_co]):
         self._denominator, self._watched = denominator, watched
         self._ledger, self._chance, self._phase = ledger, chance, phase
 
+    def spread(
+        self,
+        over: Callable[
+            [Callable[[int, Drawn_co], BoundedSum]], Callable[[int, Drawn_co], BoundedSum]
+        ],
+    ) -> None:
+        """Let several processes compute the sum; coins, ledger and noise stay here."""
+        self._total = over(self._total)
+
     def gradient(self, step: int) -> tuple[dict[str, Tensor], Seen]:
         """The noisy sum over its public denominator."""
         drawn = self._sampler.draw(self._chance.stream("coins", step))

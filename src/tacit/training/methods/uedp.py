@@ -11,6 +11,7 @@ twice); the weights of entities are summed over entities (Equation 4 and its exp
 sums over sensitive records, which would scale update and noise alike).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,7 +88,38 @@ def uedp(
     owners = need_entities(material)
     weights = Weights.count(material, owners, settings)
     expected("users", settings.user_rate, material.users)
-    sums, watched = ClippedSums(model), Watched(model, losses)
+    watched = Watched(model, losses)
+    return NoisySums(
+        UserEntityCoins(
+            material.users,
+            settings.user_rate,
+            len(owners.entities),
+            settings.entity_rate,
+            len(owners),
+            settings.plain_rate,
+            settings.entity_rule,
+        ),
+        event_of(material, settings),
+        weighted_sums(model, watched, material, settings, token_budget),
+        weights.denominator(settings) / settings.local_rate,
+        watched,
+        ledger,
+        chance,
+        phase=phase,
+    )
+
+
+def weighted_sums(
+    model: nn.Module,
+    watched: Watched,
+    material: Material,
+    settings: UedpSettings,
+    token_budget: int,
+) -> Callable[[int, Turnout], BoundedSum]:
+    """Sums over drawn users of their clipped gradients, records and users weighted."""
+    owners = need_entities(material)
+    weights = Weights.count(material, owners, settings)
+    sums = ClippedSums(model)
     together = units_together(sum(p.numel() for p in model.parameters()))
     user_weight = torch.tensor(weights.users, dtype=torch.float32)
 
@@ -104,24 +136,7 @@ def uedp(
             units=len(units),
         )
 
-    return NoisySums(
-        UserEntityCoins(
-            material.users,
-            settings.user_rate,
-            len(owners.entities),
-            settings.entity_rate,
-            len(owners),
-            settings.plain_rate,
-            settings.entity_rule,
-        ),
-        event_of(material, settings),
-        total,
-        weights.denominator(settings) / settings.local_rate,
-        watched,
-        ledger,
-        chance,
-        phase=phase,
-    )
+    return total
 
 
 def need_entities(material: Material) -> Owners:
