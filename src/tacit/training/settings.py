@@ -458,12 +458,17 @@ def read_run(path: Path, overrides: Mapping[str, Any] | None = None) -> Run:
 
     A file may name another one beside it as its `base`, and then holds only what differs.
     """
+    return Run(**run_fields(path, overrides))
+
+
+def run_fields(path: Path, overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The settings of a YAML file, not yet checked."""
     fields = _read_fields(path)
     if "mentions" in (overrides or {}):
         fields.pop("detect", None)  # a file of mentions stands for what a preset would detect
     for name, value in (overrides or {}).items():
         _put(fields, name.split("."), value)
-    return Run(**{str(k): v for k, v in fields.items()})
+    return {str(k): v for k, v in fields.items()}
 
 
 def _read_fields(path: Path, depth: int = 0) -> dict[str, Any]:

@@ -1,0 +1,13 @@
+"""Training where the text stays with its holders, on Flower; in reading order:
+
+settings.py   what a federation adds to a run, and which runs can be federated
+protocol.py   what is sent: the kit, who is present, a round, an answer to it; keyed names
+client.py     a client: its own records, one clipped update for each of its users that is drawn
+roster.py     who takes part: users under keyed names, where each is, which records the caps keep
+asking.py     questions to clients and the answers that come in time
+receiving.py  updates as they arrive: checked one by one, then a bounded sum
+server.py     a federated run: the one loop, one place for noise, one ledger
+app.py        both sides as Flower's ServerApp and ClientApp
+starting.py   Flower's processes on this machine: started, watched, ended; simulation
+demo.py       three clients in processes of their own, one of which is killed
+"""

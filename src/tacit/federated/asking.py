@@ -1,0 +1,159 @@
+"""Questions to clients, and the answers that come in time.
+
+Everything passes through Flower's `Grid`, which is the same in a simulation and between machines.
+"""
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+
+from tacit.errors import DataError
+
+_LOOK_AROUND = 5.0
+"""So often, in seconds, it is asked who is still connected."""
+
+
+class Clock(Protocol):
+    """What waiting needs."""
+
+    def now(self) -> float:
+        """Seconds since some moment."""
+        ...
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass."""
+        ...
+
+
+class RealClock:
+    """Time as it is."""
+
+    def now(self) -> float:
+        """Seconds since some moment."""
+        return time.monotonic()
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass."""
+        time.sleep(seconds)
+
+
+@dataclass
+class Faults:
+    """What went wrong in a round, counted; exact, hence for the eyes of whoever trains."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def note(self, what: str, count: int = 1) -> None:
+        """Count something."""
+        if count:
+            self.counts[what] = self.counts.get(what, 0) + count
+
+
+class Asking:
+    """Sends questions, a bounded number at once, and yields answers until a deadline."""
+
+    def __init__(
+        self, grid: Grid, *, at_once: int, clock: Clock | None = None, pause: float = 0.2
+    ) -> None:
+        self._grid, self._at_once, self._pause = grid, at_once, pause
+        self.clock: Clock = clock or RealClock()
+
+    def connected(self) -> set[int]:
+        """The nodes that Flower counts as present."""
+        try:
+            return set(self._grid.get_node_ids())
+        except Exception:
+            raise DataError(
+                "Flower's SuperLink cannot be reached; nothing more was released. Start it, and "
+                "resume the run."
+            ) from None
+
+    def ask(
+        self,
+        questions: Iterable[tuple[int, RecordDict]],
+        *,
+        kind: str,
+        group: str,
+        seconds: float,
+        faults: Faults,
+    ) -> Iterator[tuple[int, RecordDict]]:
+        """Each answer with its node, as it comes; who is late or gone is counted, not waited for.
+
+        An answer counts once: Flower names the question that it is for, and that question is then
+        no longer open.
+        """
+        queue, more = iter(questions), True
+        open_: dict[str, int] = {}
+        begun = looked = self.clock.now()
+        while True:
+            while more and len(open_) < self._at_once:
+                following = next(queue, None)
+                if following is None:
+                    more = False
+                    break
+                self._push(following, kind, group, seconds, open_, faults)
+            for answer in self._pull(open_, faults):
+                node = open_.pop(answer.metadata.reply_to_message_id, None)
+                if node is None:
+                    faults.note("not asked for")
+                elif answer.has_error() or not answer.has_content():
+                    faults.note("failed")
+                else:
+                    yield node, answer.content
+            if not open_ and not more:
+                return
+            now = self.clock.now()
+            if now - begun >= seconds:
+                faults.note("late", len(open_) + sum(1 for _ in queue))
+                return
+            if open_ and now - looked >= _LOOK_AROUND:
+                looked = now
+                here = self.connected()
+                for message, node in list(open_.items()):
+                    if node not in here:
+                        del open_[message]
+                        faults.note("gone")
+            if open_:
+                self.clock.wait(self._pause)
+
+    def _push(
+        self,
+        question: tuple[int, RecordDict],
+        kind: str,
+        group: str,
+        seconds: float,
+        open_: dict[str, int],
+        faults: Faults,
+    ) -> None:
+        node, content = question
+        message = Message(content, dst_node_id=node, message_type=kind, ttl=seconds, group_id=group)
+        try:
+            sent = [name for name in self._grid.push_messages([message]) if name]
+        except Exception:
+            self.connected()  # says so if it is the SuperLink that is gone
+            sent = []
+        if sent:
+            open_[sent[0]] = node
+        else:
+            faults.note("not reached")
+
+    def _pull(self, open_: dict[str, int], faults: Faults) -> list[Message]:
+        """The answers that are there; one that cannot be read costs no other."""
+        if not open_:
+            return []
+        try:
+            return list(self._grid.pull_messages(list(open_)))
+        except Exception:
+            self.connected()
+        found: list[Message] = []
+        for name in list(open_):
+            try:
+                found += self._grid.pull_messages([name])
+            except Exception:
+                del open_[name]
+                faults.note("unreadable")
+        return found

@@ -1,0 +1,101 @@
+"""A federation on one machine: a SuperLink, three SuperNodes, one of which is killed."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from tacit.corpora import customersim
+from tacit.corpus import Corpus
+from tacit.federated.protocol import new_key
+from tacit.federated.roster import FOLDER
+from tacit.federated.server import begin
+from tacit.federated.settings import Federation
+from tacit.federated.starting import (
+    Processes,
+    Transport,
+    free_port,
+    processes,
+    start_link,
+    start_node,
+    submit,
+    wait_for_run,
+)
+from tacit.training.settings import Run
+from tacit.writing import write
+
+CLIENTS = 3
+
+
+def demo(folder: Path, *, tell: Callable[[str], None], users: int = 90, rounds: int = 2) -> Path:
+    """Three clients with files of their own learn together; one of them is killed on the way.
+
+    Gives the folder of the run. Everything beside it belongs to the clients: each has its own
+    text, and they share a key that the server does not have.
+    """
+    run, homes = _deal(folder, users, rounds)
+    out = folder / "run"
+    begin(run, Federation(clients=CLIENTS, join_seconds=240, round_seconds=75), out)
+    with processes() as running:
+        at = Transport(port=free_port())
+        tell("starting Flower's SuperLink and three SuperNodes on this machine")
+        start_link(running, at)
+        for number, home in enumerate(homes):
+            config = {
+                "corpus": str(home / "corpus.jsonl"),
+                "key": str(home / "key"),
+                "home": str(home),
+            }
+            start_node(running, f"client-{number}", at, config)
+        child = submit(running, at, out)
+        wait_for_run(
+            running, child, out, tell=tell, meanwhile=lambda: _kill_one(running, out, tell)
+        )
+    return out
+
+
+def _kill_one(running: Processes, out: Path, tell: Callable[[str], None]) -> None:
+    """Kill the last client once all have joined: it vanishes in the first round."""
+    last = f"client-{CLIENTS - 1}"
+    if last in running.children and (out / FOLDER / "roster.json").exists():
+        tell("all three have joined; killing the third one, in the middle of the first round")
+        running.end(last, at_once=True)
+
+
+def _deal(folder: Path, users: int, rounds: int) -> tuple[Run, list[Path]]:
+    """Made-up dialogs: to each client those of its users, to the server some that nobody learns."""
+    whole = customersim.generate(users * 4, 1, users)
+    held_out = Corpus.from_records(r for r in whole.records() if r.split != "train")
+    (folder / "server").mkdir(parents=True, exist_ok=True)
+    write(held_out, folder / "server" / "held-out.jsonl")
+    train = whole.only("train")
+    number = {user: n for n, user in enumerate(train.users())}
+    of_client = np.array([number[u] % CLIENTS for u in train.need_users().to_pylist()])
+    key = folder / "clients" / "key"
+    new_key(key)
+    homes = []
+    for client in range(CLIENTS):
+        home = folder / "clients" / f"client-{client}"
+        home.mkdir(parents=True)
+        write(train.take(np.flatnonzero(of_client == client)), home / "corpus.jsonl")
+        (home / "key").touch(mode=0o600)
+        (home / "key").write_bytes(key.read_bytes())
+        homes.append(home)
+    run = Run(
+        corpus=str(folder / "server" / "held-out.jsonl"),
+        detect="given",
+        method="private",
+        plan={
+            "protect": "users+entities",
+            "epsilon": 8,
+            "steps": rounds,
+            "user_rate": 0.5,
+            "kinds": ["PERSON"],
+            "clip_norm": 0.3,
+        },
+        model={"kind": "lstm", "config": {"hidden_size": 32, "embedding_size": 32}},
+        tokenizer={"size": 1000},
+        context=64,
+        optimizer={"name": "sgd", "rate": 2.0, "momentum": 0.9},
+    )
+    return run, homes

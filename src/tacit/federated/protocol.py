@@ -1,0 +1,273 @@
+"""What server and clients send each other, and nothing else.
+
+    server -> client   the kit       settings, tokenizer, first personal weights      (once)
+    client -> server   who is here   keyed names of its users; if entities are capped, of the
+                                     entities of each record                          (once)
+    server -> client   a round       current weights; which of its users were drawn, and which
+                                     of their records may be used
+    client -> server   an answer     one clipped update for each of those users
+
+Keyed names are HMACs under a key that clients share and the server does not have.
+"""
+
+import hashlib
+import hmac
+import json
+import secrets
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tacit.detecting.mentions import fold
+from tacit.errors import DataError
+from tacit.files import refuse_overwrite
+
+JOIN, TRAIN = "query", "train"
+"""Kinds of messages, as Flower names them."""
+NAME_BYTES = 16
+
+
+@dataclass(frozen=True)
+class Kit:
+    """What a client needs to take part: public settings, and files by name."""
+
+    settings: Mapping[str, Any]
+    files: Mapping[str, bytes]
+
+    @cached_property
+    def digest(self) -> str:
+        """A SHA-256 of all of it."""
+        sha = hashlib.sha256(self._text().encode())
+        for name in sorted(self.files):
+            sha.update(name.encode() + b"\0" + hashlib.sha256(self.files[name]).digest())
+        return sha.hexdigest()
+
+    def _text(self) -> str:
+        return json.dumps(self.settings, sort_keys=True)
+
+    def record(self) -> RecordDict:
+        """The kit as a message's content."""
+        settings = ConfigRecord({"settings": self._text(), "kit": self.digest})
+        return RecordDict({"kit": settings, "files": ConfigRecord(dict(self.files))})
+
+    @classmethod
+    def read(cls, content: RecordDict) -> "Kit":
+        """The kit of a message; refused if it is not what it says."""
+        head = content.config_records["kit"]
+        files = content.config_records["files"]
+        made = cls(json.loads(str(head["settings"])), {k: bytes(v) for k, v in files.items()})  # type: ignore[arg-type]
+        if made.digest != head["kit"]:
+            raise DataError("The kit that the server sent is not whole.")
+        return made
+
+
+@dataclass(frozen=True)
+class Present:
+    """Who a client speaks for: its users by keyed name, and the entities of their records.
+
+    `entities[i]` are the keyed names of the entities of record `i`, which user `owner[i]` wrote;
+    both are empty where no entity is capped.
+    """
+
+    users: tuple[str, ...]
+    version: str
+    frozen: str
+    owner: tuple[int, ...] = ()
+    entities: tuple[tuple[str, ...], ...] = ()
+
+    def record(self) -> RecordDict:
+        """The answer to a kit."""
+        names = sorted({name for row in self.entities for name in row})
+        number = {name: n for n, name in enumerate(names)}
+        return RecordDict(
+            {
+                "present": ConfigRecord(
+                    {
+                        "users": list(self.users),
+                        "version": self.version,
+                        "frozen": self.frozen,
+                        "owner": list(self.owner),
+                        "names": names,
+                        "sizes": [len(row) for row in self.entities],
+                        "entities": [number[name] for row in self.entities for name in row],
+                    }
+                )
+            }
+        )
+
+    @classmethod
+    def read(cls, content: RecordDict) -> "Present":
+        """What a client said; a DataError if it makes no sense."""
+        try:
+            told: Any = content.config_records["present"]
+            users, names = tuple(told["users"]), list(told["names"])
+            sizes, flat = list(told["sizes"]), list(told["entities"])
+            ends = np.cumsum([0, *sizes])
+            owner = tuple(int(u) for u in told["owner"])
+            fits = (
+                len(owner) == len(sizes)
+                and ends[-1] == len(flat)
+                and all(0 <= u < len(users) for u in owner)
+                and all(size >= 0 for size in sizes)
+                and all(0 <= e < len(names) for e in flat)
+                and len(set(users)) == len(users)
+                and all(_is_name(name) for name in (*users, *names))
+            )
+            if not fits:
+                raise ValueError
+            rows = (flat[a:b] for a, b in pairwise(ends))
+            entities = tuple(tuple(sorted({names[e] for e in row})) for row in rows)
+            return cls(users, str(told["version"]), str(told["frozen"]), owner, entities)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise DataError(
+                "A client's answer to the kit makes no sense; it was left out."
+            ) from None
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and len(value) == 2 * NAME_BYTES
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round as a client sees it: who of its users was drawn, as number and keyed name.
+
+    `permits[i]` are the records that user `i` may use, where the caps say so; `users` is how many
+    take part in the federation, which places the streams of chance of an experiment.
+    """
+
+    kit: str
+    step: int
+    attempt: str
+    users: int
+    numbers: tuple[int, ...]
+    names: tuple[str, ...]
+    permits: tuple[tuple[int, ...], ...] | None = None
+
+    def record(self, weights: ArrayRecord) -> RecordDict:
+        """The question, with the current weights."""
+        told: dict[str, Any] = {
+            "kit": self.kit,
+            "step": self.step,
+            "attempt": self.attempt,
+            "users": self.users,
+            "numbers": list(self.numbers),
+            "names": list(self.names),
+            "capped": self.permits is not None,
+        }
+        if self.permits is not None:
+            told["sizes"] = [len(rows) for rows in self.permits]
+            told["records"] = [row for rows in self.permits for row in rows]
+        return RecordDict({"round": ConfigRecord(told), "weights": weights})
+
+    @classmethod
+    def read(cls, content: RecordDict) -> "Round":
+        """The question of a message."""
+        told: Any = content.config_records["round"]
+        permits = None
+        if told["capped"]:
+            ends = np.cumsum([0, *told["sizes"]])
+            permits = tuple(tuple(told["records"][a:b]) for a, b in pairwise(ends))
+        return cls(
+            str(told["kit"]),
+            int(told["step"]),
+            str(told["attempt"]),
+            int(told["users"]),
+            tuple(told["numbers"]),
+            tuple(told["names"]),
+            permits,
+        )
+
+
+Update = dict[str, NDArray[np.float32]]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a client sends back: an update for each user; records only in plain averaging."""
+
+    step: int
+    attempt: str
+    updates: Mapping[int, Update]
+    records: Mapping[int, int]
+
+    def record(self) -> RecordDict:
+        """The answer as a message's content."""
+        made = RecordDict()
+        numbers = sorted(self.updates)
+        told: dict[str, Any] = {"step": self.step, "attempt": self.attempt, "users": numbers}
+        if self.records:
+            told["records"] = [self.records[n] for n in numbers]
+        made["answer"] = ConfigRecord(told)
+        for number in numbers:
+            made[f"user-{number}"] = packed(self.updates[number])
+        return made
+
+
+def packed(tensors: Mapping[str, NDArray[Any] | Tensor]) -> ArrayRecord:
+    """Tensors as Flower's arrays."""
+    plain = (
+        (n, t.detach().cpu().numpy() if isinstance(t, Tensor) else t) for n, t in tensors.items()
+    )
+    return ArrayRecord({name: Array(np.ascontiguousarray(value)) for name, value in plain})
+
+
+def unpacked(record: ArrayRecord) -> Iterator[tuple[str, Tensor]]:
+    """Flower's arrays as tensors."""
+    for name, array in record.items():
+        yield name, torch.from_numpy(np.array(array.numpy()))
+
+
+# --- keyed names ------------------------------------------------------------------------------
+
+
+def new_key(path: Path) -> None:
+    """Make the key that all clients of a federation share; the server must not have it."""
+    refuse_overwrite(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch(mode=0o600)
+    path.write_text(secrets.token_hex(32) + "\n", encoding="ascii")
+
+
+def read_key(path: Path) -> bytes:
+    """The key of a file."""
+    try:
+        key = bytes.fromhex(path.read_text(encoding="ascii").strip())
+    except (OSError, ValueError):
+        key = b""
+    if len(key) != 32:
+        raise DataError(f"{path} holds no key; make one with `tacit federate key {path}`.")
+    return key
+
+
+def user_name(key: bytes, federation: str, user: str) -> str:
+    """A user's keyed name, which means nothing in another federation.
+
+    >>> user_name(b"k" * 32, "one", "ann") == user_name(b"k" * 32, "two", "ann")
+    False
+    """
+    return _keyed(key, "user", federation, user)
+
+
+def entity_name(key: bytes, federation: str, name: str, kind: str) -> str:
+    """An entity's keyed name: the same at every client, however the name is written.
+
+    >>> entity_name(b"k" * 32, "f", "Ann  LEE's", "PERSON") == (
+    ...     entity_name(b"k" * 32, "f", "ann lee", "PERSON"))
+    True
+    """
+    return _keyed(key, "entity", federation, kind, fold(name, kind))
+
+
+def _keyed(key: bytes, *parts: str) -> str:
+    text = json.dumps(parts).encode()
+    return hmac.new(key, text, hashlib.sha256).digest()[:NAME_BYTES].hex()
