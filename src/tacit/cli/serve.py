@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -43,11 +44,14 @@ def serve(
         Path | None, typer.Option("--tls-certificate", help="PEM file, to serve https.")
     ] = None,
     key: Annotated[Path | None, typer.Option("--tls-key", help="PEM file of its key.")] = None,
+    pages: Annotated[
+        bool, typer.Option("--pages/--no-pages", help="With web pages, or the API alone.")
+    ] = True,
 ) -> None:
     """Start a server: people send text, somebody chooses the protection, it trains.
 
-    At the first start an admin's token is printed, once. Runs are processes of their own: they go
-    on when the server stops, and the next start finds them.
+    At the first start an admin's token is printed, once, and a link that signs in once. Runs are
+    processes of their own: they go on when the server stops, and the next start finds them.
 
     Examples: `tacit serve` · `tacit serve --folder /srv/tacit --database postgresql://tacit@db/tacit`
     """
@@ -64,13 +68,22 @@ def serve(
             "give --tls-certificate and --tls-key.")  # fmt: skip
     settings = ServerSettings(folder=folder, database=database, jobs=jobs, queue=queue)
 
-    def ready(address: str, token: str | None) -> None:
+    def ready(address: str, token: str | None, link: str | None) -> None:
         if token is not None:
             out.print(f"Admin token (shown once, keep it): {token}", markup=False, soft_wrap=True)
-        out.print(f"Serving at {address} (the API: {address}/docs). Ctrl-C stops.", markup=False,
+        what = "Pages" if pages else "Serving"
+        out.print(f"{what} at {address} (the API: {address}/docs). Ctrl-C stops.", markup=False,
                   soft_wrap=True)  # fmt: skip
+        if link is not None:
+            out.print(f"Sign in as admin, once, within 15 minutes: {link}", markup=False,
+                      soft_wrap=True)  # fmt: skip
 
-    serve_forever(settings, host, port, ready, tls=(certificate, key) if certificate else None)
+    if pages and find_spec("nicegui") is None:
+        raise MissingExtra(
+            "The pages need nicegui: pip install 'tacit[server]', or give --no-pages."
+        )
+    tls = (certificate, key) if certificate else None
+    serve_forever(settings, host, port, ready, tls=tls, pages=pages)
 
 
 @names_corpus

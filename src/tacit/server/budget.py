@@ -31,6 +31,7 @@ from tacit.server.errors import Busy, NotThere
 from tacit.server.storage import Charge, Dataset, Job, Storage, now
 
 _TRIES = 50
+_POINTS = 100
 
 ALLOW = (
     "An admin may allow such runs for this dataset (unproved_allowed); their models then say so."
@@ -214,6 +215,36 @@ class Budgets:
                 for charge in history
             ],
         }
+
+    def over_time(self, dataset: str) -> list[dict[str, Any]]:
+        """What had been spent or reserved after each change, the last hundred of them; public."""
+        state = self._state(dataset)
+        with self.storage.read() as session:
+            query = select(Charge).where(Charge.dataset_id == dataset).order_by(Charge.number)
+            charges = session.scalars(query).all()
+            names = {
+                j.id: j.name for j in session.scalars(select(Job).where(Job.dataset_id == dataset))
+            }
+        held: dict[str, Releases] = {}
+        points = []
+        for place, charge in enumerate(charges):
+            held[charge.job_id] = {read_event(event): count for event, count in charge.releases}
+            if place < len(charges) - _POINTS:
+                continue
+            bounded = {run: r for run, r in held.items() if run not in state.unproved}
+            points.append(
+                {
+                    "at": charge.at.isoformat(),
+                    "run": charge.job_id,
+                    "name": names.get(charge.job_id, ""),
+                    "what": charge.what,
+                    "epsilon": {
+                        unit: _finite(self._price(together(bounded), unit, state.delta))
+                        for unit in state.limits or {}
+                    },
+                }
+            )
+        return points
 
     def _state(self, dataset: str) -> _State:
         with self.storage.read() as session:

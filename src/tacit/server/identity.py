@@ -16,12 +16,12 @@ from typing import Any, Literal, get_args
 
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
 from sqlalchemy.exc import IntegrityError
 
 from tacit.errors import UsageError
 from tacit.server.errors import Conflict, NotAllowed, NotKnown, NotThere
-from tacit.server.storage import Account, Dataset, Storage, Token, new_id, now
+from tacit.server.storage import Account, Dataset, PageSession, Storage, Token, new_id, now
 
 Role = Literal["admin", "analyst", "contributor", "consumer"]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -131,6 +131,12 @@ class Identity:
                 found.disabled = disabled
             if password is not None:
                 found.password = self._hashed(password)
+                # Whoever signed in with the old one is asked for the new one.
+                session.execute(
+                    update(PageSession)
+                    .where(PageSession.account_id == account, PageSession.ended.is_(None))
+                    .values(ended=now())
+                )
             result = _account(found)
         self._forget()
         return result
@@ -147,7 +153,7 @@ class Identity:
             right = False
         if not right or found is None or found.disabled or found.password is None:
             raise NotKnown("The name or the password is wrong.")
-        return _caller(found, None)
+        return caller_from(found, None)
 
     def _hashed(self, password: str) -> str:
         if len(password) < SHORTEST_PASSWORD:
@@ -228,7 +234,7 @@ class Identity:
             raise NotKnown("The token was revoked; ask an admin of this server for another one.")
         if token.expires is not None and token.expires < now():
             raise NotKnown("The token is out of date; ask an admin of this server for another one.")
-        caller = _caller(account, token)
+        caller = caller_from(account, token)
         with self._lock:
             if len(self._known) > 10_000:
                 self._known.clear()
@@ -273,7 +279,8 @@ def _digest(secret: str) -> str:
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _caller(account: Account, token: Token | None) -> Caller:
+def caller_from(account: Account, token: Token | None) -> Caller:
+    """What an account may do, or fewer things with a token of it."""
     role: Role = account.role  # type: ignore[assignment]
     allowed = ALLOWED[role]
     if token is not None and token.scopes is not None:

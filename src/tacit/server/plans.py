@@ -12,7 +12,7 @@ from sqlalchemy import select
 from tacit.detecting import Detection, detect
 from tacit.plan import Plan, calibrated, prices
 from tacit.planning import apply_caps, explain
-from tacit.privacy.accounting import price
+from tacit.privacy.accounting import adversary_gain, curve_over_steps, price
 from tacit.privacy.ledger import Releases, read_ledger
 from tacit.server.budget import Budgets
 from tacit.server.datasets import Datasets
@@ -30,6 +30,9 @@ from tacit.server.settings import ServerSettings
 from tacit.server.storage import Dataset, Job, Storage
 from tacit.training.focusing import focus_on
 from tacit.training.settings import METHODS, Run, run_yaml
+
+_PARTS = (0.1, 0.3, 0.6, 1.0)
+"""Of the steps, where epsilon's path is computed: it bends little in between."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +120,16 @@ class Plans:
             return result | {"epsilon": None, "sentence": "Nothing is promised."}
         return result | self._promise(dataset, asked, ready, ready.plan)
 
+    def path(self, dataset: str, asked: RunRequest) -> list[list[float]]:
+        """Epsilon for what is protected after some of the steps, the last included."""
+        self.datasets.need(dataset)
+        plan = self.prepare(dataset, asked).plan
+        if plan is None:
+            return []
+        points = sorted({1, *(math.ceil(plan.steps * part) for part in _PARTS)})
+        curve = curve_over_steps(plan.event(), points, plan.protect, plan.delta, lower=False)
+        return [[step, cost.epsilon] for step, cost in curve]
+
     def _promise(
         self, dataset: str, asked: RunRequest, ready: Prepared, plan: Plan
     ) -> dict[str, Any]:
@@ -139,6 +152,10 @@ class Plans:
             "delta": plan.delta,
             "noise_multiplier": plan.noise_multiplier,
             "steps": plan.steps,
+            "gains": [
+                {"wrong": gain.fpr, "right": gain.tpr}
+                for gain in adversary_gain(plan.releases(), plan.protect, plan.delta)
+            ],
             "plan": yaml.safe_dump(plan.model_dump(mode="json", exclude_defaults=True)),
             "plan_digest": plan.digest(),
             "explained": explain(plan, graph, bounded, records_per_second=speed),

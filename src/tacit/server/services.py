@@ -23,6 +23,7 @@ from tacit.server.jobs import Jobs
 from tacit.server.models import Models
 from tacit.server.plans import Plans
 from tacit.server.records import UPLOAD_ENDINGS, Records
+from tacit.server.sessions import Sessions
 from tacit.server.settings import ServerSettings
 from tacit.server.storage import Fact, Storage
 
@@ -34,6 +35,7 @@ class Services:
     settings: ServerSettings
     storage: Storage
     identity: Identity
+    sessions: Sessions
     log: AuditLog
     datasets: Datasets
     records: Records
@@ -71,8 +73,8 @@ class Services:
         jobs = Jobs(storage, settings, datasets, records, budgets, plans)
         jobs.start()
         return cls(
-            settings, storage, identity, AuditLog(storage), datasets, records, budgets, plans,
-            jobs, Models(settings, jobs), lock,
+            settings, storage, identity, Sessions(storage, identity), AuditLog(storage),
+            datasets, records, budgets, plans, jobs, Models(settings, jobs), lock,
         )  # fmt: skip
 
     def close(self) -> None:

@@ -1,7 +1,9 @@
 """A server that listens, until somebody stops it."""
 
+import contextlib
 import signal
 import socket
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,8 +14,8 @@ from tacit.server.api import make_app
 from tacit.server.services import Services
 from tacit.server.settings import ServerSettings
 
-Ready = Callable[[str, str | None], None]
-"""Told the address, and the first admin's token if there was none before."""
+Ready = Callable[[str, str | None, str | None], None]
+"""Told the address; and at the first start the admin's token, and an address that signs in once."""
 
 
 def serve_forever(
@@ -23,6 +25,7 @@ def serve_forever(
     ready: Ready,
     *,
     tls: tuple[Path, Path | None] | None = None,
+    pages: bool = True,
 ) -> None:
     """Open the services, listen, and close them in order when told to stop."""
     listening = _listen(host, port)
@@ -33,8 +36,14 @@ def serve_forever(
         raise
     try:
         address = _address(host, listening.getsockname()[1], tls is not None)
+        app = make_app(services)
+        if pages:
+            # Only where they are wanted: the component library takes a second to load.
+            from tacit.server.pages import mount_pages
+
+            mount_pages(app, services, secure=tls is not None)
         config = uvicorn.Config(
-            make_app(services),
+            app,
             log_level="warning",
             access_log=False,
             server_header=False,
@@ -44,13 +53,24 @@ def serve_forever(
             ssl_certfile=str(tls[0]) if tls else None,
             ssl_keyfile=str(tls[1]) if tls else None,
         )
-        ready(address, services.identity.first_admin())
+        token = services.identity.first_admin()
+        code = services.sessions.code_for(token) if pages and token is not None else None
+        ready(address, token, f"{address}/sign-in?code={code}" if code else None)
         # A shell's background job ignores Ctrl-C; a server must be stoppable all the same.
         if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
             signal.signal(signal.SIGINT, signal.default_int_handler)
+        if pages:
+            threading.Thread(target=_warm_up, name="warm-up", daemon=True).start()
         uvicorn.Server(config).run(sockets=[listening])
     finally:
         services.close()
+
+
+def _warm_up() -> None:
+    """Load what predictions need, so that the first to try a model in a page does not wait."""
+    with contextlib.suppress(ImportError):
+        import tacit.training.predicting
+        import tacit.training.shared  # noqa: F401
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -100,6 +100,19 @@ class Token(Table):
     revoked: Mapped[datetime | None] = mapped_column(Moment)
 
 
+class PageSession(Table):
+    """Somebody who signed in to the pages; only the SHA-256 of what their browser keeps is here."""
+
+    __tablename__ = "page_sessions"
+    digest: Mapped[str] = mapped_column(String(64), primary_key=True)
+    account_id: Mapped[str] = mapped_column(ForeignKey("accounts.id"), index=True)
+    token_id: Mapped[str | None] = mapped_column(ForeignKey("tokens.id"))
+    """The token that was signed in with: the session may do what it may, for as long as it may."""
+    created: Mapped[datetime] = mapped_column(Moment, default=now)
+    expires: Mapped[datetime] = mapped_column(Moment)
+    ended: Mapped[datetime | None] = mapped_column(Moment)
+
+
 class Dataset(Table):
     """What records belong to, and what may be spent on it."""
 

@@ -39,7 +39,7 @@ def make_app(services: Services) -> FastAPI:
     app.state.services = services
     app.state.metrics = Metrics(services)
     app.state.watchers = 0
-    door = Door(services.identity, settings)
+    app.state.door = door = Door(services.identity, settings)
     app.add_middleware(Guard, settings=settings, metrics=app.state.metrics, door=door)
     app.add_exception_handler(TacitError, _refused)
     app.add_exception_handler(RequestValidationError, _not_understood)

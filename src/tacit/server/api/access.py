@@ -1,13 +1,17 @@
 """Who calls, and whether they may."""
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 from fastapi import Depends, Path, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
+from tacit.server.errors import NotAllowed
 from tacit.server.identity import Caller, Permission
 from tacit.server.services import Services
+
+_PERMISSIONS: dict[Callable[..., Any], Permission] = {}
+"""Which permission each dependency asks for."""
 
 _bearer = HTTPBearer(auto_error=False, description="A token that an admin of the server gave out.")
 
@@ -44,7 +48,24 @@ def need(permission: Permission) -> Callable[..., Any]:
         caller.need(permission)
         return caller
 
+    _PERMISSIONS[allowed] = permission
     return allowed
+
+
+def check(call: Callable[..., Any], caller: Caller) -> None:
+    """Refuse a caller whom a call of the API would refuse: what the pages ask before they call it.
+
+    A call that names no caller has no rule, so it is refused whoever asks.
+    """
+    for hint in get_type_hints(call, include_extras=True).values():
+        for mark in getattr(hint, "__metadata__", ()):
+            asked = getattr(mark, "dependency", None)
+            if asked is caller_of:
+                return
+            if asked in _PERMISSIONS:
+                caller.need(_PERMISSIONS[asked])
+                return
+    raise NotAllowed(f"{call.__name__} is not for pages.")
 
 
 Serving = Annotated[Services, Depends(services_of)]

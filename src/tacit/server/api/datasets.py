@@ -192,12 +192,31 @@ def budget(dataset: IdPath, caller: Spender, services: Serving) -> dict[str, Any
     return services.budgets.status(_in(dataset, caller, services))
 
 
+@router.get("/datasets/{dataset}/budget/history", summary="What was spent, change by change")
+def budget_history(dataset: IdPath, caller: Spender, services: Serving) -> list[dict[str, Any]]:
+    """The price of everything charged, after each reservation and each end of a run."""
+    return services.budgets.over_time(_in(dataset, caller, services))
+
+
 @router.post("/datasets/{dataset}/plans", summary="Dry run: what would a run promise and cost?")
 def plan(dataset: IdPath, asked: RunRequest, caller: Planner, services: Serving) -> dict[str, Any]:
     """Epsilon, noise, what caps keep and drop, time; nothing is started or spent."""
+    _may_continue(asked, caller, services)
+    return services.plans.dry_run(_in(dataset, caller, services), asked)
+
+
+@router.post("/datasets/{dataset}/plans/path", summary="Dry run: epsilon over the steps")
+def plan_path(
+    dataset: IdPath, asked: RunRequest, caller: Planner, services: Serving
+) -> list[list[float]]:
+    """Pairs of a number of steps and the epsilon by then, for what the plan protects."""
+    _may_continue(asked, caller, services)
+    return services.plans.path(_in(dataset, caller, services), asked)
+
+
+def _may_continue(asked: RunRequest, caller: Caller, services: Services) -> None:
     if asked.continue_from is not None:
         caller.need_dataset(services.jobs.get(asked.continue_from, "train")["dataset"])
-    return services.plans.dry_run(_in(dataset, caller, services), asked)
 
 
 # --- records ------------------------------------------------------------------------------------
@@ -411,13 +430,18 @@ def detection_(detection: IdPath, caller: Insider, services: Serving) -> dict[st
 
 
 @router.get("/detections/{detection}/owners", summary="Who shares what")
-def owners(detection: IdPath, caller: Insider, services: Serving) -> dict[str, Any]:
+def owners(
+    detection: IdPath,
+    caller: Insider,
+    services: Serving,
+    names: Annotated[bool, Query(description="With names, for admins.")] = True,
+) -> dict[str, Any]:
     """How many users share how many entities; their names are for admins."""
     caller.need_dataset(services.jobs.get(detection, "detect")["dataset"])
-    names = caller.may("records:any")
-    if names:
+    named = names and caller.may("records:any")
+    if named:
         services.note(caller, "read names", detection)
-    return {"not_private": services.owners(detection, with_names=names)}
+    return {"not_private": services.owners(detection, with_names=named)}
 
 
 @router.get(

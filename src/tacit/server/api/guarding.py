@@ -44,13 +44,21 @@ class Door:
         try:
             caller = await self._who(_token(scope))
         except NotKnown:
-            client = scope.get("client")
-            if not self._strangers.allows(str(client[0]) if client else "unknown"):
-                raise Busy("Too many requests without a valid token; wait a second.") from None
+            self.need_patience(scope)
             raise
-        if not self._known.allows(caller.token or caller.account):
+        if not self.allows(caller):
             raise Busy("This token has asked too often; wait a second.")
         return caller
+
+    def need_patience(self, scope: Scope) -> None:
+        """Refuse a stranger who asks too often."""
+        client = scope.get("client")
+        if not self._strangers.allows(str(client[0]) if client else "unknown"):
+            raise Busy("Too many requests without a valid token; wait a second.") from None
+
+    def allows(self, caller: Caller) -> bool:
+        """Take one request from the bucket of somebody who is known."""
+        return self._known.allows(caller.token or caller.account)
 
     async def _who(self, token: str | None) -> Caller:
         if token is None:
@@ -118,7 +126,7 @@ class Guard:
                 await _answer(headed, error.status_code, "TooLarge", str(error.detail))
         except Exception as error:
             # Its message may quote text, so only its kind and place are told, and only inside.
-            print(f"Internal error ({type(error).__name__} {_place(error)})", file=sys.stderr)  # noqa: T201
+            print(f"Internal error ({type(error).__name__} {place_of(error)})", file=sys.stderr)  # noqa: T201
             if not status:
                 await _answer(headed, 500, "InternalError", "Something is wrong inside the server.")
         finally:
@@ -154,7 +162,8 @@ async def _answer(send: Send, status: int, kind: str, sentence: str) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-def _place(error: BaseException) -> str:
+def place_of(error: BaseException) -> str:
+    """Where in this package an error arose; its message is not repeated."""
     trace: Any = error.__traceback__
     place = "somewhere"
     while trace is not None:

@@ -171,6 +171,18 @@ def _event(kind: str, fields: dict[str, Any], number: str | None = None) -> str:
     return f"{head}event: {kind}\ndata: {json.dumps(fields)}\n\n"
 
 
+@router.get("/runs/{run}/progress", summary="A run's progress so far")
+def progress(
+    run: IdPath,
+    caller: Watcher,
+    services: Serving,
+    after: Annotated[int, Query(ge=0, le=10**9)] = 0,
+) -> list[dict[str, Any]]:
+    """The lines from number `after` on, for those who ask now and then instead of listening."""
+    _run(run, caller, services)
+    return children.progress_lines(services.settings.job_folder(run), after)
+
+
 @router.post("/runs/{run}/cancel", summary="Stop a run")
 def cancel(run: IdPath, caller: Runner, services: Serving) -> dict[str, Any]:
     """What its ledger holds stays charged; the rest of its reservation is free again."""

@@ -1,0 +1,159 @@
+"""The pages: the same services and the same access checks as the API, for people with a browser.
+
+gate       who has signed in; which site asks; what a browser may load
+door       signing in and out
+visits     a page's only way to the data: calls of the API as whoever has signed in
+frame      what all pages are made of
+plain      pages without the component library
+files      uploads and downloads, as plain forms and links
+datasets   describe, upload, detect
+new_run    choose, with the live plan
+runs       watch, stop, go on
+models     try, verify, download, report
+budgets    what was spent over time
+people     accounts, tokens, the audit log
+my_text    a contributor's own
+"""
+
+import inspect
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import FastAPI, Request
+from nicegui import app as pages_app
+from nicegui import ui
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.routing import BaseRoute, Match, Mount
+from starlette.types import Scope
+
+from tacit.errors import TacitError
+from tacit.server.errors import Busy, NotAllowed, NotKnown, NotThere
+from tacit.server.pages import (
+    budgets,
+    datasets,
+    files,
+    frame,
+    models,
+    my_text,
+    new_run,
+    people,
+    runs,
+)
+from tacit.server.pages.door import door_routes
+from tacit.server.pages.gate import COOKIE, SECURE_COOKIE, Gate
+from tacit.server.pages.plain import FILES, file_address, file_text, head, plain_page
+from tacit.server.pages.visits import Visit, need_id, sentence_of
+from tacit.server.services import Services
+
+_PARTS = (datasets, new_run, runs, models, budgets, people, my_text)
+_LOOK_SECONDS = 20.0
+_CODES: tuple[tuple[type[Exception], int], ...] = (
+    (NotAllowed, 403), (NotThere, 404), (Busy, 429), (TacitError, 409),
+)  # fmt: skip
+
+
+def mount_pages(app: FastAPI, services: Services, *, secure: bool) -> None:
+    """Put the pages beside an API; once in a process, since the component library is one."""
+    door = app.state.door
+    cookie = SECURE_COOKIE if secure else COOKIE
+    told: dict[str, dict[str, Any]] = {}
+
+    def visit_of(request: Request) -> Visit:
+        secret = str(request.state.session)
+        if len(told) > 1000:
+            told.clear()
+        return Visit(services, door, secret, request.state.caller, told.setdefault(secret, {}))
+
+    # Its own log would hold tracebacks, which may quote text.
+    logging.getLogger("nicegui").setLevel(logging.CRITICAL + 1)
+    pages_app.add_middleware(Gate, services=services, door=door, secure=secure)
+    pages_app.include_router(door_routes(services, door, secure=secure, cookie=cookie))
+    pages_app.include_router(files.file_routes(visit_of))
+    _own_files()
+    pages_app.add_exception_handler(404, _not_there)
+    pages_app.on_exception(lambda error: sentence_of(error))
+    for found in frame.PAGES:
+        _add(found, visit_of)
+
+    @pages_app.get("/", include_in_schema=False)
+    def start(request: Request) -> Response:
+        return RedirectResponse(frame.ways(visit_of(request))[0][0], 303)
+
+    pages_app.config.vue_config_script += "\nwindow.tacitTheme?.apply();\n"
+    pages_app.config.socket_io_js_transports = ["websocket"]
+    pages_app.colors(primary="#2456a6")
+    ui.run_with(
+        app, title="tacit", dark=None, language="en-US", tailwind=False, reconnect_timeout=10.0,
+        binding_refresh_interval=None, show_welcome_message=False, favicon=None,
+    )  # fmt: skip
+    app.router.routes[-1] = _BesideTheApi(app.router.routes[-1])
+
+
+class _BesideTheApi(Mount):
+    """Everything but the API, whose own refusals stay its own."""
+
+    def __init__(self, made: BaseRoute) -> None:
+        assert isinstance(made, Mount)
+        super().__init__(made.path, made.app)
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Nothing under the API's path."""
+        if str(scope.get("path", "")).startswith("/v1"):
+            return Match.NONE, {}
+        return super().matches(scope)
+
+
+def _add(found: frame.PageFound, visit_of: Callable[[Request], Visit]) -> None:
+    names = [name for name in inspect.signature(found.build).parameters if name != "visit"]
+
+    async def shown(**given: Any) -> None:
+        request: Request = given.pop("request")
+        visit = visit_of(request)
+        client = ui.context.client
+        ui.add_head_html(head())
+        frame.top(visit, request.url.path)
+        with ui.element("div").props("id=main tabindex=-1").classes("page") as main:
+            try:
+                await found.build(visit, **{name: need_id(value) for name, value in given.items()})
+            except Exception as error:
+                main.clear()
+                status = next((c for kind, c in _CODES if isinstance(error, kind)), 500)
+                client.status_code = 303 if isinstance(error, NotKnown) else status
+                frame.title("Not possible" if status != 404 else "Not here", sentence_of(error))
+                frame.way("Back to the start", "/")
+
+        async def look() -> None:
+            """Leave the page when the session has ended."""
+            await visit.call(_nothing)
+
+        ui.timer(_LOOK_SECONDS, visit.on(look), immediate=False)
+
+    parameters = [inspect.Parameter("request", inspect.Parameter.KEYWORD_ONLY, annotation=Request)]
+    parameters += [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=str) for name in names
+    ]
+    shown.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    ui.page(found.path, title=f"{found.title} · tacit", response_timeout=60)(shown)
+
+
+def _nothing(caller: "files.Known") -> None:
+    """Whether the session still holds: that is asked before any call."""
+
+
+def _own_files() -> None:
+    for name, kind in FILES.items():
+
+        def send(name: str = name, kind: str = kind) -> Response:
+            forever = {"Cache-Control": "public, max-age=31536000, immutable"}
+            return PlainTextResponse(file_text(name), media_type=kind, headers=forever)
+
+        send.__signature__ = inspect.Signature()  # type: ignore[attr-defined]
+        pages_app.get(file_address(name), include_in_schema=False)(send)
+
+
+async def _not_there(request: Request, error: Exception) -> Response:
+    return plain_page("Not here", "There is no such page.", 404)
+
+
+__all__ = ["mount_pages"]

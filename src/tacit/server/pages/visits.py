@@ -1,0 +1,117 @@
+"""Somebody looking at a page: what they may ask for, and how they are told.
+
+A page has no way to the data but `Visit.call`, which makes a call of the API as the one who signed
+in: the same function, the same permission, the same line in the audit log, the same rate.
+"""
+
+import inspect
+import re
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from nicegui import ui
+from pydantic import ValidationError
+from starlette.concurrency import run_in_threadpool
+
+from tacit.errors import TacitError
+from tacit.server.api.access import check
+from tacit.server.api.guarding import Door, place_of
+from tacit.server.errors import Busy, NotKnown, NotThere
+from tacit.server.identity import Caller, Permission
+from tacit.server.services import Services
+from tacit.server.sessions import form_key
+
+_ID = re.compile(r"[a-z0-9]{1,40}")
+INSIDE_TROUBLE = "Something is wrong inside the server; its operator finds the place in its log."
+
+
+class Saying(Protocol):
+    """A place on a page where a sentence can be shown."""
+
+    def say(self, sentence: str, kind: str = "bad") -> None:
+        """Show it."""
+
+    def clear(self) -> None:
+        """Show nothing."""
+
+
+@dataclass(frozen=True)
+class Visit:
+    """One page in one browser, of somebody who has signed in."""
+
+    services: Services
+    door: Door
+    secret: str
+    caller: Caller
+    """As of when the page was built; what is allowed is asked anew at every call."""
+    told: dict[str, Any] = field(default_factory=dict)
+    """What a form that was just sent has to say on the next page."""
+
+    @property
+    def form_key(self) -> str:
+        """What every form of the page must carry."""
+        return form_key(self.secret)
+
+    def may(self, permission: Permission) -> bool:
+        """Whether to show a way at all; whether it may be gone is asked when it is."""
+        return self.caller.may(permission)
+
+    async def call(self, call: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        """Make a call of the API as whoever has signed in."""
+        caller = await run_in_threadpool(self.services.sessions.caller, self.secret)
+        if not self.door.allows(caller):
+            raise Busy("You have asked too often; wait a second.")
+        check(call, caller)
+        ids = (*given, *named.values())
+        if any(isinstance(one, str) and "\0" in one for one in ids):
+            raise NotThere("There is no such thing.")
+        named |= {"caller": caller}
+        if "services" in inspect.signature(call).parameters:
+            named["services"] = self.services
+        if inspect.iscoroutinefunction(call):
+            return await call(*given, **named)
+        return await run_in_threadpool(call, *given, **named)
+
+    def on(
+        self, act: Callable[..., Awaitable[Any]], saying: Saying | None = None
+    ) -> Callable[..., Awaitable[None]]:
+        """What a button does; a refusal becomes a sentence where `saying` is."""
+
+        async def done(*given: Any) -> None:
+            kinds = [p.kind for p in inspect.signature(act).parameters.values()]
+            takes = sum(kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for kind in kinds)
+            try:
+                if saying is not None:
+                    saying.clear()
+                await act(*given[:takes])
+            except NotKnown:
+                ui.navigate.to("/sign-in")
+            except Exception as error:
+                sentence = sentence_of(error)
+                if saying is not None:
+                    saying.say(sentence)
+                else:
+                    ui.notify(sentence, close_button="Close", timeout=0, multi_line=True)
+
+        return done
+
+
+def need_id(given: str) -> str:
+    """An id as the API takes it; a page of anything else is not there."""
+    if not _ID.fullmatch(given):
+        raise NotThere("There is no such page.")
+    return given
+
+
+def sentence_of(error: Exception) -> str:
+    """What may be said of an error: never what it quotes, unless it is one of ours."""
+    if isinstance(error, TacitError):
+        return str(error)
+    if isinstance(error, ValidationError):
+        found = error.errors(include_input=False, include_url=False, include_context=False)[0]
+        where = ".".join(str(part) for part in found["loc"]) or "The request"
+        return f"{where}: {found['msg']}."
+    print(f"Internal error ({type(error).__name__} {place_of(error)})", file=sys.stderr)  # noqa: T201
+    return INSIDE_TROUBLE
