@@ -8,6 +8,13 @@ asking.py     questions to clients and the answers that come in time
 receiving.py  updates as they arrive: checked one by one, then a bounded sum
 server.py     a federated run: the one loop, one place for noise, one ledger
 app.py        both sides as Flower's ServerApp and ClientApp
-starting.py   Flower's processes on this machine: started, watched, ended; simulation
+starting.py   Flower's processes on this machine: started, watched, ended; its simulation
+simulating.py corpora dealt to clients that are made up
 demo.py       three clients in processes of their own, one of which is killed
 """
+
+import os
+
+# Flower looks at these when it is first imported: nothing is sent to its makers.
+os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
+os.environ["FLWR_DISABLE_UPDATE_CHECK"] = "1"

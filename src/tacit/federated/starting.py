@@ -1,4 +1,4 @@
-"""Flower's processes, started, watched and ended: a SuperLink, SuperNodes, or a simulation.
+"""Flower's processes, started, watched and ended: a SuperLink, SuperNodes, a simulation.
 
 Nothing is sent to Flower's makers, nothing is installed at run time, and whatever is started here
 ends with us. Flower keeps its own files in a folder of ours.
@@ -118,7 +118,9 @@ class Processes:
     home: Path
     children: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
-    def start(self, name: str, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
+    def start(
+        self, name: str, arguments: Sequence[str], **variables: str
+    ) -> subprocess.Popen[bytes]:
         """Start one of Flower's programs; what it says goes into a log of its own."""
         bin_ = Path(sys.executable).parent
         program = shutil.which(arguments[0], path=f"{bin_}{os.pathsep}{os.environ.get('PATH', '')}")
@@ -132,7 +134,7 @@ class Processes:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=environment(self.home),
+                env=environment(self.home) | variables,
                 start_new_session=True,
             )
         self.children[name] = child
@@ -261,6 +263,23 @@ def submit(running: Processes, at: Transport, folder: Path) -> subprocess.Popen[
     )  # fmt: skip
 
 
+def run_here(folder: Path, at: Transport, *, tell: Callable[[str], None]) -> None:
+    """Start a SuperLink for one run, carry the run out, and end the SuperLink."""
+    with processes() as running:
+        start_link(running, at)
+        tell(f"waiting for clients at {at.address}")
+        wait_for_run(running, submit(running, at, folder), folder, tell=tell)
+
+
+def node_here(at: Transport, config: dict[str, str]) -> None:
+    """Answer for one client until somebody stops us."""
+    with processes() as running:
+        child = start_node(running, "client", at, config)
+        if child.wait() != 0:
+            sys.stderr.write(running.log("client").read_text(encoding="utf-8", errors="replace"))
+            raise DataError(f"Flower's SuperNode ended; does a SuperLink listen at {at.address}?")
+
+
 def wait_for_run(
     running: Processes,
     child: subprocess.Popen[bytes],
@@ -280,7 +299,7 @@ def wait_for_run(
     if not (folder / "certificate.json").exists():
         kept = folder / FOLDER / "flower.log"
         with kept.open("wb") as log:
-            for name in ("superlink", "run"):
+            for name in ("superlink", "run", "simulation"):
                 if running.log(name).exists():
                     log.write(running.log(name).read_bytes())
         raise DataError(
@@ -331,52 +350,3 @@ def as_line(fields: dict[str, object]) -> str:
         said += " (" + ", ".join(f"{what}: {n}" for what, n in seen["faults"].items()) + ")"
     spent = f"{fields['spent']} · " if fields["spent"] else ""
     return f"round {fields['round']}/{fields['rounds']} · {spent}{said}"
-
-
-# --- a simulation -----------------------------------------------------------------------------
-
-
-def simulate(folder: Path, clients: int, home: Path, *, workers: int = 2) -> None:
-    """Run the same apps in Flower's simulation: so many clients, of which a few are alive at once.
-
-    Each worker is a process that answers for one client after the other.
-    """
-    os.environ.update(
-        {name: value for name, value in environment(home).items() if name != "PATH"}
-        | {"TACIT_CLIENT_HOME": str(home), "TACIT_FEDERATION": str(folder)}
-    )
-    (folder / FOLDER / "ended.json").unlink(missing_ok=True)
-    from flwr.simulation import run_simulation
-
-    from tacit.federated.app import client_app, server_app
-
-    with _quiet():
-        run_simulation(
-            server_app,
-            client_app,
-            num_supernodes=clients,
-            backend_config={
-                "init_args": {
-                    "num_cpus": workers,
-                    "include_dashboard": False,
-                    "log_to_driver": False,
-                    "_node_ip_address": LOOPBACK,
-                },
-                "client_resources": {"num_cpus": 1},
-            },
-        )
-    raise_ended(folder)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Flower's own words are for those who write apps; ours say what happens."""
-    import logging
-
-    logger = logging.getLogger("flwr")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
