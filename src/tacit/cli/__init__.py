@@ -21,6 +21,7 @@ from tacit.cli import (
     compare,
     corpus,
     detect,
+    federate,
     masked,
     owners,
     plan,
@@ -54,7 +55,7 @@ class InOrder(TyperGroup):
             "audit",
             "report",
         ]
-        path += ["compare", "verify", "spent", "serve", "contribute", "pull"]
+        path += ["compare", "verify", "spent", "federate", "serve", "contribute", "pull"]
         return [*path, *(name for name in self.commands if name not in path)]
 
 
@@ -92,6 +93,7 @@ app.command("report")(report.report)
 app.command("compare")(compare.compare)
 app.command("verify")(plan.verify)
 app.command("spent")(plan.spent)
+app.add_typer(federate.app, name="federate")
 app.command("serve")(serve.serve)
 app.command("contribute")(serve.contribute)
 app.command("pull")(serve.pull)

@@ -1,0 +1,375 @@
+"""Whole runs: the folder they leave, what leaves clients, what survives a kill."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Message
+from local_grid import FakeClock, LocalGrid
+from safetensors.torch import load_file
+from small_federation import PLANS, begun, small_run, write_corpus
+
+from tacit.bounding import Caps
+from tacit.detecting.mentions import fold
+from tacit.errors import DataError, PrivacyRefused, UsageError
+from tacit.federated.protocol import Present, entity_name, read_key, user_name
+from tacit.federated.roster import Roster, Whereabouts, make_roster
+from tacit.federated.server import serve
+from tacit.federated.settings import Federation, need_federated, need_flower, need_ray
+from tacit.plan import Plan
+from tacit.privacy.ledger import read_ledger
+from tacit.training.material import open_corpus, training_part
+from tacit.training.scoring import evaluate
+from tacit.verifying import verify
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_corpus(tmp_path_factory.mktemp("text"))
+
+
+def bytes_of(messages: list[Message]) -> bytes:
+    """Everything that a list of messages holds."""
+    made = []
+    for message in messages:
+        for record in message.content.values():
+            for name, value in record.items():
+                data = getattr(value, "data", None)
+                made.append(name.encode())
+                made.append(data if isinstance(data, bytes) else repr(value).encode())
+    return b"\0".join(made)
+
+
+def broken(folder: Path) -> list[str]:
+    return [check.what for check in verify(folder) if not check.ok]
+
+
+def test_a_run_leaves_the_folder_of_a_run(tmp_path: Path, corpus: Path) -> None:
+    """Two rounds, a client that drops out after the first, no seed: promised and verified."""
+    run = small_run(corpus, seed=None, keep_checkpoints=1)
+    folder, grid = begun(tmp_path, run)
+    told = []
+
+    def after(at: Any) -> None:
+        told.append(at)
+        grid.nodes.pop(100, None)
+
+    done = serve(grid, folder, tell=after, clock=FakeClock())
+    assert broken(folder) == []
+    assert done.certificate.standing == "proved"
+    assert "epsilon <= 8 of 8" in told[-1].spent
+    names = {path.name for path in folder.iterdir()}
+    assert {"certificate.json", "ledger.jsonl", "metrics.json", "run.yml", "model.safetensors",
+            "config.json", "plan.yml", "README.md", "checkpoints"} <= names  # fmt: skip
+    assert evaluate(folder, "test")["perplexity"] > 1
+    assert done.metrics["training"] == {"records": "with the clients", "users": 12, "clients": 3}
+    assert "in the clear" in done.certificate.context["server"]
+    # Of the users nothing but updates was sent: no text, no name, no key.
+    left = bytes_of(grid.answered)
+    part = training_part(open_corpus(str(corpus), None))
+    words = {w for text in part.column("text").to_pylist() for w in text.split() if len(w) > 6}
+    assert not [w for w in words if w.encode() in left]
+    key = (tmp_path / "home" / "key").read_text().strip()
+    for secret in (*part.users(), *part.column("id").to_pylist(), key):
+        assert secret.encode() not in left
+        assert secret.encode() not in bytes_of(grid.asked)
+
+
+def test_entities_are_capped_on_a_graph_of_keyed_names(tmp_path: Path, corpus: Path) -> None:
+    plan = PLANS["both"] | {"users_per_entity": 1, "user_rate": 0.9}
+    run = small_run(corpus, plan=plan)
+    folder, grid = begun(tmp_path, run)
+    done = serve(grid, folder, clock=FakeClock())
+    assert broken(folder) == []
+    roster = Roster.load(folder)
+    assert roster is not None
+    assert roster.owners is not None
+    assert roster.bounded is not None
+    assert roster.permits is not None
+    assert roster.bounded.records_dropped > 0
+    kept = roster.owners.subset(roster.bounded.kept)
+    assert not Caps(users_per_entity=1, records_per_user_entity=1).broken_by(kept)
+    assert "saw, under keyed names" in done.certificate.context["entity graph"]
+    assert "trusted to clip each record" in done.certificate.context["record clipping"]
+    # Clients were told to use exactly what is kept.
+    asked = [m.content.config_records["round"] for m in grid.asked
+             if m.metadata.message_type == "train"]  # fmt: skip
+    assert asked
+    for told in asked:
+        ends = np.cumsum([0, *told["sizes"]])
+        for place, name in enumerate(told["names"]):
+            allowed = roster.permits[name]
+            assert tuple(told["records"][ends[place] : ends[place + 1]]) == allowed
+    # The graph is that of the names in the text, and none of them was sent.
+    key = read_key(tmp_path / "home" / "key")
+    id_ = (folder / "federation" / "id").read_text()
+    part = training_part(open_corpus(str(corpus), None))
+    spoken = {
+        record.text[s.start : s.end]
+        for record in part.records() for s in record.spans or () if s.kind == "PERSON"
+    }  # fmt: skip
+    assert {entity_name(key, id_, name, "PERSON") for name in spoken} == set(roster.owners.entities)
+    left = bytes_of(grid.answered)
+    assert not [n for n in spoken if n.encode() in left or fold(n, "PERSON").encode() in left]
+
+
+def test_averaging_without_protection_promises_nothing_and_learns(
+    tmp_path: Path, corpus: Path
+) -> None:
+    run = small_run(corpus, method="plain", steps=3)
+    folder, grid = begun(tmp_path, run, local={"local_epochs": 2, "local_rate": 1.0})
+    done = serve(grid, folder, clock=FakeClock())
+    assert broken(folder) == []
+    assert done.certificate.standing == "heuristic"
+    assert done.certificate.costs["users"].epsilon == "infinity"
+    assert len(read_ledger(folder / "ledger.jsonl").entries) == 1
+    assert done.metrics["valid"]["loss"] < np.log(400) - 0.05  # that of a model that knows nothing
+
+
+def test_personal_parameters_never_leave_their_client(tmp_path: Path, corpus: Path) -> None:
+    run = small_run(corpus, method="fedavg", plan={"user_rate": 1.0, "steps": 2})
+    personal = ("body.layers",)
+    folder, grid = begun(tmp_path, run, personal=personal)
+    done = serve(grid, folder, clock=FakeClock())
+    assert broken(folder) == []
+    assert personal[0] in done.certificate.context["personal parameters"]
+    own = {n for n in load_file(folder / "model.safetensors") if n.startswith(personal[0])}
+    for message in (*grid.asked, *grid.answered):
+        for record in message.content.array_records.values():
+            assert record
+            assert not own & set(record)
+    at = list((tmp_path / "home" / "personal").rglob("*.safetensors"))
+    assert len(at) == 12
+    first, second = (load_file(path) for path in at[:2])
+    begun_with = load_file(folder / "federation" / "personal.safetensors")
+    assert set(first) == set(begun_with) == own
+    ended = load_file(folder / "model.safetensors")
+    for name in own:
+        assert not np.array_equal(first[name], second[name])
+        assert not np.array_equal(first[name], begun_with[name])
+        assert np.array_equal(ended[name], begun_with[name])
+
+
+KILLED = """
+import os, signal, sys
+sys.path.insert(0, {here!r})
+from pathlib import Path
+from local_grid import FakeClock, LocalGrid, dealt
+from tacit.federated.server import serve
+from tacit.training import loop
+
+true, saved = loop.save_checkpoint, []
+
+def save(*given):
+    saved.append(1)
+    if len(saved) == 2:  # the second round is charged, released, and not yet saved
+        os.kill(os.getpid(), signal.SIGKILL)
+    true(*given)
+
+loop.save_checkpoint = save
+serve(LocalGrid(dealt(3, Path({home!r}))), Path({folder!r}), clock=FakeClock())
+"""
+
+
+def test_a_server_that_is_killed_goes_on_and_pays_for_the_round_in_flight(
+    tmp_path: Path, corpus: Path
+) -> None:
+    run = small_run(corpus, plan={"steps": 3})
+    folder, grid = begun(tmp_path, run)
+    script = KILLED.format(
+        here=str(Path(__file__).parent), home=str(tmp_path / "home"), folder=str(folder)
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", script], env=os.environ, capture_output=True, check=False
+    )
+    assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()[-2000:]
+    assert len(read_ledger(folder / "ledger.jsonl").entries) == 2
+    # Killed once more, while answers are waited for: nothing was released, nothing is charged.
+    grid.faults[100] = lambda q, a: [a] if q.metadata.message_type == "query" else _die()
+    with pytest.raises(KeyboardInterrupt):
+        serve(grid, folder, clock=FakeClock())
+    assert len(read_ledger(folder / "ledger.jsonl").entries) == 2
+    # The clients come back as other nodes; the roster knows them by their users.
+    grid = LocalGrid({node + 7: config for node, config in grid.nodes.items()})
+    rounds = []
+    done = serve(grid, folder, tell=lambda at: rounds.append(at.round), clock=FakeClock())
+    # One round was paid for twice, so the budget ends before the plan does.
+    assert rounds == [2]
+    assert done.stopped is not None
+    assert len(read_ledger(folder / "ledger.jsonl").entries) == 3
+    assert broken(folder) == []
+
+
+def _die() -> list[Message]:
+    raise KeyboardInterrupt
+
+
+def test_going_on_with_another_federation_is_refused(tmp_path: Path, corpus: Path) -> None:
+    folder, grid = begun(tmp_path, small_run(corpus))
+    serve(grid, folder, clock=FakeClock())
+    settings = folder / "federation.yml"
+    settings.write_text(settings.read_text().replace("local_rate: 0.5", "local_rate: 0.25"))
+    with pytest.raises(PrivacyRefused, match="another plan, corpus or run"):
+        serve(grid, folder, clock=FakeClock())
+    roster = folder / "federation" / "roster.json"
+    fields = json.loads(roster.read_text())
+    roster.write_text(json.dumps(fields | {"users": fields["users"][1:]}))
+    with pytest.raises(DataError, match="was changed"):
+        serve(grid, folder, clock=FakeClock())
+
+
+def test_clients_that_cannot_take_part_are_not_waited_for_for_ever(
+    tmp_path: Path, corpus: Path
+) -> None:
+    folder, grid = begun(tmp_path, small_run(corpus))
+    grid.nodes[100] = {"corpus": str(corpus), "home": str(tmp_path / "other")}  # it has no key
+    with pytest.raises(DataError, match="2 of 3 clients joined"):
+        serve(grid, folder, clock=FakeClock())
+    assert not (folder / "ledger.jsonl").exists()
+
+
+def test_a_client_may_have_a_file_of_its_own(tmp_path: Path, corpus: Path) -> None:
+    """Not dealt: three files, of which two have a user in common, who counts once."""
+    from tacit.corpus import Corpus
+    from tacit.writing import write
+
+    part = training_part(open_corpus(str(corpus), None))
+    users = part.users()
+    groups = [users[:5], users[4:9], users[9:]]
+    nodes = {}
+    folder, _ = begun(tmp_path, small_run(corpus, plan={"user_rate": 1.0, "steps": 1}))
+    (folder / "federation" / "dealt.json").unlink()
+    for number, group in enumerate(groups):
+        own = Corpus.from_records(r for r in part.records() if r.user in group)
+        write(own, tmp_path / f"{number}.jsonl")
+        nodes[number + 1] = {
+            "corpus": str(tmp_path / f"{number}.jsonl"),
+            "key": str(tmp_path / "home" / "key"),
+            "home": str(tmp_path / f"home-{number}"),
+        }
+    told = []
+    serve(LocalGrid(nodes), folder, tell=told.append, clock=FakeClock())
+    assert (told[0].drawn, told[0].answered, told[0].faults) == (12, 12, {})
+
+
+# --- the roster -------------------------------------------------------------------------------
+
+NAMES = [f"{n:032x}" for n in range(9)]
+
+
+def test_a_user_of_two_clients_is_one_of_them_alone() -> None:
+    plan = Plan(**PLANS["both"] | {"epsilon": 8, "steps": 1, "user_rate": 0.5})
+    one = Present((NAMES[0], NAMES[1]), "1", "", (0, 1, 1), ((NAMES[7],), (NAMES[8],), ()))
+    two = Present((NAMES[1], NAMES[2]), "1", "", (0, 1), ((NAMES[8],), (NAMES[7],)))
+    roster = make_roster(plan, [one, two])
+    assert roster.users == (NAMES[0], NAMES[1], NAMES[2])
+    assert roster.permits == {NAMES[0]: (0,), NAMES[1]: (1, 2), NAMES[2]: (1,)}
+
+
+def test_users_who_were_not_there_at_the_beginning_are_not_added() -> None:
+    where = Whereabouts(Roster((NAMES[0], NAMES[1]), 1))
+    where.put(5, [NAMES[0], NAMES[1], NAMES[2]], {5})
+    assert where.drawn([0, 1]) == {5: [0, 1]}
+    where.put(6, [NAMES[0]], {5, 6})  # somebody else who claims a user of a client that is here
+    assert where.drawn([0, 1]) == {5: [0, 1]}
+    where.put(6, [NAMES[0]], {6})  # the same after that client is gone
+    assert where.drawn([0, 1]) == {6: [0], 5: [1]}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"users": ["not a keyed name"]},
+        {"users": [NAMES[0], NAMES[0]]},
+        {"owner": [0, 5]},
+        {"sizes": [9, 9]},
+        {"sizes": [-1, 3]},
+        {"entities": [7, 7]},
+        {"names": [1, 2]},
+        {"users": "x"},
+    ],
+)
+def test_a_client_that_makes_no_sense_is_left_out(change: dict[str, Any]) -> None:
+    from flwr.app import ConfigRecord
+
+    present = Present((NAMES[0], NAMES[1]), "1", "", (0, 1), ((NAMES[7],), (NAMES[8],)))
+    record = present.record()
+    assert Present.read(record) == present
+    record["present"] = ConfigRecord(dict(record.config_records["present"]) | change)
+    with pytest.raises(DataError, match="makes no sense"):
+        Present.read(record)
+
+
+def test_keyed_names_need_the_key() -> None:
+    key, other = b"k" * 32, b"o" * 32
+    assert user_name(key, "f", "ann") != user_name(other, "f", "ann")
+    assert user_name(key, "f", "ann") != entity_name(key, "f", "ann", "PERSON")
+    assert entity_name(key, "f", "Ann", "PERSON") != entity_name(key, "f", "Ann", "ORG")
+
+
+# --- what is refused --------------------------------------------------------------------------
+
+BOTH = PLANS["both"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "federation", "says"),
+    [
+        ({"method": "uedp", "steps": 2, "detect": "given"}, {}, "not federated"),
+        ({"plan": {"protect": "records", "record_rate": 0.1, "user_rate": None, "users": None}},
+         {}, "draws users"),
+        ({"plan": BOTH | {"mechanism": "flat", "record_rate": 0.1, "user_rate": None,
+                          "records_per_user": 3, "records_per_entity": 3}}, {}, "draws users"),
+        ({"plan": BOTH, "method": "fedavg"}, {}, "entity_share=2"),
+        ({"plan": BOTH}, {"personal": ("x",)}, "entity_share=2"),
+        ({"tokenizer": {"kind": "words"}}, {}, "public_text"),
+        ({"model": {"kind": "lstm", "lora_rank": 2}}, {}, "model.kind=folder"),
+        ({"plan": BOTH | {"entity_list": "names.txt"}}, {}, "entity_list"),
+        ({"task": "tagging"}, {}, "not federated"),
+        ({}, {"rounds": 3}, "no setting of a federation"),
+        ({}, {"clients": 0}, "federation.clients=0"),
+    ],
+)  # fmt: skip
+def test_what_is_not_done_or_not_true_is_refused(
+    corpus: Path, changes: dict[str, Any], federation: dict[str, Any], says: str
+) -> None:
+
+    def settle() -> None:
+        run = small_run(corpus, **changes)
+        need_federated(run, Federation(**federation))
+
+    with pytest.raises(UsageError, match=says):
+        settle()
+
+
+def test_a_name_of_no_parameter_is_refused(tmp_path: Path, corpus: Path) -> None:
+    folder, grid = begun(tmp_path, small_run(corpus), personal=("no-such-layer",))
+    with pytest.raises(UsageError, match="no parameter begins so"):
+        serve(grid, folder, clock=FakeClock())
+
+
+@pytest.mark.parametrize(("need", "name"), [(need_flower, "flwr"), (need_ray, "ray")])
+def test_without_flower_one_sentence_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, need: Any, name: str
+) -> None:
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(UsageError, match="pip install 'tacit"):
+        need()
+
+
+def test_a_network_is_not_crossed_in_the_clear() -> None:
+    from tacit.federated.starting import parse_address
+
+    assert parse_address("127.0.0.1:9092").of_client() == ["--insecure"]
+    with pytest.raises(UsageError, match="not this machine"):
+        parse_address("0.0.0.0:9092")
+    safe = parse_address("example.org:9092", authority=Path("ca.pem"))
+    assert safe.of_client() == ["--root-certificates", "ca.pem"]
+    with pytest.raises(UsageError, match="HOST:PORT"):
+        parse_address("9092")
