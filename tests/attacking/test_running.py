@@ -13,7 +13,7 @@ from transformers import BertConfig, BertForMaskedLM, BertTokenizerFast
 from tacit.attacking import attack_named
 from tacit.attacking.attack import missing, read_series, write_series
 from tacit.attacking.canaries import beside, plant
-from tacit.attacking.running import over_checkpoints, run_attacks, wanted
+from tacit.attacking.running import at_step, last_step, run_attacks, steps_of, wanted
 from tacit.attacking.target import Masked, Target, open_masked, open_target
 from tacit.cli.common import progress
 from tacit.corpus import Corpus
@@ -27,8 +27,10 @@ from tacit.writing import write
 
 
 def test_every_kept_model_is_attacked_with_its_own_perplexity(target: Target) -> None:
-    models = dict(over_checkpoints(target))
-    assert list(models) == [83, 167, 250]
+    steps = steps_of(target)
+    assert steps == [83, 167, None]
+    assert last_step(target) == 250
+    models = {step or 250: at_step(target, step) for step in steps}
     assert models[250] is target
     perplexities = [one.perplexity for one in models.values()]
     assert len(set(perplexities)) == 3
@@ -60,9 +62,9 @@ def test_what_kept_nothing_is_told_how(target: Target, learnt: Path, tmp_path: P
     bare = tmp_path / "bare"
     shutil.copytree(learnt / "run", bare, ignore=shutil.ignore_patterns("checkpoints"))
     with pytest.raises(DataError, match="keep_checkpoints"):
-        next(over_checkpoints(replace(target, folder=bare)))
+        steps_of(replace(target, folder=bare))
     with pytest.raises(UsageError, match="no run"):
-        next(over_checkpoints(replace(target, opened=None)))
+        steps_of(replace(target, opened=None))
 
 
 def test_canaries_that_the_caps_drop_are_counted(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Attacks on a target: those that have what they need, on its model or on every one it kept."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from tacit.attacking.target import Target, run_perplexity
 from tacit.errors import DataError, UsageError
 from tacit.training import networks
 from tacit.training.checkpoints import kept_models, read_place
+from tacit.training.opening import Opened
 
 Watch = Callable[[str, int | None], AbstractContextManager[Progress]]
 
@@ -55,27 +56,36 @@ def run_attacks(
     return found
 
 
-def over_checkpoints(target: Target) -> Iterator[tuple[int, Target]]:
-    """The target with every model that its run kept on the way, and with the last, by step."""
-    opened = target.opened
-    if opened is None:
-        raise UsageError(f"{target.folder} is no run; only runs keep models on the way.")
+def steps_of(target: Target) -> list[int | None]:
+    """After which steps a run kept its model; None stands for its last."""
+    _need_run(target)
     need_kept(target.folder)
-    for step, place in kept_models(target.folder).items():
-        networks.need_safe_weights(place)
-        model = networks.load_model(place, "next-word", pad_token_id=opened.tokenizer.pad_token_id)
-        then = replace(opened, model=model)
-        yield (
-            step,
-            replace(
-                target,
-                reader=replace(target.reader, model=model),
-                opened=then,
-                perplexity=run_perplexity(then),
-            ),
-        )
-    place_now = read_place(target.folder)
-    yield (place_now.step if place_now is not None else opened.run.total_steps), target
+    return [*kept_models(target.folder), None]
+
+
+def _need_run(target: Target) -> Opened:
+    if target.opened is None:
+        raise UsageError(f"{target.folder} is no run; only runs keep models on the way.")
+    return target.opened
+
+
+def at_step(target: Target, step: int | None) -> Target:
+    """The target with the model that its run kept after a step; None is the last."""
+    opened = _need_run(target)
+    if step is None:
+        return target
+    place = kept_models(target.folder)[step]
+    networks.need_safe_weights(place)
+    model = networks.load_model(place, "next-word", pad_token_id=opened.tokenizer.pad_token_id)
+    then = replace(opened, model=model)
+    reader = replace(target.reader, model=model)
+    return replace(target, reader=reader, opened=then, perplexity=run_perplexity(then))
+
+
+def last_step(target: Target) -> int:
+    """How far a run is."""
+    place = read_place(target.folder)
+    return place.step if place is not None else _need_run(target).run.total_steps
 
 
 def need_kept(folder: Path) -> None:

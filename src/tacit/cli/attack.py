@@ -1,13 +1,17 @@
 """`tacit canaries`, `tacit attack`, `tacit audit`: try to break what was promised."""
 
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tacit.cli.common import (
     AsJson,
+    AtOnce,
+    OnRay,
     Overwrite,
     Seed,
     new_corpus_file,
@@ -21,6 +25,7 @@ from tacit.cli.common import (
 )
 from tacit.corpus import Corpus
 from tacit.errors import UsageError
+from tacit.workers import Workers
 
 if TYPE_CHECKING:
     from tacit.attacking import Scores
@@ -184,6 +189,8 @@ def attack(
         Path | None, typer.Option("-o", "--out", help="File for the scores; MODEL/attacks.json.")
     ] = None,
     seed: Seed = 0,
+    workers: AtOnce = 1,
+    ray: OnRay = None,
     as_json: AsJson = False,
 ) -> None:
     """Try to learn from a model what it was trained on.
@@ -203,11 +210,12 @@ def attack(
     given = Given(using, corpus, mentions, canaries, reference, context, seed, sanitize,
                   epsilon_per_distance, embeddings)  # fmt: skip
     everything: dict[str, Series] = {}
+    shared = Workers(workers, ray)
     for folder in models:
         if over_checkpoints:
-            everything[str(folder)] = attack_series(folder, given)
+            everything[str(folder)] = attack_series(folder, given, shared)
         else:
-            found = attack_model(folder, given)
+            found = attack_model(folder, given, shared)
             write_scores(to or folder / "attacks.json", found)
             everything[str(folder)] = {0: {s.attack: s for s in found}}
     if as_json:
@@ -237,30 +245,87 @@ def _series_fields(series: "Series") -> list[dict[str, object]]:
     ]
 
 
-def attack_model(folder: Path, given: Given) -> "list[Scores]":
+def attack_model(folder: Path, given: Given, workers: Workers | None = None) -> "list[Scores]":
     """All attacks that are wanted on one folder."""
-    from tacit.attacking.running import run_attacks, wanted
+    from tacit.attacking.running import wanted
 
     target = _opened(folder, given)
-    return run_attacks(target, wanted(target, given.using), progress, seed=given.seed)
+    shares = [(attack.name, None) for attack in wanted(target, given.using)]
+    return _shared(folder, given, target, shares, workers)
 
 
-def attack_series(folder: Path, given: Given) -> "Series":
+def attack_series(folder: Path, given: Given, workers: Workers | None = None) -> "Series":
     """The same on every model that a run kept, and on the last; both are written to its folder."""
     from tacit.attacking import write_scores
     from tacit.attacking.attack import write_series
-    from tacit.attacking.running import need_kept, over_checkpoints, run_attacks, wanted
+    from tacit.attacking.running import last_step, need_kept, steps_of, wanted
 
     if (folder / "run.yml").exists():
         need_kept(folder)
     target = _opened(folder, given)
-    attacks = wanted(target, given.using)
+    names = [attack.name for attack in wanted(target, given.using)]
+    shares = [(name, step) for step in steps_of(target) for name in names]
     found: Series = {}
-    for step, one in over_checkpoints(target):
-        scores = run_attacks(one, attacks, progress, seed=given.seed, of=f", step {step}")
-        found[step] = {s.attack: s for s in scores}
+    scores = _shared(folder, given, target, shares, workers)
+    for (_, step), one in zip(shares, scores, strict=True):
+        found.setdefault(last_step(target) if step is None else step, {})[one.attack] = one
     write_series(folder / "attacks-over-steps.json", found)
     write_scores(folder / "attacks.json", found[max(found)].values())
+    return found
+
+
+class _OneAttack:
+    """One attack on one model of a run; in another process, the run is opened there first."""
+
+    def __init__(self, folder: Path, given: Given, target: "Target") -> None:
+        self._folder, self._given = folder, given
+        self._target: Target | None = target
+        self._watch: Any = progress
+        self._then: tuple[int | None, Target] = (None, target)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_folder": self._folder, "_given": self._given, "_target": None, "_watch": _nobody}
+
+    def __call__(self, share: tuple[str, int | None]) -> "Scores":
+        """Attack the model after a step; None is the last."""
+        from tacit.attacking.attack import attack_named
+        from tacit.attacking.running import at_step, run_attacks
+
+        name, step = share
+        if self._target is None:
+            self._target = _opened(self._folder, self._given)
+            self._then = (None, self._target)
+        if self._then[0] != step:
+            self._then = (step, at_step(self._target, step))
+        of = "" if step is None else f", step {step}"
+        found = run_attacks(
+            self._then[1], [attack_named(name)], self._watch, seed=self._given.seed, of=of
+        )
+        return found[0]
+
+
+@contextmanager
+def _nobody(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """Watches in a process that has no terminal of its own."""
+    yield lambda count: None
+
+
+def _shared(
+    folder: Path,
+    given: Given,
+    target: "Target",
+    shares: Sequence[tuple[str, int | None]],
+    workers: Workers | None,
+) -> "list[Scores]":
+    """The shares one after the other, or several at once."""
+    work = _OneAttack(folder, given, target)
+    if workers is None or workers == Workers():
+        return [work(share) for share in shares]
+    found = []
+    with progress("Attacking", len(shares)) as advance:
+        for scores in workers.map(work, shares):
+            found.append(scores)
+            advance(1)
     return found
 
 

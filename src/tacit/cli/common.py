@@ -34,6 +34,17 @@ err = Console(stderr=True, highlight=False, emoji=False)
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace files that are there.")]
 Seed = Annotated[int, typer.Option("--seed", help="Seed of whatever is drawn.")]
+AtOnce = Annotated[
+    int, typer.Option("--workers", min=1, help="Processes; does not change the result.")
+]
+OnRay = Annotated[
+    str | None,
+    typer.Option(
+        "--ray",
+        metavar="ADDRESS",
+        help="Let the workers be processes of this Ray cluster; `local` begins one here.",
+    ),
+]
 
 _CORPUS_OPTIONS: dict[str, Any] = {
     "source": Annotated[

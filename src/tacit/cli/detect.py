@@ -11,6 +11,8 @@ from rich.markup import escape
 
 from tacit.cli.common import (
     AsJson,
+    AtOnce,
+    OnRay,
     OrDefault,
     Overwrite,
     Seed,
@@ -26,6 +28,7 @@ from tacit.cli.common import (
 from tacit.corpus import Corpus
 from tacit.errors import UsageError
 from tacit.files import refuse_overwrite
+from tacit.workers import Workers
 
 app = typer.Typer(
     help="Find what is sensitive: mentions, entities, a page to look at.\n\n"
@@ -90,6 +93,8 @@ def run(
     page_records: Annotated[
         int, typer.Option(min=0, help="Records on the page; 0 for no page.")
     ] = 500,
+    workers: AtOnce = 1,
+    ray: OnRay = None,
     as_json: AsJson = False,
     overwrite: Overwrite = False,
 ) -> None:
@@ -115,6 +120,7 @@ def run(
             minimum_score=minimum_score,
             aliases=Aliases.read(aliases) if aliases else None,
             progress=advance,
+            workers=Workers(workers, ray),
         )
     scores = scoring.score(corpus, found.mentions, by=by) if score else None
     summary = found.summary() | ({"scores": scores.row()} if scores else {})

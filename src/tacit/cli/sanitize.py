@@ -10,6 +10,7 @@ from rich.markup import escape
 
 from tacit.cli.common import (
     AsJson,
+    OnRay,
     Overwrite,
     names_corpus,
     new_corpus_file,
@@ -22,6 +23,7 @@ from tacit.cli.common import (
 )
 from tacit.errors import PrivacyRefused, UsageError
 from tacit.files import refuse_overwrite
+from tacit.workers import Workers
 
 METHODS_HELP = (
     "`santext`, `santext+`, `fbdd` or `random` (local privacy by distance); `redact`, `mask` or "
@@ -111,7 +113,11 @@ def sanitize(
         int | None,
         typer.Option(min=0, help="Experiment mode: a fixed seed. The result is not for release."),
     ] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Threads; does not change the result.")] = 2,
+    workers: Annotated[
+        int,
+        typer.Option(min=1, help="Threads, or processes with --ray; does not change the result."),
+    ] = 2,
+    ray: OnRay = None,
     as_json: AsJson = False,
     overwrite: Overwrite = False,
 ) -> None:
@@ -130,6 +136,9 @@ def sanitize(
         raise UsageError("Give -o FILE to write a corpus, or --profile to look at epsilons.")
     if plot is not None and not profile:
         raise UsageError("--plot goes with --profile.")
+    if ray is not None and profile:
+        raise UsageError("--ray is for writing a corpus; a profile looks at a few words.")
+    shared, threads = (Workers(workers, ray), 1) if ray else (Workers(), workers)
     dropped = _dropped(drop)
     if to is not None:
         _new_file(to, overwrite)
@@ -139,14 +148,14 @@ def sanitize(
         if profile or epsilon_per_distance is not None:
             raise UsageError(f"method={method} has no epsilon: it promises nothing.")
         work, public = _replacer(corpus, method, using, mentions, kinds, same_within, seed)
-        _write(corpus, to, work, dropped, [], public, overwrite, as_json)
+        _write(corpus, to, work, dropped, [], public, overwrite, as_json, shared)
         return
     epsilons = _numbers(epsilon_per_distance)
     embedding, leaks = _vocabulary(corpus, embeddings, vocabulary, vocabulary_from_corpus)
     sensitive = _sensitive(
         method, embedding, sensitive_share, frequencies, sensitive_words, sensitive_in, using
     )
-    make = _Maker(embedding, method, sensitive, replace_plain_rate, unknown, seed, workers)
+    make = _Maker(embedding, method, sensitive, replace_plain_rate, unknown, seed, threads)
     if profile:
         if plot is not None:
             from tacit.reporting.plots import format_of
@@ -158,7 +167,7 @@ def sanitize(
     if len(epsilons) > 1:
         raise UsageError("Several epsilons go with --profile; give one to write a corpus.")
     work = make(epsilons[0] if epsilons else None)
-    _write(corpus, to, work, dropped, leaks, {}, overwrite, as_json)
+    _write(corpus, to, work, dropped, leaks, {}, overwrite, as_json, shared)
 
 
 def _need_public(source: str, **inputs: Path | None) -> None:
@@ -290,7 +299,6 @@ def _replacer(
     same_within: str,
     seed: int | None,
 ) -> tuple[Any, dict[str, Any]]:
-    from tacit.detecting import open_detectors
     from tacit.detecting.kinds import kind_of
     from tacit.detecting.mentions import read_mentions
     from tacit.sanitizing.operators import FromDetectors, FromMentions, Replacer
@@ -301,7 +309,7 @@ def _replacer(
         finder = FromMentions(read_mentions(mentions, open_corpus(**corpus)), wanted)
         public = {"detectors": f"mentions as in {mentions.name}"}
     else:
-        finder = FromDetectors(open_detectors(using), wanted)
+        finder = FromDetectors(using, wanted)
         public = {"detectors": using}
     if kinds:
         public["kinds"] = kinds
@@ -319,6 +327,7 @@ def _write(
     public: dict[str, Any],
     overwrite: bool,
     as_json: bool,
+    workers: Workers,
 ) -> None:
     from tacit.sanitizing import sanitize_file
 
@@ -326,7 +335,7 @@ def _write(
     with progress("Sanitizing", None) as advance:
         done = sanitize_file(
             _batches(corpus), to, work, drop=drop, leaks=leaks, public=public,
-            overwrite=overwrite, progress=advance,
+            overwrite=overwrite, progress=advance, workers=workers,
         )  # fmt: skip
     c, seen = done.certificate, done.counted
     if as_json:

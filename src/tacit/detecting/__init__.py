@@ -4,13 +4,15 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import tee
 from typing import Any
 
-from tacit.corpus import Corpus
+from tacit.corpus import Corpus, Record
 from tacit.detecting.detector import Detector, Finding, open_detectors, registered
 from tacit.detecting.kinds import kind_of, matches
 from tacit.detecting.mentions import Aliases, Entity, Grouping, Mention, resolve
 from tacit.errors import DataError
+from tacit.workers import Workers
 
 # The tagger looks at the other records of a user within a batch, so batches are not small.
 _BATCH = 1024
@@ -51,8 +53,11 @@ def detect(
     minimum_score: float = 0.0,
     aliases: Aliases | None = None,
     progress: Callable[[int], None] | None = None,
+    workers: Workers | None = None,
 ) -> Detection:
     """Run detectors over a corpus and group what they find into entities.
+
+    `workers` share the records; what is found is the same, in the same order.
 
     >>> corpus = Corpus.from_records([{"id": "1", "text": "write to ann@example.org"}])
     >>> [(m.start, m.end, m.kind) for m in detect(corpus, "patterns").mentions]
@@ -65,23 +70,15 @@ def detect(
             "of tokens and tags."
         )
     wanted = [kind_of(k) for k in kinds] if kinds is not None else None
+    find = Find(using, wanted, minimum_score, detectors=detectors)
     grouping = Grouping(aliases)
     mentions: list[Mention] = []
     start = time.perf_counter()
-    for batch in corpus.batches(_BATCH):
-        found: list[list[Finding]] = [[] for _ in batch]
-        for detector in detectors:
-            for place, findings in enumerate(detector.find(batch)):
-                found[place].extend(findings)
-        for record, findings in zip(batch, found, strict=True):
-            kept = [
-                f
-                for f in findings
-                if f.score >= minimum_score and (wanted is None or matches(f.kind, wanted))
-            ]
-            _check_inside(kept, record.id, len(record.text))
-            resolved = resolve(kept, record.text)
-            mentions.extend(grouping.mentions(record.id, record.text, resolved))
+    ours, theirs = tee(corpus.batches(_BATCH))
+    found = (workers or Workers()).map(find, theirs)
+    for batch, resolved in zip(ours, found, strict=True):
+        for record, findings in zip(batch, resolved, strict=True):
+            mentions.extend(grouping.mentions(record.id, record.text, findings))
         if progress:
             progress(len(batch))
     return Detection(
@@ -92,6 +89,47 @@ def detect(
         seconds=time.perf_counter() - start,
         corpus_digest=corpus.digest(),
     )
+
+
+class Find:
+    """What detectors see in a batch of records, overlaps resolved.
+
+    Copied to another process, it opens its detectors there, by their names.
+    """
+
+    def __init__(
+        self,
+        using: str | Sequence[str] | Sequence[Detector],
+        kinds: Sequence[str] | None = None,
+        minimum_score: float = 0.0,
+        *,
+        detectors: list[Detector] | None = None,
+    ) -> None:
+        self._using, self._kinds, self._minimum = using, kinds, minimum_score
+        self._detectors = _opened(using) if detectors is None else detectors
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_detectors"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _detectors=_opened(state["_using"]))
+
+    def __call__(self, batch: Sequence[Record]) -> list[list[Finding]]:
+        """The findings of each record that are of the wanted kinds and sure enough."""
+        found: list[list[Finding]] = [[] for _ in batch]
+        for detector in self._detectors:
+            for place, findings in enumerate(detector.find(batch)):
+                found[place].extend(findings)
+        return [self._kept(f, record) for f, record in zip(found, batch, strict=True)]
+
+    def _kept(self, findings: Sequence[Finding], record: Record) -> list[Finding]:
+        kept = [
+            f
+            for f in findings
+            if f.score >= self._minimum and (self._kinds is None or matches(f.kind, self._kinds))
+        ]
+        _check_inside(kept, record.id, len(record.text))
+        return resolve(kept, record.text)
 
 
 def _opened(using: str | Sequence[str] | Sequence[Detector]) -> list[Detector]:
@@ -112,4 +150,4 @@ def _check_inside(findings: Iterable[Finding], record: str, length: int) -> None
             )
 
 
-__all__ = ["Detection", "Detector", "Finding", "detect", "open_detectors", "registered"]
+__all__ = ["Detection", "Detector", "Find", "Finding", "detect", "open_detectors", "registered"]

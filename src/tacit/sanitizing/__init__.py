@@ -31,6 +31,7 @@ from tacit.sanitizing.recipes import METHODS, Method, Recipe, Unknown
 from tacit.sanitizing.sanitizer import Counted, Progress, Sanitizer, as_it_stands
 from tacit.sanitizing.sensitive import Sensitive, choose_sensitive
 from tacit.sanitizing.streaming import CorpusFile, Passing
+from tacit.workers import Workers
 
 
 def sanitize(
@@ -99,11 +100,13 @@ def sanitize_file(
     public: Mapping[str, Any] | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
+    workers: Workers | None = None,
 ) -> Written:
     """Sanitize a stream of records into a file, with a ledger and a certificate beside it.
 
     Everything is made under a temporary name. The ledger is on disk before the certificate, the
-    certificate before the text; a failure leaves nothing behind.
+    certificate before the text; a failure leaves nothing behind. `workers` share the records: for
+    the same seed, the same file.
     """
     folder = certificate_folder(to)
     refuse_overwrite(to, overwrite=overwrite)
@@ -112,7 +115,7 @@ def sanitize_file(
     to.parent.mkdir(parents=True, exist_ok=True)
     drafts = Path(mkdtemp(prefix=f".{to.name}.", dir=to.parent))
     try:
-        passing = Passing(work, progress)
+        passing = Passing(work, progress, workers)
         with CorpusFile(drafts / to.name, drop=drop) as file:
             for batch in passing(batches):
                 file.write(batch)

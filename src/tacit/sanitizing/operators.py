@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from tacit.corpus import Record
-from tacit.detecting import Detector
+from tacit.detecting import Detector, Find
 from tacit.detecting.kinds import matches
-from tacit.detecting.mentions import Mention, fold, resolve
+from tacit.detecting.mentions import Mention, fold
 from tacit.errors import UsageError
 from tacit.sanitizing.streams import Streams
 
@@ -38,22 +38,18 @@ class Place:
 class FromDetectors:
     """Finds what to replace as the records come."""
 
-    def __init__(self, detectors: Sequence[Detector], kinds: Sequence[str] | None = None) -> None:
-        self._detectors, self._kinds = detectors, kinds
+    def __init__(self, using: str | Sequence[Detector], kinds: Sequence[str] | None = None) -> None:
+        self._find, self._kinds = Find(using), kinds
 
     def __call__(self, records: Sequence[Record]) -> list[list[Place]]:
         """The places of each record, in order, without overlaps."""
-        found: list[list[Any]] = [[] for _ in records]
-        for detector in self._detectors:
-            for at, findings in enumerate(detector.find(records)):
-                found[at].extend(findings)
         return [
             [
                 Place(f.start, f.end, f.kind)
-                for f in resolve(findings, record.text)
+                for f in findings
                 if self._kinds is None or matches(f.kind, self._kinds)
             ]
-            for record, findings in zip(records, found, strict=True)
+            for findings in self._find(records)
         ]
 
 
@@ -99,6 +95,13 @@ class Replacer:
         self.operator, self._finder, self.within = operator, finder, within
         self.streams = Streams(seed)
         self._stand_ins = StandIns() if operator == "pseudonym" else None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_stand_ins"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        new = StandIns() if state["operator"] == "pseudonym" else None
+        vars(self).update(state, _stand_ins=new)
 
     def __call__(self, records: Sequence[Record]) -> tuple[list[str], int]:
         """The new texts, and how many places were replaced."""

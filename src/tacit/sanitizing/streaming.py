@@ -6,6 +6,7 @@ import io
 import json
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self, overload
@@ -21,6 +22,7 @@ from tacit.errors import DataError, UsageError
 from tacit.reading import format_of
 from tacit.sanitizing.operators import Replacer
 from tacit.sanitizing.sanitizer import Counted, Progress, Sanitizer
+from tacit.workers import Workers
 
 PASSED_ON = ("id", "user", "text", "pair", "label", "split")
 """What a sanitized record has; tokens, tags and spans belong to the old text and are left out."""
@@ -38,10 +40,15 @@ class Passing:
     nor grouping matters; otherwise by its number, so that no two records can share any.
     """
 
-    def __init__(self, work: Sanitizer | Replacer, progress: Progress | None = None) -> None:
-        self._work, self._progress = work, progress
+    def __init__(
+        self,
+        work: Sanitizer | Replacer,
+        progress: Progress | None = None,
+        workers: Workers | None = None,
+    ) -> None:
         # Were the same sanitizer to see two corpora, their records must not share chance either.
-        self._pass = secrets.token_hex(16)
+        self._change = _Change(work, secrets.token_hex(16))
+        self._progress, self._workers = progress, workers or Workers()
         self.counted = Counted()
         self._sha = hashlib.sha256()
         self._records = 0
@@ -53,54 +60,22 @@ class Passing:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The batches with their texts replaced."""
-        for window in windows(batches):
-            yield self._sanitized(window)
+        for batch, counted in self._workers.map(self._change, self._numbered(batches)):
+            self.counted += counted
+            yield batch
             if self._progress:
-                self._progress(window.num_rows)
+                self._progress(batch.num_rows)
         if not self._records:
             raise DataError("The corpus is empty; give at least one record.")
 
-    def _sanitized(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        _check(batch, self._records)
-        if isinstance(self._work, Replacer):
-            new = self._replaced(batch, self._work)
-        else:
-            new = {
-                column: self._drawn(batch, column, self._work)
-                for column in ("text", "pair")
-                if batch.column(column).null_count < batch.num_rows
-            }
-        self._records += batch.num_rows
-        columns = [new[name] if name in new else batch.column(name) for name in PASSED_ON]
-        return pa.RecordBatch.from_arrays(columns, names=list(PASSED_ON))
-
-    def _drawn(self, batch: pa.RecordBatch, column: str, work: Sanitizer) -> pa.Array:
-        texts, ids = batch.column(column), batch.column("id")
-        self._note(ids, texts)
-        first, own = self._records, f"{column}\0{self._pass}\0"
-        system = work.streams.seed is None
-        names = _Slices(
-            ids, lambda row, id_: f"{own}{first + row}" if system else f"{column}\0{id_}"
-        )
-        found, counted = work.one_by_one(names, _Slices(texts, lambda _, text: text or ""))
-        self.counted += counted
-        made = pa.array(found, pa.string(), size=len(texts))
-        return pc.if_else(pc.is_null(texts), pa.scalar(None, pa.string()), made)
-
-    def _replaced(self, batch: pa.RecordBatch, work: Replacer) -> dict[str, pa.Array]:
-        records = [record_from_row(row) for row in batch.to_pylist()]
-        if batch.column("pair").null_count < batch.num_rows:
-            raise UsageError(
-                f"method={work.operator} reads one text of a record, and these have two (pair); "
-                "sanitize them by santext, or leave one out."
-            )
-        self._note(batch.column("id"), batch.column("text"))
-        texts: list[str] = []
-        for start in range(0, len(records), 1024):
-            found, count = work(records[start : start + 1024])
-            texts += found
-            self.counted += Counted(texts=len(found), words=count)
-        return {"text": pa.array(texts, pa.string())}
+    def _numbered(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Windows of records, each with the number of its first, as they are noted."""
+        for window in windows(batches):
+            _check(window, self._records)
+            for column in _texts_of(window):
+                self._note(window.column("id"), window.column(column))
+            first, self._records = self._records, self._records + window.num_rows
+            yield first, window
 
     def _note(self, ids: pa.Array, texts: pa.Array) -> None:
         for start in range(0, len(ids), 4096):
@@ -111,6 +86,59 @@ class Passing:
             )
             for id_, text in ((i, t or "") for i, t in some):
                 self._sha.update(f"{len(id_)}:{id_}{len(text)}:{text}".encode())
+
+
+def _texts_of(batch: pa.RecordBatch) -> list[str]:
+    """The columns of a batch that hold text: one, or two where records are pairs."""
+    return [c for c in ("text", "pair") if batch.column(c).null_count < batch.num_rows]
+
+
+@dataclass(frozen=True)
+class _Change:
+    """What is done to a window of records, wherever that is: a function of the window alone."""
+
+    work: Sanitizer | Replacer
+    own: str
+
+    def __call__(self, numbered: tuple[int, pa.RecordBatch]) -> tuple[pa.RecordBatch, Counted]:
+        first, batch = numbered
+        counted = Counted()
+        if isinstance(self.work, Replacer):
+            new = self._replaced(batch, self.work, counted)
+        else:
+            new = {c: self._drawn(batch, c, first, self.work, counted) for c in _texts_of(batch)}
+        columns = [new[name] if name in new else batch.column(name) for name in PASSED_ON]
+        return pa.RecordBatch.from_arrays(columns, names=list(PASSED_ON)), counted
+
+    def _drawn(
+        self, batch: pa.RecordBatch, column: str, first: int, work: Sanitizer, counted: Counted
+    ) -> pa.Array:
+        texts, ids = batch.column(column), batch.column("id")
+        own = f"{column}\0{self.own}\0"
+        system = work.streams.seed is None
+        names = _Slices(
+            ids, lambda row, id_: f"{own}{first + row}" if system else f"{column}\0{id_}"
+        )
+        found, seen = work.one_by_one(names, _Slices(texts, lambda _, text: text or ""))
+        counted += seen
+        made = pa.array(found, pa.string(), size=len(texts))
+        return pc.if_else(pc.is_null(texts), pa.scalar(None, pa.string()), made)
+
+    def _replaced(
+        self, batch: pa.RecordBatch, work: Replacer, counted: Counted
+    ) -> dict[str, pa.Array]:
+        if "pair" in _texts_of(batch):
+            raise UsageError(
+                f"method={work.operator} reads one text of a record, and these have two (pair); "
+                "sanitize them by santext, or leave one out."
+            )
+        records = [record_from_row(row) for row in batch.to_pylist()]
+        texts: list[str] = []
+        for start in range(0, len(records), 1024):
+            found, count = work(records[start : start + 1024])
+            texts += found
+            counted += Counted(texts=len(found), words=count)
+        return {"text": pa.array(texts, pa.string())}
 
 
 class _Slices(Sequence[str]):

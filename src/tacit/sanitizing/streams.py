@@ -8,7 +8,7 @@ worker or the order in which records come.
 import hashlib
 import secrets
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,12 @@ class Streams:
         key = secrets.token_bytes(32) if seed is None else f"fixed seed {seed}".encode()
         self._key = hashlib.sha256(b"tacit sanitize\0" + key).digest()
         self._begun = hashlib.shake_128(self._key)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"seed": self.seed, "_key": self._key}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _begun=hashlib.shake_128(state["_key"]))
 
     @property
     def name(self) -> Literal["system", "fixed seed"]:
