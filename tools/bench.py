@@ -216,7 +216,9 @@ def main() -> None:
     print(f"| what | CPU time and ratio ({os.cpu_count()} cores) |\n|---|---|")
     for what, figure in rows:
         print(f"| {what} | {figure} |")
-    print(f"\nPeak memory of the whole run: {peak:.1f} GB.")
+    print(f"\nPeak memory of the whole run: {peak:.1f} GB.\n")
+    growing = Path(__file__).with_name("bench_scaling.py")
+    subprocess.run([sys.executable, str(growing)], check=True)
 
 
 if __name__ == "__main__":
