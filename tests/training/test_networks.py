@@ -346,6 +346,22 @@ def test_bad_lora_is_refused() -> None:
         networks.with_lora(networks.with_lora(gpt, 2), 2)  # type: ignore[arg-type]
 
 
+def test_only_what_is_named_is_trained() -> None:
+    model = scratch("bert", "classification")
+    networks.train_only(model, ["classifier", "bert.pooler.dense"])
+    named = {name for name, p in model.named_parameters() if p.requires_grad}
+    assert named == {
+        f"{layer}.{part}"
+        for layer in ("classifier", "bert.pooler.dense")
+        for part in ("weight", "bias")
+    }
+    # Nothing that was frozen before is trained again.
+    networks.train_only(model, ["bert", "classifier"])
+    assert named == {name for name, p in model.named_parameters() if p.requires_grad}
+    with pytest.raises(UsageError, match=r"class, and no parameter begins so; .*bert, classifier"):
+        networks.train_only(model, ["class"])
+
+
 def test_a_parameter_without_gradient_is_named() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     with pytest.raises(UsageError, match=r"1\.weight is trainable but gets no gradient"):

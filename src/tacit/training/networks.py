@@ -42,6 +42,7 @@ from tacit.training.weights import (
     moved,
     save_model,
     snapshot,
+    train_only,
     with_lora,
 )
 
@@ -61,6 +62,7 @@ __all__ = [
     "save_model",
     "scratch_model",
     "snapshot",
+    "train_only",
     "with_lora",
 ]
 

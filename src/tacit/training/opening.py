@@ -141,6 +141,8 @@ def make_model(
     if run.model.lora_rank:
         targets = run.model.lora_targets or None
         model = weights.with_lora(model, run.model.lora_rank, targets, seed=seed)  # type: ignore[arg-type]
+    if run.model.trained:
+        weights.train_only(model, run.model.trained)
     return model
 
 

@@ -96,6 +96,13 @@ class ModelSettings(_Part):
     ] = None
     lora_rank: Annotated[int, Field(ge=0)] = 0
     lora_targets: tuple[str, ...] = ()
+    trained: Annotated[
+        tuple[str, ...],
+        Field(
+            description="Only parameters whose names begin so are trained, such as classifier; the "
+            "others stay as they are. All, if none is given."
+        ),
+    ] = ()
 
 
 class TokenizerSettings(_Part):

@@ -29,6 +29,32 @@ _LORA_TARGETS = {
 }
 
 
+def train_only(model: nn.Module, names: Sequence[str]) -> None:
+    """Freeze every parameter whose name does not begin with one of these, whole parts of it.
+
+    Few parameters under noise can learn more than many: noise lands on each of them.
+    """
+    begun = {n: p for n, p in model.named_parameters() if any(begins_with(n, one) for one in names)}
+    for one in names:
+        if not any(begins_with(name, one) for name in begun):
+            known = sorted({name.split(".")[0] for name, _ in model.named_parameters()})
+            raise UsageError(
+                f"model.trained has {one}, and no parameter begins so; names begin with "
+                f"{', '.join(known)}."
+            )
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(parameter.requires_grad and name in begun)
+
+
+def begins_with(name: str, beginning: str) -> bool:
+    """Whether a parameter is, or is inside, what a name stands for.
+
+    >>> begins_with("head.weight", "head"), begins_with("header.weight", "head")
+    (True, False)
+    """
+    return name == beginning or name.startswith(beginning.rstrip(".") + ".")
+
+
 def with_lora(
     model: PreTrainedModel,
     rank: int,
