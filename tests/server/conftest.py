@@ -1,9 +1,11 @@
-"""Servers on SQLite and on a PostgreSQL that is started for the tests."""
+"""Servers on SQLite and on a PostgreSQL that is started for the tests; a browser."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from browsing import NO_BROWSER, Browser, Peopled, Visitor, chromium, started_browser
+from living import Living
 from postgresql import NONE_FOUND, postgres_binaries, postgres_server
 
 from tacit.server.services import Services
@@ -42,3 +44,37 @@ def lite(tmp_path: Path) -> Iterator[Services]:
     opened = Services.open(ServerSettings(folder=tmp_path / "server"))
     yield opened
     opened.close()
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """The system's Chromium."""
+    path = chromium()
+    if path is None:
+        pytest.skip(NO_BROWSER)
+    with started_browser(path) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peopled]:
+    """A server with pages, somebody of each role, text with a secret in it, and a run."""
+    living = Living(tmp_path_factory.mktemp("house") / "server", pages=True)
+    try:
+        yield Peopled(living)
+    finally:
+        living.stop()
+
+
+@pytest.fixture
+def visitor(browser: Browser) -> Iterator[Callable[..., Visitor]]:
+    """Opens windows; in the end none of them asked another host, and no script failed."""
+    opened: list[Visitor] = []
+
+    def open_window(address: str, **options: object) -> Visitor:
+        opened.append(Visitor(browser, address, **options))
+        return opened[-1]
+
+    yield open_window
+    for one in opened:
+        one.close()

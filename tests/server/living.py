@@ -17,9 +17,13 @@ from tacit.server.client import Client
 class Living:
     """`tacit serve` on one folder and one port, however often it is started."""
 
-    def __init__(self, folder: Path, database: str | None = None, *words: str) -> None:
+    def __init__(
+        self, folder: Path, database: str | None = None, *words: str, pages: bool = False
+    ) -> None:
         self.folder = folder
         self._words = [*(["--database", database] if database else []), *words]
+        self._words += [] if pages else ["--no-pages"]
+        self._pages, self.link = pages, ""
         self._port, self.token, self.address = "0", "", ""
         self.start()
 
@@ -36,6 +40,9 @@ class Living:
                 self.token = found.group()
             if found := re.search(r"http://127.0.0.1:(\d+)", line):
                 self.address, self._port = found.group(), found.group(1)
+                if self._pages and self.token and not self.link:
+                    line = self.process.stdout.readline()
+                    self.link = re.search(r"http://\S+", line).group()  # type: ignore[union-attr]
                 return
         raise AssertionError("the server did not start")
 

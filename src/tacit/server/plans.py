@@ -22,6 +22,7 @@ from tacit.server.requests import (
     Places,
     RunRequest,
     entities_of,
+    need_denominator,
     planned_releases,
     settings_of,
     unproved_reason,
@@ -75,6 +76,7 @@ class Plans:
         run = settings_of(asked, places)
         plan = run.made_plan()
         if plan is not None:
+            need_denominator(plan)
             plan = calibrated(plan, also=earlier)
             fields = run.plan | {"noise_multiplier": plan.noise_multiplier}
             run = Run(**run.model_dump(mode="json", exclude_defaults=True) | {"plan": fields})

@@ -1,9 +1,7 @@
 """A server that listens, until somebody stops it."""
 
-import contextlib
 import signal
 import socket
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -55,22 +53,15 @@ def serve_forever(
         )
         token = services.identity.first_admin()
         code = services.sessions.code_for(token) if pages and token is not None else None
+        # Whoever reads the address may come at once; they wait in line until we are up.
+        listening.listen(2048)
         ready(address, token, f"{address}/sign-in?code={code}" if code else None)
         # A shell's background job ignores Ctrl-C; a server must be stoppable all the same.
         if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        if pages:
-            threading.Thread(target=_warm_up, name="warm-up", daemon=True).start()
         uvicorn.Server(config).run(sockets=[listening])
     finally:
         services.close()
-
-
-def _warm_up() -> None:
-    """Load what predictions need, so that the first to try a model in a page does not wait."""
-    with contextlib.suppress(ImportError):
-        import tacit.training.predicting
-        import tacit.training.shared  # noqa: F401
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -15,9 +15,12 @@ people     accounts, tokens, the audit log
 my_text    a contributor's own
 """
 
+import contextlib
 import inspect
 import logging
+import threading
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -61,6 +64,7 @@ def mount_pages(app: FastAPI, services: Services, *, secure: bool) -> None:
 
     def visit_of(request: Request) -> Visit:
         secret = str(request.state.session)
+        _warm_up()
         if len(told) > 1000:
             told.clear()
         return Visit(services, door, secret, request.state.caller, told.setdefault(secret, {}))
@@ -88,6 +92,18 @@ def mount_pages(app: FastAPI, services: Services, *, secure: bool) -> None:
         binding_refresh_interval=None, show_welcome_message=False, favicon=None,
     )  # fmt: skip
     app.router.routes[-1] = _BesideTheApi(app.router.routes[-1])
+
+
+@cache
+def _warm_up() -> None:
+    """Load what predictions need when the first visitor comes, not when they wait for words."""
+
+    def load() -> None:
+        with contextlib.suppress(ImportError):
+            import tacit.training.predicting
+            import tacit.training.shared  # noqa: F401
+
+    threading.Thread(target=load, name="warm-up", daemon=True).start()
 
 
 class _BesideTheApi(Mount):

@@ -41,9 +41,9 @@ async def budget(visit: Visit, dataset: str) -> None:
             with place:
                 _over_time(points, status, found["created"])
 
-        ui.timer(0.1, visit.on(draw), once=True)
     with card("By run"):
         _by_run(status)
+    ui.timer(0, visit.on(draw), once=True)
 
 
 def _over_time(points: list[dict[str, Any]], status: dict[str, Any], began: str) -> None:

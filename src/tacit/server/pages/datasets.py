@@ -6,7 +6,7 @@ from markupsafe import Markup
 from nicegui import ui
 from starlette.responses import Response
 
-from tacit.detecting.kinds import KINDS, PII_KINDS
+from tacit.detecting.kinds import PII_KINDS
 from tacit.errors import UsageError
 from tacit.server.api import datasets as api
 from tacit.server.api import runs as api_runs
@@ -25,6 +25,14 @@ ABOUT = {
     "as people, addresses, order numbers. Every run must then protect both.",
     "nobody": "Nobody: nothing in it is private. No budget, and other runs may start from it.",
 }
+KIND_WORDS = {
+    "PERSON": "people", "NORP": "nations and groups", "FAC": "buildings", "ORG": "companies",
+    "GPE": "countries and cities", "LOC": "other places", "PRODUCT": "products", "EVENT": "events",
+    "WORK_OF_ART": "titles of works", "LAW": "laws", "LANGUAGE": "languages", "DATE": "dates",
+    "TIME": "times of day", "PERCENT": "percentages", "MONEY": "amounts of money",
+    "QUANTITY": "measurements", "ORDINAL": "first, second, third", "CARDINAL": "other numbers",
+    "PII": "all that identifies a person", "MISC": "other names",
+}  # fmt: skip
 UPLOAD_WORDS = (
     'A file of records, each with the user who wrote it: JSON lines or CSV with the columns "text" '
     'and "user", or plain text with one record a line.'
@@ -125,7 +133,7 @@ async def one_dataset(visit: Visit, dataset: str) -> None:
             html("{}", budget_meters(status))
             html('<a href="/datasets/{}/budget">Run by run, over time</a>', dataset, tag="p")
     if visit.may("records:add"):
-        _add_text(visit, dataset)
+        _add_text(visit, dataset, first=not counts["records"])
     if counts["records"]:
         await _detections(visit, dataset)
         await _lists(visit, dataset)
@@ -174,10 +182,10 @@ async def _content(visit: Visit, dataset: str, counts: dict[str, Any]) -> None:
                 html("<b>{}</b>: {}", name.capitalize(), words, tag="p").classes("small")
 
 
-def _add_text(visit: Visit, dataset: str) -> None:
+def _add_text(visit: Visit, dataset: str, *, first: bool) -> None:
     with card("Add text", UPLOAD_WORDS):
         told(visit, "upload", "records are stored")
-        upload_form(visit, dataset, ask_user=True)
+        upload_form(visit, dataset, ask_user=True, first=first)
         with frame.more("Write one record by hand"):
             said = Box()
             with ui.element("div").classes("fields"):
@@ -197,7 +205,7 @@ def _add_text(visit: Visit, dataset: str) -> None:
             button("Add the record", act).style("margin-top: .8rem")
 
 
-def upload_form(visit: Visit, dataset: str, *, ask_user: bool) -> None:
+def upload_form(visit: Visit, dataset: str, *, ask_user: bool, first: bool = False) -> None:
     """A form that sends a file: plain HTML, so it works with any keyboard and any reader."""
     columns = Markup(
         "<details><summary>The columns have other names</summary>"
@@ -216,9 +224,9 @@ def upload_form(visit: Visit, dataset: str, *, ask_user: bool) -> None:
         ".jsonl, .csv, .tsv or .txt, at most {} MiB</span><br>"
         '<input type="file" name="file" required aria-label="File of records" '
         'accept=".jsonl,.csv,.tsv,.txt"></label>{}<div class="line" style="margin-top:.7rem">'
-        '<button class="act main">Upload</button></div></form>',
+        '<button class="act {}">Upload</button></div></form>',
         dataset, visit.form_key, visit.services.settings.upload_bytes >> 20,
-        columns if ask_user else "",
+        columns if ask_user else "", "main" if first else "",
     )  # fmt: skip
 
 
@@ -343,7 +351,7 @@ def kind_word(kind: str) -> str:
     >>> kind_word("PII/PHONE")
     'telephone numbers'
     """
-    return PII_KINDS.get(kind) or KINDS.get(kind) or kind.lower()
+    return KIND_WORDS.get(kind) or PII_KINDS.get(kind) or kind.lower()
 
 
 async def _lists(visit: Visit, dataset: str) -> None:

@@ -145,15 +145,23 @@ class Part:
     def __init__(
         self, visit: Visit, fill: Callable[..., Awaitable[bool | None]], said: "Box | None" = None
     ) -> None:
-        self._place, self._fill = ui.element("div"), fill
-        # Beside the place, since what is in there goes when it is filled.
-        self._timer = ui.timer(1.0, visit.on(self.show, said), active=False)
+        with ui.element("div") as self._around:
+            self._place = ui.element("div")
+        self._fill, self._again = fill, visit.on(self.show, said)
+        self._timer: ui.timer | None = None
 
     async def show(self, *given: Any) -> None:
         """Fill it."""
         self._place.clear()
         with self._place:
-            self._timer.active = bool(await self._fill(*given))
+            again = bool(await self._fill(*given))
+        if self._timer is not None:
+            self._timer.active = again
+        elif again:
+            # Beside the place, since what is in there goes when it is filled; and not before it is
+            # needed, since a page with a timer is sent before it is whole.
+            with self._around:
+                self._timer = ui.timer(1.0, self._again, immediate=False)
 
 
 def button(

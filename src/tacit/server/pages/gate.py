@@ -7,8 +7,9 @@ and what its buttons do is asked of the API's own calls afterwards, with the cal
 import secrets
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import parse_qs, quote, urlsplit
 
+from nicegui import Client
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import RedirectResponse, Response
@@ -50,7 +51,7 @@ class Gate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer it."""
-        path = str(scope["path"])
+        path = path_of(scope)
         web = scope["type"] == "websocket"
         headers = Headers(scope=scope)
         # Nobody but a proxy may say where the pages lie, and we have none that does.
@@ -73,6 +74,9 @@ class Gate:
             return
         except TacitError as error:
             await self._refuse(scope, receive, send, 429, str(error))
+            return
+        if path_of(scope).startswith(_CHANNEL) and not _own_page(scope, secret):
+            await self._refuse(scope, receive, send, 403, "This is not your page.")
             return
         scope.setdefault("state", {}).update(session=secret, caller=caller)
         await self._framed(scope, receive, send)
@@ -132,6 +136,19 @@ class Gate:
             await send(message)
 
         await self.app(scope, receive, marked)
+
+
+def path_of(scope: Scope) -> str:
+    """What is asked for."""
+    return str(scope["path"])
+
+
+def _own_page(scope: Scope, secret: str | None) -> bool:
+    """Whether the page that a channel wants to join was built for this very session."""
+    asked = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("client_id", [""])[0]
+    page = Client.instances.get(asked)
+    # A page of before a restart is nobody's; the library then loads it anew.
+    return page is None or getattr(page.request.state, "session", None) == secret
 
 
 def session_of(headers: Headers, cookie: str) -> str | None:

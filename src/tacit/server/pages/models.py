@@ -63,10 +63,12 @@ async def one_model(visit: Visit, model: str) -> None:
     with ui.element("div").classes("line"):
         frame.way("Download the model", f"/models/{model}/download", kind="main", download=True)
         frame.way("Certificate only", f"/models/{model}/certificate.json", download=True)
-    html("A zip of an ordinary Hugging Face folder (a common way to keep models), with its "
-         "certificate and the list of everything that was released. After <code>unzip -d m</code>: "
-         "<code>tacit verify m</code>, <code>tacit predict m \"my text\"</code>.",
-         tag="p").classes("small").style("margin-top: .5rem")  # fmt: skip
+    html(
+        "A zip of an ordinary Hugging Face folder (a common way to keep models), with its "
+        "certificate and the list of everything that was released. Unzipped into a folder m: "
+        '<code>tacit verify m</code>, <code>tacit predict m "my text"</code>.',
+        tag="p",
+    ).classes("small").style("margin-top: .5rem; max-width: 46rem")
     with ui.element("div").classes("two").style("margin-top: 1.1rem"):
         _try(visit, found)
         _promise(visit, found)
@@ -124,7 +126,7 @@ def _answer(answer: dict[str, Any], text: ui.textarea) -> None:
                 made = button(f"{word.strip()} · {said}", add, small=True)
                 made.props["aria-label"] = f"Add {word.strip()}, {said} likely"
         html("It would go on: <span class='textual'>{}</span>",
-             answer["completion"][-200:], tag="p").classes("small")  # fmt: skip
+             answer["completion"][-200:].replace("�", ""), tag="p").classes("small")  # fmt: skip
     elif "probabilities" in answer:
         rows = Markup("").join(
             Markup('<div><span>{}</span><span class="bar" style="width:{:.0f}%"></span>'

@@ -103,7 +103,7 @@ async def new_run(visit: Visit, dataset: str) -> None:
         with ui.element("div").classes("sticky"):
             plan = LivePlan(visit, dataset, status, form)
     form.on_change(plan.soon)
-    await plan.soon()
+    ui.timer(0, plan.soon, once=True)
 
 
 class RunForm:
@@ -171,6 +171,15 @@ class RunForm:
                 )
                 for part in (self.steps, self.rate):
                     part.props("outlined dense hide-bottom-space")
+            self.users = ui.number(
+                "About how many users there are", min=1, max=10**9, format="%d"
+            ).props("outlined dense hide-bottom-space")
+            self.users.style("margin-top: .9rem")
+            self._users_why = html(
+                "A round number that you knew before, such as 100. It is public, so it must not be "
+                "counted from this dataset.",
+                tag="p",
+            ).classes("small")
             html("Learning goes in steps. In each, every user takes part with this chance: 0.1 is "
                  "one in ten.", tag="p").classes("small").style("margin-top: .5rem")  # fmt: skip
         self.epsilon.on_value_change(lambda e: self._same(self.exactly, e.value))
@@ -193,6 +202,10 @@ class RunForm:
             self.method.value == "private" and self.whom.value != "users"
         )
         self._entities.set_visibility(finds)
+        # Where entities are protected, who wrote how much is held fixed, so it may be counted.
+        counted = self.method.value not in ("private", "fedavg") or finds
+        self.users.set_visibility(not counted)
+        self._users_why.set_visibility(not counted)
         for part in (self.epsilon, self.exactly, self.rate):
             part.set_enabled(self.method.value in PLANNED)
 
@@ -200,7 +213,8 @@ class RunForm:
         """Call whenever anything changes."""
         parts: Iterable[Any] = (
             self.method, self.task, self.preset, self.start, self.whom, self.kinds, self.list,
-            self.policy, self.exactly, self.steps, self.rate, *self.detectors.values(),
+            self.policy, self.exactly, self.steps, self.rate, self.users,
+            *self.detectors.values(),
         )  # fmt: skip
         for part in parts:
             part.on_value_change(act)
@@ -223,6 +237,12 @@ class RunForm:
             whom = "tokens" if tokens else "users" if method == "fedavg" else self.whom.value
             fields["plan"] = {"protect": whom, "epsilon": float(self.exactly.value),
                               "steps": steps, rate: float(self.rate.value)}  # fmt: skip
+            if self.users.visible:
+                if not self.users.value:
+                    raise UsageError(
+                        "Say about how many users there are, a round number that you knew before."
+                    )
+                fields["plan"]["users"] = int(self.users.value)
         else:
             fields["steps"] = steps
         if tokens:
@@ -356,7 +376,7 @@ def promise_words(plan: dict[str, Any]) -> Markup:
         frame.figures_markup(
             [
                 (number(plan["epsilon"][protect]), "epsilon: how much may show"),
-                (number(plan["noise_multiplier"]), "noise, beside the most that anybody adds"),
+                (number(plan["noise_multiplier"]), "noise, over the most that one person adds"),
                 (frame.tag(plan["standing"]), "how sure this promise is"),
             ]
         )

@@ -18,7 +18,6 @@
       if (same) localStorage.removeItem("tacit-theme");
       else localStorage.setItem("tacit-theme", next);
     } catch {}
-    if (!same || chosen() === null) document.documentElement.dataset.theme = next;
     apply();
   };
   system.addEventListener("change", apply);
@@ -27,8 +26,9 @@
     if (event.target.closest?.("[data-theme-switch]")) turn();
     const copy = event.target.closest?.("[data-copy]");
     if (copy) {
-      const text = document.getElementById(copy.dataset.copy)?.textContent ?? "";
-      navigator.clipboard?.writeText(text);
+      const shown = document.getElementById(copy.dataset.copy);
+      if (navigator.clipboard) navigator.clipboard.writeText(shown?.textContent ?? "");
+      else if (shown) { getSelection().selectAllChildren(shown); document.execCommand("copy"); }
       copy.textContent = "Copied";
       setTimeout(() => (copy.textContent = "Copy"), 1500);
     }

@@ -1,0 +1,323 @@
+"""The pages in a real browser."""
+
+import json
+import re
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from browsing import WAIT, Peopled, Visitor, picture
+from living import Living
+from playwright.sync_api import expect
+
+from tacit.corpora import customersim
+from tacit.server.sharing import unpack_model
+from tacit.verifying import verify
+
+Open = Callable[..., Visitor]
+PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
+
+
+def corpus_file(folder: Path) -> Path:
+    """Made-up dialogs, as somebody has them in a file."""
+    path = folder / "dialogs.jsonl"
+    rows = [r.row() for r in customersim.generate(80, 3).records()]
+    keep = ("user", "text", "label", "split")
+    path.write_text("".join(json.dumps({k: r[k] for k in keep if k in r}) + "\n" for r in rows))
+    return path
+
+
+def test_from_serve_to_a_verified_model_through_the_browser_alone(
+    visitor: Open, tmp_path: Path
+) -> None:
+    living = Living(tmp_path / "server", pages=True)
+    try:
+        _the_whole_way(visitor(living.address), living, tmp_path)
+    finally:
+        living.stop()
+
+
+def _the_whole_way(me: Visitor, living: Living, folder: Path) -> None:
+    page = me.page
+    # The link that the first start printed signs in once.
+    page.goto(living.link)
+    me.press("Continue")
+    page.wait_for_url("**/datasets")
+
+    page.get_by_label("Name", exact=True).fill("customer dialogs")
+    page.get_by_label("What it is (optional)").fill("Made up, to try the way once.")
+    page.get_by_role("radio", name="Users and entities").click()
+    page.get_by_label("Privacy budget (epsilon)").fill("8")
+    picture(page, "datasets")
+    me.press("Make the dataset")
+    me.sees("Nothing yet. Add text below.")
+    page.get_by_label("File of records").set_input_files(corpus_file(folder))
+    me.press("Upload")
+    me.sees("80 records are stored.")
+    picture(page, "dataset")
+    me.press("Find")
+    me.sees("different entities")
+    finding = page.locator("section", has_text="Find what is sensitive")
+    picture(page, "detected", of=finding)
+    page.get_by_text("The text, with what was found marked").click()
+    me.press("Show the text")
+    expect(page.frame_locator("iframe.sheet").locator("mark").first).to_be_visible(timeout=WAIT)
+    picture(page, "marked", of=page.locator("iframe.sheet"))
+
+    me.follow("New run")
+    me.sees("Whoever sees the model can hardly tell")
+    page.get_by_label("Model", exact=True).click()
+    page.get_by_role("option", name="Trial").click()
+    page.get_by_label("Steps", exact=True).fill("12")
+    page.get_by_label("Share in a step").fill("0.3")
+    page.get_by_label("Epsilon, exactly").fill("6")
+    plan = page.locator("section", has_text="What this run would do")
+    expect(plan.locator(".figures b").first).to_have_text(re.compile("^(5.99|6)$"), timeout=WAIT)
+    expect(page.locator(".working")).to_have_count(0, timeout=WAIT)
+    expect(plan.locator(".plot svg path").first).to_be_attached(timeout=WAIT)
+    picture(page, "new-run", height=1180)
+    page.get_by_text("The same as a command line").click()
+    expect(page.locator("#the-command")).to_contain_text("tacit train run.yml")
+    me.press("Start the run")
+    page.wait_for_url("**/runs/*")
+    run = page.url.rpartition("/")[2]
+    page.reload()
+    me.sees("Step ")
+    expect(page.get_by_role("link", name="Open the result")).to_be_visible(timeout=WAIT)
+    picture(page, "run", height=980)
+
+    me.follow("Open the result")
+    page.get_by_label("Your text").fill("my order number is")
+    expect(page.locator(".chips button").first).to_be_visible(timeout=WAIT)
+    before = page.get_by_label("Your text").input_value()
+    page.locator(".chips button").first.click()
+    expect(page.get_by_label("Your text")).not_to_have_value(before)
+    me.press("Verify the certificate")
+    me.sees("Everything matches: the certificate holds.")
+    picture(page, "model", height=1000)
+    me.press("Show the report")
+    expect(page.frame_locator("iframe.sheet").locator("h1")).to_be_visible(timeout=WAIT)
+    with page.expect_download() as downloading:
+        me.follow("Download the model")
+    archive = folder / "model.zip"
+    downloading.value.save_as(archive)
+    assert "certificate.json" in zipfile.ZipFile(archive).namelist()
+
+    me.go("/check")
+    page.get_by_label("Files of the model").set_input_files(archive)
+    me.press("Check")
+    me.sees("Everything matches: the certificate holds.")
+    me.go("/datasets")
+    me.follow("customer dialogs")
+    me.follow("Budget")
+    expect(page.locator(".plot svg path").first).to_be_attached(timeout=WAIT)
+    me.sees("spent for users and entities together")
+    page.wait_for_timeout(600)
+    picture(page, "budget")
+    me.go("/people")
+    picture(page, "people")
+    page.set_viewport_size({"width": 390, "height": 844})
+    me.go(f"/runs/{run}")
+    me.sees("The model is ready.")
+    page.wait_for_timeout(600)
+    picture(page, "phone-run", height=844)
+    page.emulate_media(color_scheme="dark")
+    me.go(f"/models/{run}")
+    picture(page, "phone-model-dark", height=844)
+
+    unpack_model(archive, folder / "model")
+    assert all(check.ok for check in verify(folder / "model"))
+
+
+def test_with_the_keyboard_alone_somebody_signs_in_and_starts_a_run(
+    visitor: Open, house: Peopled
+) -> None:
+    me = visitor(house.address)
+    page = me.page
+    me.go("/sign-in")
+    page.keyboard.type(house.tokens["analyst"])
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/datasets")
+    me.go(f"/datasets/{house.dataset}/new-run")
+    me.sees("Say about how many users there are")
+    _tab_to(me, "Steps")
+    page.keyboard.press("Control+A")
+    page.keyboard.type("4000")
+    _tab_to(me, "About how many users there are")
+    page.keyboard.type("10")
+    me.sees("Whoever sees the model can hardly tell")
+    start = page.get_by_role("button", name="Start the run")
+    expect(start).to_be_enabled(timeout=WAIT)
+    _tab_to(me, "Start the run")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/runs/*")
+
+    _tab_to(me, "Stop")
+    page.keyboard.press("Enter")
+    me.sees("Stopped. What was released so far stays charged")
+    _tab_to(me, "Go on")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("button", name="Stop", exact=True)).to_be_visible(timeout=WAIT)
+    me.press("Stop")
+    me.sees("Stopped. What was released so far stays charged")
+
+
+def _tab_to(me: Visitor, name: str) -> None:
+    """Press Tab until that has the focus, which must be visible then."""
+    focused = (
+        "() => { const e = document.activeElement; return [e.getAttribute('aria-label') ?? "
+        "e.innerText ?? '', getComputedStyle(e).outlineStyle, getComputedStyle(e).boxShadow, "
+        "getComputedStyle(e.closest('.q-field__control') ?? e, '::after').borderTopStyle] }"
+    )
+    me.page.get_by_role("button", name=name, exact=True).or_(
+        me.page.get_by_label(name, exact=True)
+    ).first.wait_for()
+    for _ in range(60):
+        me.page.keyboard.press("Tab")
+        label, outline, shadow, ring = me.page.evaluate(focused)
+        if label.strip() == name:
+            assert "solid" in (outline, ring) or shadow != "none"
+            return
+    raise AssertionError(f"the keyboard does not reach {name}")
+
+
+def _pages_of(house: Peopled) -> list[str]:
+    dataset, run = house.dataset, house.trained()
+    return ["/datasets", f"/datasets/{dataset}", f"/datasets/{dataset}/new-run",
+            f"/datasets/{dataset}/budget", "/runs", f"/runs/{run}", "/models", f"/models/{run}",
+            "/check", "/people"]  # fmt: skip
+
+
+def test_every_page_fits_a_phone_in_light_and_in_dark(visitor: Open, house: Peopled) -> None:
+    me = visitor(house.address, color_scheme="dark", **PHONE)
+    me.go("/sign-in")
+    assert not _overflow(me)
+    me.sign_in(house.tokens["admin"])
+    for path in _pages_of(house):
+        me.go(path)
+        me.page.wait_for_timeout(200)
+        assert not _overflow(me), path
+        assert _brightness(me) < 60, path
+    me.press("Light or dark")
+    assert _brightness(me) > 200
+    me.page.reload()
+    me.page.locator("header.top").wait_for()
+    assert _brightness(me) > 200  # somebody's choice outlasts the page
+
+
+def _overflow(me: Visitor) -> int:
+    wide = me.page.evaluate("document.documentElement.scrollWidth - innerWidth")
+    return max(0, int(wide))
+
+
+def _brightness(me: Visitor) -> int:
+    colour = me.page.evaluate("getComputedStyle(document.body).backgroundColor")
+    return max(int(part) for part in colour[4:-1].split(","))
+
+
+def test_a_consumer_is_given_models_and_nothing_else(visitor: Open, house: Peopled) -> None:
+    run = house.trained()
+    me = visitor(house.address)
+    me.sign_in(house.tokens["consumer"])
+    assert me.page.url.endswith("/models")
+    me.go(f"/models/{run}")
+    me.page.get_by_label("Your text").fill("my order")
+    expect(me.page.locator(".chips button").first).to_be_visible(timeout=WAIT)
+    heard = [me.everything()]
+    for path in (f"/datasets/{house.dataset}", "/datasets", f"/datasets/{house.dataset}/new-run",
+                 f"/datasets/{house.dataset}/budget", f"/runs/{run}", "/runs", "/people",
+                 "/my-text"):  # fmt: skip
+        answer = me.page.goto(house.address + path)
+        assert answer is not None
+        assert answer.status == 403, path
+        me.sees("does not allow")
+        heard.append(me.everything())
+    for path in (f"/runs/{run}/report", f"/detections/{run}/text"):
+        answer = me.context.request.get(house.address + path)
+        assert answer.status in (403, 404), path
+        heard.append(answer.text())
+    assert not any(word in text for text in heard for word in (house.SECRET, "letters", "loss"))
+
+
+def test_a_contributor_is_given_their_own_text_and_nobody_elses(
+    visitor: Open, house: Peopled
+) -> None:
+    me = visitor(house.address)
+    me.sign_in(house.tokens["contributor"])
+    assert me.page.url.endswith("/my-text")
+    me.sees(house.OWN)
+    me.page.get_by_label("Your text").fill("Something to take back.")
+    me.press("Add the text")
+    me.sees("Something to take back.")
+    record = me.page.locator(".entry", has_text="Something to take back.")
+    record.get_by_role("button", name="Delete").click()
+    me.sees("no future run sees them")
+    expect(record).to_have_count(0)
+    heard = [me.everything()]
+    for path in (f"/datasets/{house.dataset}", "/runs", "/models", "/people"):
+        answer = me.page.goto(house.address + path)
+        assert answer is not None
+        assert answer.status == 403, path
+        heard.append(me.everything())
+    assert not any(house.SECRET in text for text in heard)
+
+
+def test_an_analyst_is_given_counts_but_no_text(visitor: Open, house: Peopled) -> None:
+    with house.living.client() as admin:
+        admin.detect(house.dataset, detectors=["patterns"])
+    me = visitor(house.address)
+    me.sign_in(house.tokens["analyst"])
+    me.go(f"/datasets/{house.dataset}")
+    me.sees("different entities")
+    me.page.get_by_text("The ten that most users share").click()
+    assert me.page.get_by_text("with what was found marked").count() == 0
+    assert me.page.get_by_text("Somebody's text").count() == 0
+    assert house.SECRET not in me.everything()
+    assert "555-0147" not in me.everything()
+    assert "5550147" not in me.everything()
+
+
+def test_a_refusal_is_a_sentence_where_the_choice_was_made(visitor: Open, house: Peopled) -> None:
+    me = visitor(house.address)
+    me.sign_in(house.tokens["analyst"])
+    me.go(f"/datasets/{house.dataset}/new-run")
+    me.sees("Say about how many users there are")
+    me.page.get_by_label("About how many users there are").fill("10")
+    me.page.get_by_label("Epsilon, exactly").fill("20")
+    me.sees("over its budget of 8")
+    expect(me.page.get_by_role("button", name="Start the run")).to_be_disabled()
+    me.page.get_by_label("Method", exact=True).click()
+    me.page.get_by_role("option", name="Without protection").click()
+    me.sees("Method plain has no proved promise")
+
+
+def test_an_admin_gives_out_a_token_once_and_ends_it(visitor: Open, house: Peopled) -> None:
+    me = visitor(house.address)
+    me.sign_in(house.tokens["admin"])
+    me.go("/people")
+    me.page.get_by_label("Name", exact=True).fill("Grace")
+    me.press("Add")
+    token = me.page.locator("#new-token").inner_text()
+    other = visitor(house.address)
+    other.sign_in(token)
+    entry = me.page.locator(".entry", has_text="Grace")
+    entry.get_by_role("button", name="Revoke").click()
+    expect(entry.get_by_role("button", name="Revoke")).to_have_count(0)
+    other.page.goto(house.address + "/my-text")
+    other.page.wait_for_url("**/sign-in**")
+    other.page.get_by_label("Token").fill(token)
+    other.press("Sign in with the token")
+    other.sees("The token was revoked")
+
+
+@pytest.mark.slow
+def test_what_the_pages_say_stays_when_the_server_is_killed(visitor: Open, tmp_path: Path) -> None:
+    living = Living(tmp_path / "server", pages=True)
+    me = visitor(living.address)
+    me.sign_in(living.token)
+    living.kill()
+    living.start()
+    me.go("/datasets")  # the session is in the database
+    me.sees("Make your first dataset")
+    living.stop()
