@@ -119,7 +119,7 @@ STUDIES = {
         "epsilon at delta 1e-5",
     ),
     "agnews": Study(
-        over_epsilon("agnews", "lstm", (8.0, 2.0)),
+        over_epsilon("agnews", "minilm", (8.0, 2.0)),
         "AG News, topics",
         "epsilon at delta 1e-5",
         "error_rate",
@@ -289,7 +289,6 @@ def main() -> None:
             if name == "customersim":
                 settings["corpus"] = str(_dialogs(Path(scratch)))
             if name == "agnews" and not given.only_draw:
-                settings["model.folder"] = str(_public_model(Path(scratch), given.data))
                 settings["mentions"] = str(_mentions("ag_news", Path(scratch), given.data))
             todo = [] if given.only_draw else list(missing(name, given.seeds))
             for number, (case, seed) in enumerate(todo):
@@ -326,16 +325,6 @@ def _mentions(corpus: str, folder: Path, data: str | None) -> Path:
     if run([*found, "-o", str(path)]):
         sys.exit("detection failed")
     return path
-
-
-def _public_model(folder: Path, data: str | None) -> Path:
-    """The language model of public text from which the classifiers start."""
-    from tacit.training import runs
-    from tacit.training.settings import read_run
-
-    changes = {"seed": 0, "checkpoint_every": 1000} | ({"data": data} if data else {})
-    run = read_run(PRESETS / "wikitext2-lstm-public.yml", changes)
-    return runs.train(run, folder / "public").folder
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ PAPERS = {
     ("stem", "wanted"),
     [
         ("conll2003-lstm", OWNERS),
-        ("agnews-lstm", OWNERS),
+        ("agnews-minilm", OWNERS),
         ("customersim-lstm", OWNERS | PAPERS),
         ("newsgroups20-lstm", PAPERS),
     ],
