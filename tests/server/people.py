@@ -68,6 +68,7 @@ MATRIX: list[tuple[str, str, Any, set[str]]] = [
     ("GET", "/v1/runs/0/report", None, {A, N}),
     ("GET", "/v1/models", None, {A, N, U}),
     ("GET", "/v1/models/0", None, {A, N, U}),
+    ("DELETE", "/v1/models/0", None, {A}),
     ("POST", "/v1/models/0/predict", {"text": "x"}, {A, N, U}),
     ("GET", "/v1/models/0/download", None, {A, N, U}),
     ("GET", "/v1/models/0/certificate", None, {A, N, U}),

@@ -12,6 +12,7 @@ from living import Living
 from playwright.sync_api import expect
 
 from tacit.corpora import customersim
+from tacit.server.errors import Conflict
 from tacit.server.sharing import unpack_model
 from tacit.verifying import verify
 
@@ -82,6 +83,8 @@ def _the_whole_way(me: Visitor, living: Living, folder: Path) -> None:
     me.press("Start the run")
     page.wait_for_url("**/runs/*")
     run = page.url.rpartition("/")[2]
+    with living.client() as admin, pytest.raises(Conflict, match="still at work"):
+        admin.call("DELETE", f"/models/{run}", again=False)
     page.reload()
     me.sees("Step ")
     expect(page.get_by_role("link", name="Open the result")).to_be_visible(timeout=WAIT)
@@ -125,6 +128,18 @@ def _the_whole_way(me: Visitor, living: Living, folder: Path) -> None:
     page.emulate_media(color_scheme="dark")
     me.go(f"/models/{run}")
     picture(page, "phone-model-dark", height=844)
+
+    me.press("Delete for good …")
+    me.press("Yes, delete")
+    page.wait_for_url("**/models")
+    me.sees("None yet")
+    left = {p.name for p in living.job_folder(run).rglob("*") if p.is_file()}
+    assert left <= {"ledger.jsonl", "certificate.json", "certificate.md", "plan.yml", "alive.lock"}
+    me.go(f"/runs/{run}")
+    me.sees("The model is gone; the list of what it released is kept.")
+    with living.client() as admin:
+        dataset = admin.run(run)["dataset"]
+        assert admin.budget(dataset)["spent"]["users+entities"] > 5
 
     unpack_model(archive, folder / "model")
     assert all(check.ok for check in verify(folder / "model"))

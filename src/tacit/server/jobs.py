@@ -8,6 +8,7 @@ what is there.
                       -> failed      it ended with an error, or its process died too often
                       -> cancelled   somebody asked for it
     failed, cancelled -> queued      resumed by hand; what its ledger holds is charged already
+    done, failed, cancelled -> deleted   its weights are gone; what it released stays charged
 """
 
 import json
@@ -33,14 +34,22 @@ from tacit.server.errors import Busy, Conflict, NotThere
 from tacit.server.identity import Caller
 from tacit.server.plans import Plans
 from tacit.server.records import Records
-from tacit.server.requests import RunRequest, entities_of, planned_releases, unproved_reason
+from tacit.server.requests import (
+    RunRequest,
+    entities_of,
+    planned_releases,
+    shape_of,
+    unproved_reason,
+)
 from tacit.server.settings import ServerSettings
 from tacit.server.storage import Job, Storage, new_id, now
 from tacit.training.settings import Run, read_run, run_yaml
 
 Kind = Literal["train", "detect", "attack", "audit", "evaluate"]
 LIVE = ("queued", "running")
-ENDED = ("done", "failed", "cancelled")
+ENDED = ("done", "failed", "cancelled", "deleted")
+_KEPT = ("ledger.jsonl", "certificate.json", "certificate.md", "plan.yml")
+"""What says what a deleted run had released; no weights and no text are in it."""
 
 
 @dataclass(frozen=True)
@@ -467,6 +476,32 @@ class Jobs:
 
     # --- forgetting ---------------------------------------------------------------------------
 
+    def delete(self, job: str) -> dict[str, Any]:
+        """Delete what a run made, and what attacks on it found; its ledger and charges stay.
+
+        Asked for again, it deletes what a crash may have left.
+        """
+        with self.storage.write() as session:
+            row = self._locked(session, job)
+            if row.kind != "train":
+                raise NotThere("There is no such model.")
+            others = session.scalars(select(Job).where(Job.target_id == job)).all()
+            if row.state in LIVE or any(other.state in LIVE for other in others):
+                raise Conflict("It is still at work, or something works on it; stop that first.")
+            row.state, row.message = "deleted", "Deleted; what it released stays charged."
+            about = [other for other in others if other.kind != "train"]
+            for other in about:
+                other.state, other.result = "deleted", None
+        for other in about:
+            shutil.rmtree(self.settings.job_folder(other.id), ignore_errors=True)
+        folder = self.settings.job_folder(job)
+        for path in [*folder.glob("*"), *(folder / "run").glob("*")]:
+            if path.is_dir() and path.name != "run":
+                shutil.rmtree(path)
+            elif path.is_file() and path.name not in (*_KEPT, children.LOCK):
+                path.unlink()
+        return self.get(job)
+
     def scrub_all(self, names: Iterable[str]) -> list[dict[str, Any]]:
         """Take deleted records out of all snapshots; the jobs that had them.
 
@@ -509,6 +544,7 @@ def _trained(child: Child, run: Run) -> dict[str, Any]:
         "epsilon": {unit: cost.epsilon for unit, cost in certificate.costs.items()},
         "task": run.task,
         "model_kind": run.model.kind,
+        "shape": shape_of(run),
     }
     lines = [line for line in children.progress_lines(child.folder) if line.get("phase") == "train"]
     plan = run.made_plan()

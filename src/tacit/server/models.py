@@ -108,6 +108,13 @@ class Models:
                 )
         return path
 
+    def delete(self, model: str) -> dict[str, Any]:
+        """Delete a model for good; what it released stays charged, and on record."""
+        deleted = self.jobs.delete(model)
+        with self._lock:
+            self._loaded.pop(model, None)
+        return deleted
+
     def verify(self, model: str) -> dict[str, Any]:
         """The model's certificate, recomputed."""
         return checked(self.folder(model))

@@ -25,6 +25,7 @@ from tacit.server.requests import (
     need_denominator,
     planned_releases,
     settings_of,
+    shape_of,
     unproved_reason,
 )
 from tacit.server.settings import ServerSettings
@@ -87,7 +88,8 @@ class Plans:
         with self.storage.read() as session:
             job = session.get(Job, model)
         folder = self.settings.job_folder(model) / "run"
-        if job is None or job.kind != "train" or not (folder / "certificate.json").exists():
+        gone = job is None or job.kind != "train" or job.state == "deleted"
+        if gone or not (folder / "certificate.json").exists():
             raise NotThere("There is no such model.")
         return folder
 
@@ -144,7 +146,7 @@ class Plans:
             kept = bounded.records_kept
         rate = float(plan.user_rate if plan.user_rate is not None else plan.record_rate or 0)
         touched = plan.steps * rate * kept
-        speed = self._speed(ready.run.model.kind)
+        speed, known_from = self._speed(ready.run)
         both = [*plan.releases().items(), *ready.earlier.items()]
         total = {unit: price(both, unit, plan.delta).as_json()["epsilon"] for unit in costs}
         return {
@@ -170,9 +172,7 @@ class Plans:
                 "records_through_the_model": math.ceil(touched),
             },
             "seconds": touched / speed if speed else None,
-            "seconds_note": "from the speed of the last runs of such models here"
-            if speed
-            else "not known before a first run of such a model here",
+            "seconds_note": known_from,
         }
 
     def _owners(self, dataset: str, asked: RunRequest, plan: Plan) -> Any:
@@ -197,14 +197,22 @@ class Plans:
                 listed.unlink(missing_ok=True)
         return focus.owners(corpus, found.mentions)
 
-    def _speed(self, kind: str) -> float | None:
-        """Records a second of the last runs of such a model; None before the first."""
+    def _speed(self, run: Run) -> tuple[float | None, str]:
+        """Records a second, and what that is known from; None before the first run."""
         with self.storage.read() as session:
-            query = select(Job.result).where(Job.kind == "train", Job.state == "done")
-            results = session.scalars(query.order_by(Job.id.desc()).limit(20)).all()
-        speeds = [
-            float(r["records_per_second"])
-            for r in results
-            if r and r.get("model_kind") == kind and r.get("records_per_second")
-        ]
-        return sum(speeds[:5]) / len(speeds[:5]) if speeds else None
+            query = select(Job.result).where(
+                Job.kind == "train", Job.state.in_(("done", "deleted"))
+            )
+            results = session.scalars(query.order_by(Job.id.desc()).limit(50)).all()
+        shape = shape_of(run)
+        timed = [r for r in results if r and r.get("records_per_second")]
+        same = [r for r in timed if r.get("shape") == shape]
+        alike = [r for r in timed if r.get("model_kind") == run.model.kind]
+        for found, note in (
+            (same, "from the speed of the last runs of this very model here"),
+            (alike, "from runs of models of this kind but another size here: a rough guess"),
+        ):
+            speeds = [float(r["records_per_second"]) for r in found[:5]]
+            if speeds:
+                return sum(speeds) / len(speeds), note
+        return None, "not known before a first run of such a model here"

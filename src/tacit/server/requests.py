@@ -227,6 +227,12 @@ def need_denominator(plan: Plan) -> None:
         )
 
 
+def shape_of(run: Run) -> str:
+    """What a model's speed depends on, as a word to compare by."""
+    config = run.model.model_dump(mode="json", include={"kind", "config", "lora_rank"})
+    return json.dumps([config, run.tokenizer.size, run.context, run.task], sort_keys=True)
+
+
 def entities_of(run: Run, entity_list: str | None) -> str | None:
     """Which entities a run protects, as a word to compare by; None where it protects none."""
     plan = run.made_plan()

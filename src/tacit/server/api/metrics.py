@@ -28,6 +28,6 @@ class Metrics:
     def text(self) -> str:
         """As Prometheus reads it."""
         counts = self._services.jobs.counts()
-        for state in ("queued", "running", "done", "failed", "cancelled"):
+        for state in ("queued", "running", "done", "failed", "cancelled", "deleted"):
             self._jobs.labels(state).set(counts.get(state, 0))
         return generate_latest(self._registry).decode()

@@ -15,6 +15,7 @@ from tacit.server.sharing import verify_uploaded
 
 router = APIRouter(tags=["models"], responses=REFUSALS)
 User = Annotated[Caller, Depends(need("models:use"))]
+Admin = Annotated[Caller, Depends(need("datasets:write"))]
 
 
 class Question(BaseModel):
@@ -42,6 +43,18 @@ def model_(model: IdPath, caller: User, services: Serving) -> dict[str, Any]:
     """With what is promised about it."""
     _need(model, caller, services)
     return services.models.get(model)
+
+
+@router.delete("/models/{model}", summary="Delete a model for good")
+def delete(model: IdPath, caller: Admin, services: Serving) -> dict[str, Any]:
+    """Weights, snapshot, scores and what attacks found; ledger, certificate and charges stay.
+
+    Copies that somebody downloaded are theirs.
+    """
+    _need(model, caller, services)
+    services.models.delete(model)
+    services.note(caller, "delete model", model)
+    return {"deleted": True}
 
 
 @router.post("/models/{model}/predict", summary="Next words, a class, or tags")

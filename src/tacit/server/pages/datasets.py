@@ -16,9 +16,13 @@ from tacit.server.pages.visits import Visit
 
 DETECTORS = {
     "patterns": "Patterns: phone numbers, e-mail addresses, order numbers, dates and the like",
-    "lists": "Lists: known cities, countries, companies, first names",
+    "lists": "Lists: known places, nationalities, illnesses, companies",
     "given": "Marks that came with the text",
 }
+NO_NAMES = (
+    "Patterns and lists find no names of people. To protect those, upload records with marks of "
+    "their own (spans), and look for the marks that came with the text."
+)
 ABOUT = {
     "users": "Users: whoever wrote a text. Runs may protect users alone, or more.",
     "users+entities": "Users and entities together: also whoever and whatever a text names, such "
@@ -264,6 +268,7 @@ async def _detections(visit: Visit, dataset: str) -> None:
             await visit.call(api.add_detection, dataset, api.NewDetection(detectors=using))
             await shown.show()
 
+        html("{}", NO_NAMES, tag="p").classes("small").style("margin: -.6rem 0 .8rem")
         button("Find", visit.on(find, said))
 
         async def fill() -> bool:
@@ -356,8 +361,8 @@ def kind_word(kind: str) -> str:
 
 async def _lists(visit: Visit, dataset: str) -> None:
     found = await visit.call(api.lists, dataset)
-    with card("Lists of names to protect", "A run can protect just what a list names: one name a "
-              "line."):  # fmt: skip
+    with card("Lists of names to protect", "Of all that is found, a run can protect just what a "
+              "list names, one name a line."):  # fmt: skip
         told(visit, "list", "names are stored")
         said = Box()
         for one in found:

@@ -220,6 +220,7 @@ def link(name: str, to: str) -> Markup:
 _TAGS = {
     "proved": "good", "done": "good", "published": "warn", "heuristic": "warn", "broken": "bad",
     "failed": "bad", "running": "", "queued": "", "cancelled": "warn", "cancelling": "warn",
+    "deleted": "warn",
 }  # fmt: skip
 
 
@@ -340,14 +341,12 @@ def moment(iso: str | None) -> str:
     return f"{at.day} {at:%b %Y, %H:%M} UTC"
 
 
-def lasting(seconds: float | None) -> str:
+def lasting(seconds: float) -> str:
     """A length of time as people say it.
 
     >>> lasting(0.4), lasting(75), lasting(7300)
     ('about a second', 'about 1 minute', 'about 2 hours')
     """
-    if seconds is None:
-        return "not known"
     for size, name in ((3600, "hour"), (60, "minute"), (1, "second")):
         if seconds >= size:
             count = round(seconds / size)

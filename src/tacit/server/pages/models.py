@@ -9,6 +9,7 @@ from nicegui import ui
 from tacit.server.api import models as api
 from tacit.server.api import runs as api_runs
 from tacit.server.pages import frame
+from tacit.server.pages.datasets import sure
 from tacit.server.pages.frame import UNIT_WORDS, Box, button, card, html, number
 from tacit.server.pages.new_run import plain_promise
 from tacit.server.pages.visits import Visit
@@ -76,6 +77,8 @@ async def one_model(visit: Visit, model: str) -> None:
         _report(model)
     if visit.may("attack"):
         await _attacks(visit, model)
+    if visit.may("datasets:write"):
+        _delete(visit, found)
 
 
 def _try(visit: Visit, model: dict[str, Any]) -> None:
@@ -254,6 +257,23 @@ async def _attacks(visit: Visit, model: str) -> None:
 
         shown = frame.Part(visit, fill, said)
         await shown.show()
+
+
+def _delete(visit: Visit, model: dict[str, Any]) -> None:
+    with card("Delete the model", "The weights, the scores and what attacks found are deleted for "
+              "good; copies that somebody downloaded are theirs. The list of what was released is "
+              "kept, and what was spent stays spent."):  # fmt: skip
+        said = Box()
+
+        async def delete() -> None:
+            await visit.call(api.delete, model["id"])
+            ui.navigate.to("/models")
+
+        sure(
+            button("Delete for good …", kind="bad"),
+            f"Delete the model {model['name']}? It cannot be brought back.",
+            visit.on(delete, said),
+        )
 
 
 @frame.page("/check", "Verify a certificate")

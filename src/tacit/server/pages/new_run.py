@@ -13,7 +13,7 @@ from tacit.server.api import models as api_models
 from tacit.server.api import runs as api_runs
 from tacit.server.errors import NotKnown
 from tacit.server.pages import frame
-from tacit.server.pages.datasets import DETECTORS, budget_meters, kind_word
+from tacit.server.pages.datasets import DETECTORS, NO_NAMES, budget_meters, kind_word
 from tacit.server.pages.frame import Box, button, card, html, number
 from tacit.server.pages.visits import Visit, sentence_of
 from tacit.server.requests import RunRequest
@@ -137,6 +137,7 @@ class RunForm:
                         name: ui.checkbox(words, value=name != "given")
                         for name, words in DETECTORS.items()
                     }
+                html("{}", NO_NAMES, tag="p").classes("small")
                 self.kinds = ui.select(
                     {k: kind_word(k) for k in _common_kinds()}, label="Only these kinds (all if "
                     "none is chosen)", multiple=True, value=[],
@@ -337,8 +338,9 @@ class LivePlan:
         self._command.set_content(_command_words(plan))
         seconds = plan.get("seconds")
         self._note.set_content(
-            Markup("Time to train: {} ({}).").format(
-                frame.lasting(seconds), plan.get("seconds_note", "")
+            Markup("Time to train, after some seconds to begin: {}{}.").format(
+                f"{frame.lasting(seconds)}, " if seconds is not None else "",
+                plan.get("seconds_note", ""),
             )
             if plan.get("epsilon")
             else ""

@@ -24,6 +24,7 @@ STATES = {
     "again.",
     "failed": "It ended with an error.",
     "done": "The model is ready.",
+    "deleted": "The model is gone; the list of what it released is kept.",
 }
 
 
@@ -111,11 +112,15 @@ class Watching:
     def _show(self, found: dict[str, Any], moved: bool) -> None:
         self._state = state = found["state"]
         latest = self._lines[-1] if self._lines else {}
+        gone = state == "deleted"
         self._head.set_content(
-            Markup('<p>{} <b>{}</b> {}</p>{}').format(
-                frame.tag(state), STATES.get(state, state), found["message"], _promise(found)
+            Markup("<p>{} <b>{}</b> {}</p>{}").format(
+                frame.tag(state),
+                STATES.get(state, state),
+                "" if gone else found["message"],
+                "" if gone else _promise(found),
             )
-        )  # fmt: skip
+        )
         self._bar.set_content(_bar(state, latest))
         self._stop.set_visibility(state in ("queued", "running"))
         self._go_on.set_visibility(state in ("failed", "cancelled"))
