@@ -1,9 +1,13 @@
 """`tacit federate` as it is typed: what it refuses, and, when there are minutes, all of it."""
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +98,46 @@ def tacit(*words: str, tmp: Path) -> subprocess.CompletedProcess[str]:
     )
     assert alive(str(tmp)) == []
     return done
+
+
+STARTS = """
+import time
+from tacit.federated.starting import processes
+
+with processes() as running:
+    child = running.start("child", ["sh", "-c", "sleep 1000 & sleep 1000"])
+    print(child.pid, flush=True)
+    time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_whatever_ends_us_ends_what_we_started(number: signal.Signals) -> None:
+    parent = subprocess.Popen(
+        [sys.executable, "-c", STARTS], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    parent.send_signal(number)
+    parent.wait()
+    parent.stdout.close()
+    gone(lambda: os.kill(child, 0))
+    if number == signal.SIGKILL:
+        # Nobody was left to end the rest of the group; Flower's own programs do so themselves.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)
+    gone(lambda: os.killpg(child, 0))
+
+
+def gone(look: Callable[[], None]) -> None:
+    """Wait until there is nothing to be seen."""
+    for _ in range(600):
+        try:
+            look()
+        except ProcessLookupError:
+            return
+        time.sleep(0.1)
+    raise AssertionError("still there")
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
-from small_federation import PLANS, central_gradient, one_round, small_run, write_corpus
+from small_federation import PLANS, central_gradient, one_round, quiet, small_run, write_corpus
 
 from tacit.errors import DataError
 from tacit.federated.receiving import Received, Refused
@@ -39,6 +39,11 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
              "fedavg": {"local_epochs": 3, "local_batch": 99}},
             id="several local steps, weighted",
         ),
+        pytest.param(
+            {"plan": PLANS["both"] | ALL | LOOSE | {"entity_share": 2.0}, "method": "fedavg",
+             "fedavg": {"local_epochs": 2, "local_batch": 99}},
+            id="several local steps, entities too",
+        ),
     ],
 )  # fmt: skip
 def test_a_round_with_everybody_present_is_a_central_step(
@@ -48,6 +53,8 @@ def test_a_round_with_everybody_present_is_a_central_step(
     with one_round(tmp_path, run, clients=clients) as step:
         got = step.gradient()
         assert step.counted.drawn == step.counted.answered == 12
+        (event,) = step.ledger.releases
+        assert event == quiet(run).event()
     wanted = central_gradient(tmp_path, run)
     assert np.abs(got - wanted).max() < 1e-6
     assert np.abs(wanted).max() > 1e-4
@@ -220,7 +227,7 @@ def test_one_users_failure_leaves_the_other_users_of_a_client_alone(
 
 
 def test_a_round_to_which_nobody_comes_has_all_its_noise(tmp_path: Path, corpus: Path) -> None:
-    run = small_run(corpus, plan={"user_rate": 1.0, "clip_norm": 0.5, "users": 40})
+    run = small_run(corpus, plan=ALL)
     with one_round(tmp_path, run, noise=2.0) as step:
         for node in step.grid.nodes:
             step.grid.faults[node] = in_training(lambda q, a: [])

@@ -18,7 +18,8 @@ from small_federation import PLANS, begun, small_run, write_corpus
 from tacit.bounding import Caps
 from tacit.detecting.mentions import fold
 from tacit.errors import DataError, PrivacyRefused, UsageError
-from tacit.federated.protocol import Present, entity_name, read_key, user_name
+from tacit.federated.naming import entity_name, read_key, user_name
+from tacit.federated.protocol import Present
 from tacit.federated.roster import Roster, Whereabouts, make_roster
 from tacit.federated.server import serve
 from tacit.federated.settings import Federation, need_federated, need_flower, need_ray
@@ -63,7 +64,7 @@ def test_a_run_leaves_the_folder_of_a_run(tmp_path: Path, corpus: Path) -> None:
     done = serve(grid, folder, tell=after, clock=FakeClock())
     assert broken(folder) == []
     assert done.certificate.standing == "proved"
-    assert "epsilon <= 8 of 8" in told[-1].spent
+    assert "epsilon <= 1.84 of 3" in told[-1].spent
     names = {path.name for path in folder.iterdir()}
     assert {"certificate.json", "ledger.jsonl", "metrics.json", "run.yml", "model.safetensors",
             "config.json", "plan.yml", "README.md", "checkpoints"} <= names  # fmt: skip
@@ -82,7 +83,7 @@ def test_a_run_leaves_the_folder_of_a_run(tmp_path: Path, corpus: Path) -> None:
 
 
 def test_entities_are_capped_on_a_graph_of_keyed_names(tmp_path: Path, corpus: Path) -> None:
-    plan = PLANS["both"] | {"users_per_entity": 1, "user_rate": 0.9}
+    plan = PLANS["both"] | {"users_per_entity": 1, "user_rate": 0.9, "epsilon": 5}
     run = small_run(corpus, plan=plan)
     folder, grid = begun(tmp_path, run)
     done = serve(grid, folder, clock=FakeClock())
@@ -180,7 +181,7 @@ serve(LocalGrid(dealt(3, Path({home!r}))), Path({folder!r}), clock=FakeClock())
 def test_a_server_that_is_killed_goes_on_and_pays_for_the_round_in_flight(
     tmp_path: Path, corpus: Path
 ) -> None:
-    run = small_run(corpus, plan={"steps": 3})
+    run = small_run(corpus, plan={"steps": 3, "epsilon": 2.3})  # three releases, and not four
     folder, grid = begun(tmp_path, run)
     script = KILLED.format(
         here=str(Path(__file__).parent), home=str(tmp_path / "home"), folder=str(folder)
@@ -232,6 +233,47 @@ def test_clients_that_cannot_take_part_are_not_waited_for_for_ever(
     with pytest.raises(DataError, match="2 of 3 clients joined"):
         serve(grid, folder, clock=FakeClock())
     assert not (folder / "ledger.jsonl").exists()
+
+
+class Arriving(FakeClock):
+    """A client connects while another one keeps the server waiting."""
+
+    def __init__(self, grid: LocalGrid, node: int, config: dict[str, Any]) -> None:
+        super().__init__()
+        self._grid, self._node, self._config = grid, node, config
+
+    def wait(self, seconds: float) -> None:
+        super().wait(seconds)
+        self._grid.nodes[self._node] = self._config
+
+
+def test_a_silent_client_keeps_nobody_from_joining(tmp_path: Path, corpus: Path) -> None:
+    folder, grid = begun(tmp_path, small_run(corpus, plan={"user_rate": 1.0}))
+    grid.nodes[99] = dict(grid.nodes[100])
+    grid.faults[99] = lambda q, a: []
+    told = []
+    clock = Arriving(grid, 102, grid.nodes.pop(102))
+    serve(grid, folder, tell=told.append, clock=clock)
+    assert [at.answered for at in told] == [12, 12]
+    # It was waited for once, while clients joined, and held up no round.
+    asked = [m.metadata.message_type for m in grid.asked if m.metadata.dst_node_id == 99]
+    assert asked == ["query"]
+    assert clock.time < 2 * Federation().join_seconds
+
+
+def test_going_on_from_an_earlier_run_counts_what_it_released(tmp_path: Path, corpus: Path) -> None:
+    """The model comes from a folder, which every client has; its ledger is carried on."""
+    first, grid = begun(tmp_path / "first", small_run(corpus, plan={"steps": 1}))
+    serve(grid, first, clock=FakeClock())
+    model: dict[str, Any] = {"kind": "folder", "folder": str(first)}
+    with pytest.raises(PrivacyRefused, match="carry_ledger"):
+        begun(tmp_path / "second", small_run(corpus, model=model))
+    run = small_run(corpus, model=model | {"carry_ledger": True}, plan={"steps": 1})
+    folder, grid = begun(tmp_path / "third", run)
+    serve(grid, folder, clock=FakeClock())
+    phases = [entry.phase for entry in read_ledger(folder / "ledger.jsonl").entries]
+    assert phases == ["earlier/train", "train"]
+    assert broken(folder) == []
 
 
 def test_a_client_may_have_a_file_of_its_own(tmp_path: Path, corpus: Path) -> None:

@@ -101,7 +101,7 @@ def join(
     from tacit.federated.settings import need_flower
 
     need_flower()
-    from tacit.federated.protocol import read_key
+    from tacit.federated.naming import read_key
     from tacit.federated.starting import node_here, parse_address
     from tacit.files import need_file
 
@@ -111,7 +111,7 @@ def join(
     config = {name: str(path.resolve()) for name, path in given.items() if path is not None}
     at = parse_address(server, authority=authority)
     err.print(f"answering for {corpus}; Ctrl-C ends it")
-    node_here(at, config | {"home": str(home.resolve())})
+    node_here(at, config | {"home": str(home.resolve())}, tell=_tell)
 
 
 @app.command()
@@ -125,7 +125,7 @@ def key(to: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write 
     from tacit.federated.settings import need_flower
 
     need_flower()
-    from tacit.federated.protocol import new_key
+    from tacit.federated.naming import new_key
 
     new_key(to)
     err.print(f"key: {to} (for clients only)")

@@ -1,7 +1,8 @@
 """Training where the text stays with its holders, on Flower; in reading order:
 
 settings.py   what a federation adds to a run, and which runs can be federated
-protocol.py   what is sent: the kit, who is present, a round, an answer to it; keyed names
+naming.py     keyed names of users and entities
+protocol.py   what is sent: the kit, who is present, a round, an answer to it
 client.py     a client: its own records, one clipped update for each of its users that is drawn
 roster.py     who takes part: users under keyed names, where each is, which records the caps keep
 asking.py     questions to clients and the answers that come in time

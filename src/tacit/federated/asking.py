@@ -4,8 +4,9 @@ Everything passes through Flower's `Grid`, which is the same in a simulation and
 """
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Protocol
 
 from flwr.app import Message, RecordDict
@@ -15,6 +16,10 @@ from tacit.errors import DataError
 
 _LOOK_AROUND = 5.0
 """So often, in seconds, it is asked who is still connected."""
+
+
+Question = tuple[int, RecordDict]
+"""A node, and what it is sent; or what it sent back."""
 
 
 class Clock(Protocol):
@@ -74,17 +79,18 @@ class Asking:
 
     def ask(
         self,
-        questions: Iterable[tuple[int, RecordDict]],
+        questions: Iterable[Question],
         *,
         kind: str,
         group: str,
         seconds: float,
         faults: Faults,
-    ) -> Iterator[tuple[int, RecordDict]]:
+        newcomers: Callable[[set[int]], Iterable[Question]] | None = None,
+    ) -> Iterator[Question]:
         """Each answer with its node, as it comes; who is late or gone is counted, not waited for.
 
         An answer counts once: Flower names the question that it is for, and that question is then
-        no longer open.
+        no longer open. `newcomers` gives further questions, for nodes that came meanwhile.
         """
         queue, more = iter(questions), True
         open_: dict[str, int] = {}
@@ -117,12 +123,14 @@ class Asking:
                     if node not in here:
                         del open_[message]
                         faults.note("gone")
+                if newcomers is not None:
+                    queue, more = chain(queue, newcomers(here)), True
             if open_:
                 self.clock.wait(self._pause)
 
     def _push(
         self,
-        question: tuple[int, RecordDict],
+        question: Question,
         kind: str,
         group: str,
         seconds: float,

@@ -28,17 +28,8 @@ from transformers import PreTrainedTokenizerBase
 
 from tacit.corpus import Corpus
 from tacit.errors import DataError, TacitError, UsageError
-from tacit.federated.protocol import (
-    Answer,
-    Kit,
-    Present,
-    Round,
-    Update,
-    entity_name,
-    read_key,
-    unpacked,
-    user_name,
-)
+from tacit.federated.naming import entity_name, read_key, user_name
+from tacit.federated.protocol import Answer, Kit, Present, Round, Update, unpacked
 from tacit.federated.settings import Federation
 from tacit.files import whole_file
 from tacit.plan import Plan

@@ -7,10 +7,9 @@ import numpy as np
 
 from tacit.corpora import customersim
 from tacit.corpus import Corpus
-from tacit.federated.protocol import new_key
-from tacit.federated.roster import FOLDER
+from tacit.federated.naming import new_key
 from tacit.federated.server import begin
-from tacit.federated.settings import Federation
+from tacit.federated.settings import FOLDER, Federation
 from tacit.federated.starting import (
     Processes,
     Transport,

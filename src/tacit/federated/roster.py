@@ -20,13 +20,12 @@ from torch import Tensor
 from tacit.bounding import Bounded, Caps
 from tacit.errors import DataError, PrivacyRefused
 from tacit.federated.protocol import Present
+from tacit.federated.settings import FOLDER
 from tacit.files import whole_file
 from tacit.owners import Owners
 from tacit.plan import Plan
 from tacit.planning import apply_caps
 from tacit.training.material import Material, Rows
-
-FOLDER = "federation"
 
 
 class Elsewhere:

@@ -27,12 +27,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from tacit.errors import DataError, TacitError, UsageError
-from tacit.federated.asking import Asking, Clock, Faults
+from tacit.federated.asking import Asking, Clock, Faults, Question
 from tacit.federated.client import PERSONAL, frozen_digest, is_personal
 from tacit.federated.protocol import JOIN, TRAIN, Kit, Present, Round, packed
 from tacit.federated.receiving import Received, Refused
-from tacit.federated.roster import FOLDER, Roster, Whereabouts, make_roster
+from tacit.federated.roster import Roster, Whereabouts, make_roster
 from tacit.federated.settings import (
+    FOLDER,
     NAME,
     Federation,
     federation_yaml,
@@ -47,6 +48,7 @@ from tacit.privacy.ledger import Ledger
 from tacit.training import weights
 from tacit.training.checkpoints import kept_folder, kept_steps, read_place, trainable
 from tacit.training.fingerprint import code_digest
+from tacit.training.going_on import earlier_books, need_same_owners
 from tacit.training.gradients import BoundedSum
 from tacit.training.loop import Loop, Progress, make_optimizer
 from tacit.training.methods import Method, NoisySums, Seen
@@ -89,9 +91,10 @@ def begin(
     need_federated(run, federation)
     if folder.exists() and any(folder.iterdir()):
         raise UsageError(f"{folder} is not empty; give a new folder, or --resume {folder}.")
-    plan = run.made_plan()
+    plan, earlier = run.made_plan(), earlier_books(run)
     if plan is not None:
-        plan = calibrated(plan)
+        need_same_owners(run, plan)
+        plan = calibrated(plan, also=earlier.releases() if earlier is not None else None)
     (folder / FOLDER).mkdir(parents=True, exist_ok=True)
     _write(folder / "run.yml", run_yaml(run))
     _write(folder / NAME, federation_yaml(federation))
@@ -111,6 +114,10 @@ def _write(path: Path, text: str) -> None:
 # --- what clients are given -------------------------------------------------------------------
 
 
+_OWN = {"corpus", "data", "mentions", "tokenizer", "pretrain"}
+"""Settings of a run that are about the server's own files."""
+
+
 def make_kit(
     opened: Opened,
     plan: Plan | None,
@@ -121,8 +128,7 @@ def make_kit(
     """Everything a client needs but the weights, which come with every round."""
     settings: dict[str, Any] = {
         "id": (folder / FOLDER / "id").read_text(encoding="utf-8"),
-        "run": opened.run.model_dump(mode="json", exclude={"corpus", "data", "mentions"})
-        | {"corpus": "the client's own"},
+        "run": opened.run.model_dump(mode="json", exclude=_OWN) | {"corpus": "the client's own"},
         "plan": plan.model_dump(mode="json") if plan else None,
         "federation": federation.model_dump(mode="json"),
         "labels": list(getattr(opened.task, "labels", None) or ()) or None,
@@ -196,9 +202,10 @@ class Clients:
     def gather(self, known: Roster | None) -> Roster:
         """Wait for clients to join; with a `known` roster, for those that it names."""
         joined: dict[int, Present] = {}
+        patience = self._federation.join_seconds
         self._until(
             lambda: len(joined) >= self._federation.clients,
-            lambda: joined.update(self._join(set(joined) | self._refused)),
+            lambda: joined.update(self._join(set(joined) | self._refused, patience)),
             lambda: f"{len(joined)} of {self._federation.clients} clients joined",
         )
         self._roster = known or make_roster(self._plan, joined.values())
@@ -223,43 +230,45 @@ class Clients:
             clock.wait(1.0)
             again()
 
-    def _join(self, known: set[int]) -> dict[int, Present]:
-        """Give the kit to nodes that do not have it yet."""
-        new = sorted(self._asking.connected() - known)
+    def _join(self, known: set[int], seconds: float) -> dict[int, Present]:
+        """Give the kit to nodes that do not have it yet; who does not answer is not asked again."""
+        asked, content = set(known), self._kit.record()
         found: dict[int, Present] = {}
-        content = self._kit.record()
-        answers = self._asking.ask(
-            ((node, content) for node in new),
-            kind=JOIN,
-            group="join",
-            seconds=self._federation.join_seconds,
-            faults=self.faults,
-        )
-        for node, answer in answers:
+
+        def new(connected: set[int]) -> list[Question]:
+            coming = sorted(connected - asked)
+            asked.update(coming)
+            return [(node, content) for node in coming]
+
+        for node, answer in self._asking.ask(
+            new(self._asking.connected()), kind=JOIN, group="join", seconds=seconds,
+            faults=self.faults, newcomers=new,
+        ):  # fmt: skip
             try:
                 one = Present.read(answer)
             except DataError:
-                self._refused.add(node)
                 self.faults.note("could not join")
                 continue
             if one.version != version("tacit") or one.frozen != self._frozen:
-                self._refused.add(node)
                 self.faults.note("other version or model")
                 continue
             found[node] = one
+        self._refused |= asked - known - set(found)
         return found
 
     def ready(self) -> None:
         """Let newcomers join; wait until enough clients are connected for a round to begin."""
         assert self._where is not None
         where, here = self._where, set[int]()
+        # Somebody new must not hold up a round for long.
+        patience = min(self._federation.join_seconds, self._federation.round_seconds)
 
         def look() -> None:
             here.clear()
             here.update(self._asking.connected())
             for node in where.nodes - here:
                 where.forget(node)
-            for node, one in self._join(where.nodes | self._refused).items():
+            for node, one in self._join(where.nodes | self._refused, patience).items():
                 where.put(node, one.users, here)
 
         self._until(
@@ -470,9 +479,14 @@ def serve(
         "code": code_digest("federated"),
         "federation": federation.digest(),
     }
+    earlier = earlier_books(run)
+    if earlier is not None:
+        about["earlier"] = earlier.digest
     with Ledger(
         folder / "ledger.jsonl", about, allows=plan.budget.allows if plan else None
     ) as ledger:
+        if earlier is not None:
+            ledger.carry(earlier)
         start_on_public_text(opened, folder, ledger, None)
         method: Method
         if plan is None:
@@ -559,6 +573,8 @@ def facts(plan: Plan | None, federation: Federation, roster: Roster) -> dict[str
         else "records stayed with clients; the server averaged their updates, without noise",
         "server": "sees every drawn user's update in the clear (no secure aggregation, under which "
         "it could not check norms): it is trusted with them, with the coins and with the noise",
+        "clients": "know in which rounds their own users were drawn, which the price counts on "
+        "being hidden: they are trusted not to tell",
         "missing updates": "late, lost, repeated, refused and malformed ones count as zero; the "
         "denominator is public, and every round that began was released with all its noise",
         "users": "under keyed names whose key the server does not have; one whose records lay with "

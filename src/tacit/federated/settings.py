@@ -22,6 +22,8 @@ from tacit.training.settings import LocalSettings, Run, run_fields
 
 METHODS = ("private", "fedavg", "plain")
 NAME = "federation.yml"
+FOLDER = "federation"
+"""Where, in a run's folder, a federation keeps what must stay inside."""
 
 Seconds = Annotated[float, Field(gt=0, le=30 * 24 * 3600)]
 Count = Annotated[int, Field(ge=1, le=10**7)]

@@ -10,10 +10,9 @@ from typing import Any
 
 from tacit.corpora import customersim
 from tacit.errors import DataError, UsageError
-from tacit.federated.protocol import new_key
-from tacit.federated.roster import FOLDER
+from tacit.federated.naming import new_key
 from tacit.federated.server import begin
-from tacit.federated.settings import Federation, read_federated
+from tacit.federated.settings import FOLDER, Federation, read_federated
 from tacit.federated.starting import LOOPBACK, processes, wait_for_run
 from tacit.training.material import open_corpus, training_part
 from tacit.training.settings import Run

@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -20,7 +21,7 @@ from tempfile import mkdtemp
 
 from tacit import errors
 from tacit.errors import DataError, MissingExtra, TacitError, UsageError
-from tacit.federated.roster import FOLDER
+from tacit.federated.settings import FOLDER
 
 LOOPBACK = "127.0.0.1"
 _CONNECTION = "tacit"
@@ -130,7 +131,7 @@ class Processes:
             )
         with self.log(name).open("ab") as log:
             child = subprocess.Popen(
-                [program, *arguments[1:]],
+                [sys.executable, "-c", _TIED, program, *arguments[1:]],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -147,6 +148,7 @@ class Processes:
     def end(self, name: str, *, at_once: bool = False) -> None:
         """End a child with all that it started; asked first, unless it is to be `at_once`."""
         child = self.children.pop(name)
+        away = _descendants(child.pid)  # some of Flower's lead groups of their own
         for number in (signal.SIGKILL,) if at_once else (signal.SIGTERM, signal.SIGKILL):
             # The group outlives its leader while any child of it runs.
             with suppress(ProcessLookupError):
@@ -156,11 +158,36 @@ class Processes:
                 time.sleep(0.1)
             if not _group_lives(child):
                 break
+        for process, begun in away.items():
+            if _begun(process) == begun:  # still the same process, not another of that number
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
 
     def end_all(self) -> None:
         """End all of them, the last one first."""
         for name in reversed(list(self.children)):
             self.end(name)
+
+
+def _descendants(leader: int) -> dict[int, str]:
+    """The processes below one of ours, and when each began; none where /proc does not tell."""
+    parents: dict[int, list[int]] = {}
+    for place in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError, IndexError, ValueError):
+            fields = (place / "stat").read_text().rpartition(")")[2].split()
+            parents.setdefault(int(fields[1]), []).append(int(place.name))
+    found, new = [], [leader]
+    while new:
+        new = [child for parent in new for child in parents.get(parent, [])]
+        found += new
+    return {number: begun for number in found if (begun := _begun(number))}
+
+
+def _begun(number: int) -> str:
+    try:
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""
 
 
 def _group_lives(child: subprocess.Popen[bytes]) -> bool:
@@ -186,16 +213,41 @@ def environment(home: Path) -> dict[str, str]:
     }
 
 
+_TIED = """
+import ctypes, os, signal, sys
+try:
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+except (AttributeError, OSError):
+    pass
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+"""Becomes a program that Linux ends when its parent ends, even if that is killed."""
+
+
 @contextmanager
 def processes() -> Iterator[Processes]:
     """Children that end with the block, however it ends."""
     home = Path(mkdtemp(prefix="tacit-flower-"))
     running = Processes(home)
+    with _ending_in_order():
+        try:
+            yield running
+        finally:
+            running.end_all()
+            shutil.rmtree(home, ignore_errors=True)
+
+
+@contextmanager
+def _ending_in_order() -> Iterator[None]:
+    """Being asked to end (SIGTERM) is taken as Ctrl-C, so that children are ended first."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        yield running
+        yield
     finally:
-        running.end_all()
-        shutil.rmtree(home, ignore_errors=True)
+        signal.signal(signal.SIGTERM, before)
 
 
 # --- a SuperLink, and a run on it -------------------------------------------------------------
@@ -271,13 +323,23 @@ def run_here(folder: Path, at: Transport, *, tell: Callable[[str], None]) -> Non
         wait_for_run(running, submit(running, at, folder), folder, tell=tell)
 
 
-def node_here(at: Transport, config: dict[str, str]) -> None:
-    """Answer for one client until somebody stops us."""
-    with processes() as running:
-        child = start_node(running, "client", at, config)
-        if child.wait() != 0:
-            sys.stderr.write(running.log("client").read_text(encoding="utf-8", errors="replace"))
-            raise DataError(f"Flower's SuperNode ended; does a SuperLink listen at {at.address}?")
+def node_here(at: Transport, config: dict[str, str], *, tell: Callable[[str], None]) -> None:
+    """Answer for one client until somebody stops us; a server that went away may come back."""
+    in_vain = 0
+    while in_vain < _IN_VAIN:
+        begun = time.monotonic()
+        with processes() as running:
+            start_node(running, "client", at, config).wait()
+            said = running.log("client").read_text(encoding="utf-8", errors="replace")
+        in_vain = in_vain + 1 if time.monotonic() - begun < _SOON else 0
+        tell("the server is gone; joining again as soon as it is back")
+        time.sleep(_AGAIN)
+    sys.stderr.write(said)
+    raise DataError(f"Flower's SuperNode does not stay; does a SuperLink listen at {at.address}?")
+
+
+_IN_VAIN, _SOON, _AGAIN = 5, 30.0, 2.0
+"""A client gives up if it ended so often, one time after the other, within so many seconds."""
 
 
 def wait_for_run(
