@@ -230,7 +230,7 @@ def test_clients_that_cannot_take_part_are_not_waited_for_for_ever(
 ) -> None:
     folder, grid = begun(tmp_path, small_run(corpus))
     grid.nodes[100] = {"corpus": str(corpus), "home": str(tmp_path / "other")}  # it has no key
-    with pytest.raises(DataError, match="2 of 3 clients joined"):
+    with pytest.raises(DataError, match=r"2 of 3 clients joined.*could not join: 1"):
         serve(grid, folder, clock=FakeClock())
     assert not (folder / "ledger.jsonl").exists()
 
@@ -314,14 +314,53 @@ def test_a_user_of_two_clients_is_one_of_them_alone() -> None:
     assert roster.permits == {NAMES[0]: (0,), NAMES[1]: (1, 2), NAMES[2]: (1,)}
 
 
+def present(*users: str) -> Present:
+    return Present(users, "1", "")
+
+
 def test_users_who_were_not_there_at_the_beginning_are_not_added() -> None:
     where = Whereabouts(Roster((NAMES[0], NAMES[1]), 1))
-    where.put(5, [NAMES[0], NAMES[1], NAMES[2]], {5})
+    where.put(5, present(NAMES[0], NAMES[1], NAMES[2]), {5})
     assert where.drawn([0, 1]) == {5: [0, 1]}
-    where.put(6, [NAMES[0]], {5, 6})  # somebody else who claims a user of a client that is here
+    where.put(6, present(NAMES[0]), {5, 6})  # who claims a user of a client that is here
     assert where.drawn([0, 1]) == {5: [0, 1]}
-    where.put(6, [NAMES[0]], {6})  # the same after that client is gone
+    where.put(6, present(NAMES[0]), {6})  # the same after that client is gone
     assert where.drawn([0, 1]) == {6: [0], 5: [1]}
+
+
+def test_permits_are_given_to_who_has_the_records_that_the_graph_knows(tmp_path: Path) -> None:
+    """Record 0 of a user may be another one at another client, or after a change of the file."""
+    plan = Plan(**PLANS["both"] | {"steps": 1, "user_rate": 0.5})
+    one = Present((NAMES[0],), "1", "", (0, 0), ((NAMES[7],), ()))
+    two = Present((NAMES[0], NAMES[1]), "1", "", (0, 1), ((), (NAMES[8],)))
+    make_roster(plan, [one, two]).save(tmp_path)
+    roster = Roster.load(tmp_path)
+    assert roster is not None
+    # After a crash they come in another order.
+    where = Whereabouts(roster)
+    where.put(6, two, {5, 6})
+    where.put(5, one, {5, 6})
+    assert where.drawn([0, 1]) == {5: [0], 6: [1]}
+    changed = Present((NAMES[0],), "1", "", (0, 0), ((), (NAMES[7],)))
+    assert roster.agreeing(changed) == []
+
+
+def test_a_client_whose_file_has_changed_is_left_out(tmp_path: Path, corpus: Path) -> None:
+    folder, grid = begun(tmp_path, small_run(corpus, plan={"user_rate": 1.0}))
+    own = tmp_path / "own.jsonl"
+    lines = corpus.read_text().splitlines(keepends=True)
+    own.write_text("".join(lines))
+    for config in grid.nodes.values():
+        del config["partition-id"], config["num-partitions"]
+        config |= {"corpus": str(own), "key": str(tmp_path / "home" / "key")}
+    told = []
+
+    def change(at: Any) -> None:
+        told.append((at.answered, at.faults))
+        own.write_text("".join(lines[1:]))
+
+    serve(grid, folder, tell=change, clock=FakeClock())
+    assert told == [(12, {}), (0, {"could not take part": 1})]
 
 
 @pytest.mark.parametrize(

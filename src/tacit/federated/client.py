@@ -5,6 +5,7 @@ whose records cannot be used contributes nothing and leaves the other users of t
 are: else one user's text could decide whether the others' count.
 """
 
+import hashlib
 import json
 import logging
 import math
@@ -60,7 +61,9 @@ def join(content: RecordDict, node: Node) -> RecordDict:
         kit = Kit.read(content)
         place = _Place.of(kit, node)
         place.keep_kit(kit)
-        return _Local.open(kit, place).present().record()
+        local = _Local.open(kit, place)
+        local.need_same_corpus(begin=True)
+        return local.present().record()
     except Exception as error:
         # The server learns that it failed and not why: a message might name files of ours.
         log.error("This client cannot take part: %s", error)
@@ -77,6 +80,7 @@ def update(content: RecordDict, node: Node) -> RecordDict:
         return RecordDict({"refused": ConfigRecord({"because": "no kit"})})
     try:
         local = _Local.open(kit, place)
+        local.need_same_corpus()
         local.take(dict(unpacked(content.array_records["weights"])))
     except Exception as error:
         log.error("This client cannot take part in round %d: %s", asked.step, error)
@@ -278,6 +282,19 @@ class _Local:
         corpus.need_users()
         examples = task.encode(corpus, tokenizer, context=run.context)
         return cls(kit, place, corpus, examples, run, task, model)
+
+    def need_same_corpus(self, *, begin: bool = False) -> None:
+        """Refuse a file that changed since this client joined: the server counts on its records."""
+        place = self._place
+        name = hashlib.sha256(f"{place.corpus}\0{place.part}".encode()).hexdigest()[:16]
+        pin = self._start.parent.with_name(f"{name}.corpus")
+        if begin and not pin.exists():
+            pin.write_text(self._corpus.digest(), encoding="ascii")
+        if not pin.exists() or pin.read_text(encoding="ascii") != self._corpus.digest():
+            raise DataError(
+                f"{place.corpus} is not what it was when this client joined; put it back, or take "
+                "part in the next federation."
+            )
 
     def present(self) -> Present:
         """Who is here; with the graph, where the plan caps entities."""

@@ -67,6 +67,31 @@ class Roster:
             found[name].append(int(record))
         return {name: tuple(sorted(rows)) for name, rows in found.items()}
 
+    @cached_property
+    def _told(self) -> dict[str, dict[int, tuple[str, ...]]]:
+        """The entities of each record of each user, as the client said that made the graph."""
+        found: dict[str, dict[int, tuple[str, ...]]] = {}
+        if self.owners is not None:
+            for row, id_ in enumerate(self.owners.record_ids):
+                name, _, record = id_.partition(":")
+                named = tuple(sorted(self.owners.entities[e] for e in self.owners.entities_of(row)))
+                found.setdefault(name, {})[int(record)] = named
+        return found
+
+    def agreeing(self, one: Present) -> list[str]:
+        """The users of a client that are on the roster, and whose records are those of the graph.
+
+        What a user may use is told by numbers of records; a client whose file has changed, or who
+        has others of the user's records, would take them for others.
+        """
+        known = [name for name in one.users if name in self.number]
+        if self.owners is None:
+            return known
+        said: dict[str, dict[int, tuple[str, ...]]] = {}
+        for record, (code, named) in enumerate(zip(one.owner, one.entities, strict=True)):
+            said.setdefault(one.users[code], {})[record] = tuple(sorted(named))
+        return [name for name in known if said.get(name) == self._told[name]]
+
     def material(self) -> Material:
         """Who owns what, without what it is."""
         none: Rows = np.zeros(0, dtype=np.int64)
@@ -162,11 +187,11 @@ class Whereabouts:
         self._node: dict[str, int] = {}
         self.nodes: set[int] = set()
 
-    def put(self, node: int, users: Iterable[str], connected: set[int]) -> None:
+    def put(self, node: int, one: Present, connected: set[int]) -> None:
         """A node that joined; users of a node that is still connected stay there."""
         self.nodes.add(node)
-        for name in users:
-            if name in self._roster.number and self._node.get(name) not in connected - {node}:
+        for name in self._roster.agreeing(one):
+            if self._node.get(name) not in connected - {node}:
                 self._node[name] = node
 
     def forget(self, node: int) -> None:

@@ -212,7 +212,7 @@ class Clients:
         self._where = Whereabouts(self._roster)
         here = self._asking.connected()
         for node, one in joined.items():
-            self._where.put(node, one.users, here)
+            self._where.put(node, one, here)
         return self._roster
 
     def _until(
@@ -223,8 +223,10 @@ class Clients:
         again()
         while not done():
             if clock.now() - begun >= self._federation.join_seconds:
+                noted = ", ".join(f"{what}: {n}" for what, n in self.faults.counts.items())
+                patience = f"join_seconds={self._federation.join_seconds:g}"
                 raise DataError(
-                    f"{state()} within join_seconds={self._federation.join_seconds:g}; nothing was "
+                    f"{state()} within {patience}{f' ({noted})' if noted else ''}; nothing was "
                     "drawn or charged since the last round. Start more clients, and resume."
                 )
             clock.wait(1.0)
@@ -259,6 +261,7 @@ class Clients:
     def ready(self) -> None:
         """Let newcomers join; wait until enough clients are connected for a round to begin."""
         assert self._where is not None
+        self.faults = Faults()
         where, here = self._where, set[int]()
         # Somebody new must not hold up a round for long.
         patience = min(self._federation.join_seconds, self._federation.round_seconds)
@@ -269,7 +272,7 @@ class Clients:
             for node in where.nodes - here:
                 where.forget(node)
             for node, one in self._join(where.nodes | self._refused, patience).items():
-                where.put(node, one.users, here)
+                where.put(node, one, here)
 
         self._until(
             lambda: len(where.nodes & here) >= self._federation.least_clients,
@@ -285,7 +288,6 @@ class Clients:
     ) -> Iterator[tuple[int, RecordDict, int]]:
         """The updates of the drawn users as they come: number, content, place in the answer."""
         assert self._where is not None
-        self.faults = Faults()
         by_node = self._where.drawn(drawn.tolist())
         asked_of_all = sum(len(numbers) for numbers in by_node.values())
         self.faults.note("with no client", len(drawn) - asked_of_all)
