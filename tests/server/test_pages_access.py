@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from datetime import timedelta
+from http.client import HTTPConnection
 
 import httpx
 import pytest
@@ -248,6 +249,21 @@ def test_passwords_are_asked_slowly(house: Peopled, stranger: httpx.Client) -> N
     with house.living.client() as admin:
         lines = admin.call("GET", "/audit-log?limit=30")
     assert any((d["account"], d["outcome"]) == ("Slow", "refused") for d in lines)
+
+
+def test_what_is_too_large_is_a_sentence(house: Peopled, stranger: httpx.Client) -> None:
+    signed_in(stranger, token=house.tokens["contributor"])
+    connection = HTTPConnection(house.address.removeprefix("http://"), timeout=60)
+    connection.putrequest("POST", f"/datasets/{house.dataset}/records/file")
+    for name, value in {"Content-Length": str(1 << 30), "Accept": "text/html",
+                        "Cookie": f"{COOKIE}={stranger.cookies[COOKIE]}"}.items():  # fmt: skip
+        connection.putheader(name, value)
+    connection.endheaders()
+    answer = connection.getresponse()
+    assert answer.status == 413
+    assert answer.headers["content-type"].startswith("text/html")
+    assert "The request is too large; at most" in answer.read().decode()
+    connection.close()
 
 
 def test_a_report_runs_in_a_box_of_its_own(house: Peopled, stranger: httpx.Client) -> None:

@@ -269,6 +269,8 @@ def test_a_contributor_is_given_their_own_text_and_nobody_elses(
     record.get_by_role("button", name="Delete").click()
     me.sees("no future run sees them")
     expect(record).to_have_count(0)
+    me.page.set_viewport_size({"width": 390, "height": 844})
+    assert not _overflow(me)
     heard = [me.everything()]
     for path in (f"/datasets/{house.dataset}", "/runs", "/models", "/people"):
         answer = me.page.goto(house.address + path)

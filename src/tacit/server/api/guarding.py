@@ -6,6 +6,7 @@ A stranger is refused before anything of the request is read, and a failure insi
 import json
 import sys
 import time
+from html import escape
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
@@ -120,15 +121,16 @@ class Guard:
         except TacitError as error:
             if not status:
                 kind = type(error).__name__
-                await _answer(headed, 401 if kind == "NotKnown" else 429, kind, str(error))
+                await _answer(headed, scope, 401 if kind == "NotKnown" else 429, kind, str(error))
         except HTTPException as error:
             if not status:
-                await _answer(headed, error.status_code, "TooLarge", str(error.detail))
+                await _answer(headed, scope, error.status_code, "TooLarge", str(error.detail))
         except Exception as error:
             # Its message may quote text, so only its kind and place are told, and only inside.
             print(f"Internal error ({type(error).__name__} {place_of(error)})", file=sys.stderr)  # noqa: T201
             if not status:
-                await _answer(headed, 500, "InternalError", "Something is wrong inside the server.")
+                sentence = "Something is wrong inside the server."
+                await _answer(headed, scope, 500, "InternalError", sentence)
         finally:
             route = scope.get("route")
             name = getattr(route, "path", "unknown")
@@ -142,6 +144,10 @@ def _announced(scope: Scope) -> int:
     return 0
 
 
+def _wants_a_page(scope: Scope) -> bool:
+    return any(name == b"accept" and b"text/html" in value for name, value in scope["headers"])
+
+
 def _too_large(limit: int) -> HTTPException:
     return HTTPException(413, f"The request is too large; at most {limit:,} bytes.")
 
@@ -152,9 +158,12 @@ def _with_headers(given: list[tuple[bytes, bytes]], path: str) -> list[tuple[byt
     return [*given, *((name, value) for name, value in wanted if name not in there)]
 
 
-async def _answer(send: Send, status: int, kind: str, sentence: str) -> None:
+async def _answer(send: Send, scope: Scope, status: int, kind: str, sentence: str) -> None:
     body = json.dumps({"error": kind, "message": sentence}).encode()
     headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
+    if not str(scope["path"]).startswith("/v1") and _wants_a_page(scope):
+        body = f"<!doctype html><title>tacit</title><p>{escape(sentence)}".encode()
+        headers[0] = (b"content-type", b"text/html; charset=utf-8")
     if status in (401, 429):
         name = (b"www-authenticate", b"Bearer") if status == 401 else (b"retry-after", b"1")
         headers.append(name)

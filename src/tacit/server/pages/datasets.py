@@ -211,6 +211,7 @@ def _add_text(visit: Visit, dataset: str, *, first: bool) -> None:
 
 def upload_form(visit: Visit, dataset: str, *, ask_user: bool, first: bool = False) -> None:
     """A form that sends a file: plain HTML, so it works with any keyboard and any reader."""
+    most = visit.services.settings.upload_bytes
     columns = Markup(
         "<details><summary>The columns have other names</summary>"
         '<div class="pair"><label class="plain-field"><span>Column of the text</span>'
@@ -226,10 +227,10 @@ def upload_form(visit: Visit, dataset: str, *, ask_user: bool, first: bool = Fal
         '<form method="post" action="/datasets/{}/records/file" enctype="multipart/form-data">'
         '<input type="hidden" name="key" value="{}"><label class="file"><span class="small">'
         ".jsonl, .csv, .tsv or .txt, at most {} MiB</span><br>"
-        '<input type="file" name="file" required aria-label="File of records" '
+        '<input type="file" name="file" required aria-label="File of records" data-most="{}" '
         'accept=".jsonl,.csv,.tsv,.txt"></label>{}<div class="line" style="margin-top:.7rem">'
         '<button class="act {}">Upload</button></div></form>',
-        dataset, visit.form_key, visit.services.settings.upload_bytes >> 20,
+        dataset, visit.form_key, most >> 20, most - (1 << 16),
         columns if ask_user else "", "main" if first else "",
     )  # fmt: skip
 

@@ -293,8 +293,10 @@ async def check(visit: Visit) -> None:
         html(
             '<form method="post" action="/certificates/verify" enctype="multipart/form-data">'
             '<input type="hidden" name="key" value="{}"><input type="file" name="files" multiple '
-            'required aria-label="Files of the model" accept=".zip,.json,.jsonl,.md,.yml,'
-            '.safetensors"><div class="line" style="margin-top:.8rem"><button class="act main">'
+            'required data-most="{}" aria-label="Files of the model" '
+            'accept=".zip,.json,.jsonl,.md,.yml,.safetensors"><div class="line" '
+            'style="margin-top:.8rem"><button class="act main">'
             "Check</button></div></form>",
             visit.form_key,
+            visit.services.settings.upload_bytes - (1 << 16),
         )

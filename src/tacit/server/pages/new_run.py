@@ -106,6 +106,15 @@ async def new_run(visit: Visit, dataset: str) -> None:
     ui.timer(0, plan.soon, once=True)
 
 
+def model_fields(preset: str, task: str) -> dict[str, Any]:
+    """What a request says of a model and its task."""
+    _, fields = PRESETS[preset]
+    model = dict(fields["model"])
+    if task != "next-word":
+        model.pop("public_frequencies", None)  # how frequent words are helps to guess words only
+    return {**fields, "model": model, "task": task}
+
+
 class RunForm:
     """What somebody chose."""
 
@@ -207,8 +216,9 @@ class RunForm:
         counted = self.method.value not in ("private", "fedavg") or finds
         self.users.set_visibility(not counted)
         self._users_why.set_visibility(not counted)
-        for part in (self.epsilon, self.exactly, self.rate):
+        for part in (self.epsilon, self.exactly):
             part.set_enabled(self.method.value in PLANNED)
+        self.rate.set_enabled(self.method.value in (*PLANNED, "uedp"))
 
     def on_change(self, act: Any) -> None:
         """Call whenever anything changes."""
@@ -227,9 +237,8 @@ class RunForm:
         if not self.steps.value:
             raise UsageError("Say how many steps.")
         method, steps = self.method.value, int(self.steps.value)
-        _, preset = PRESETS[self.preset.value]
         fields: dict[str, Any] = {"name": self.name.value.strip(), "method": method,
-                                  "task": self.task.value, **preset}  # fmt: skip
+                                  **model_fields(self.preset.value, self.task.value)}  # fmt: skip
         tokens = method in ("selective", "redact-then-private")
         if method in PLANNED:
             if not self.exactly.value or not self.rate.value:
@@ -246,6 +255,8 @@ class RunForm:
                 fields["plan"]["users"] = int(self.users.value)
         else:
             fields["steps"] = steps
+        if method == "uedp" and self.rate.value:
+            fields["method_settings"] = {"user_rate": float(self.rate.value)}
         if tokens:
             fields["policy"] = self.policy.value
         if self._entities.visible:

@@ -33,6 +33,12 @@
       setTimeout(() => (copy.textContent = "Copy"), 1500);
     }
   });
+  document.addEventListener("change", (event) => {
+    const most = Number(event.target.dataset?.most);
+    if (!most) return;
+    const size = [...event.target.files].reduce((sum, file) => sum + file.size, 0);
+    event.target.setCustomValidity(size > most ? `Too large: at most ${most >> 20} MiB.` : "");
+  });
   window.tacitTheme = { apply };
   apply();
 })();
