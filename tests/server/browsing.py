@@ -5,18 +5,13 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from living import Living
-from playwright.sync_api import (
-    Browser,
-    BrowserContext,
-    Locator,
-    Page,
-    WebSocket,
-    sync_playwright,
-)
+
+if TYPE_CHECKING:  # a machine without it runs all other tests
+    from playwright.sync_api import Browser, BrowserContext, Locator, Page, WebSocket
 
 NO_BROWSER = "no Chromium on the path: the pages are not looked at"
 _FLAGS = (
@@ -36,7 +31,9 @@ def chromium() -> str | None:
 
 
 @contextmanager
-def started_browser(path: str) -> Iterator[Browser]:
+def started_browser(path: str) -> Iterator["Browser"]:
+    from playwright.sync_api import sync_playwright
+
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=list(_FLAGS))
         yield browser
@@ -46,7 +43,7 @@ def started_browser(path: str) -> Iterator[Browser]:
 class Visitor:
     """Somebody at a browser window; everything that goes in and out of it is kept."""
 
-    def __init__(self, browser: Browser, address: str, **options: Any) -> None:
+    def __init__(self, browser: "Browser", address: str, **options: Any) -> None:
         self.address = address
         options.setdefault("viewport", {"width": 1200, "height": 850})
         self.context: BrowserContext = browser.new_context(**options)
@@ -66,7 +63,7 @@ class Visitor:
         if message.type == "error" and not wanted:
             self.complaints.append(message.text)
 
-    def _listen(self, channel: WebSocket) -> None:
+    def _listen(self, channel: "WebSocket") -> None:
         self.addresses.append(channel.url)
         channel.on("framereceived", lambda frame: self.heard.append(str(frame)))
 
@@ -103,7 +100,7 @@ class Visitor:
         assert not self.complaints
 
 
-def picture(page: Page, name: str, *, of: Locator | None = None, height: int = 850) -> None:
+def picture(page: "Page", name: str, *, of: "Locator | None" = None, height: int = 850) -> None:
     """A picture for the docs, where they are asked for (TACIT_SCREENSHOTS=1)."""
     if not os.environ.get("TACIT_SCREENSHOTS"):
         return

@@ -2,14 +2,18 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from browsing import NO_BROWSER, Browser, Peopled, Visitor, chromium, started_browser
+from browsing import NO_BROWSER, Peopled, Visitor, chromium, started_browser
 from living import Living
 from postgresql import NONE_FOUND, postgres_binaries, postgres_server
 
 from tacit.server.services import Services
 from tacit.server.settings import ServerSettings
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 
 @pytest.fixture(scope="session")
@@ -47,11 +51,12 @@ def lite(tmp_path: Path) -> Iterator[Services]:
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
+def browser() -> Iterator["Browser"]:
     """The system's Chromium."""
     path = chromium()
     if path is None:
         pytest.skip(NO_BROWSER)
+    pytest.importorskip("playwright", reason="no playwright: the pages are not looked at")
     with started_browser(path) as opened:
         yield opened
 
@@ -67,7 +72,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peopled]:
 
 
 @pytest.fixture
-def visitor(browser: Browser) -> Iterator[Callable[..., Visitor]]:
+def visitor(browser: "Browser") -> Iterator[Callable[..., Visitor]]:
     """Opens windows; in the end none of them asked another host, and no script failed."""
     opened: list[Visitor] = []
 

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 from browsing import WAIT, Peopled, Visitor, picture
 from living import Living
-from playwright.sync_api import expect
 
 from tacit.corpora import customersim
 from tacit.server.errors import Conflict
 from tacit.server.sharing import unpack_model
 from tacit.verifying import verify
+
+expect = pytest.importorskip("playwright.sync_api", reason="no playwright").expect
 
 Open = Callable[..., Visitor]
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
