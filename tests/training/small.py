@@ -1,4 +1,4 @@
-"""Corpora of vectors: a record's gradient is whatever a test wants it to be."""
+"""Small corpora: a few dialogs, and vectors whose gradient is whatever a test wants it to be."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -8,6 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from tacit.corpora import customersim
+from tacit.detecting import detect
+from tacit.detecting.mentions import write_lines
 from tacit.owners import Owners
 from tacit.plan import Plan
 from tacit.planning import apply_caps
@@ -16,6 +19,24 @@ from tacit.training.material import Material
 from tacit.training.methods import Seen, fedavg, private, uedp
 from tacit.training.randomness import Chance
 from tacit.training.settings import LocalSettings, UedpSettings
+from tacit.writing import write
+
+
+def dialogs(folder: Path) -> dict[str, Any]:
+    """Settings of a run on a few generated dialogs, whose names are given, by a tiny LSTM."""
+    corpus = customersim.generate(120, 3)
+    found = detect(corpus, "given", kinds=["PERSON", "PII"])
+    write(corpus, folder / "c.jsonl")
+    write_lines(folder / "m.jsonl", found.mentions)
+    write_lines(folder / "m.entities.jsonl", found.entities)
+    return {
+        "corpus": str(folder / "c.jsonl"),
+        "mentions": str(folder / "m.jsonl"),
+        "model": {"kind": "lstm", "config": {"embedding_size": 8, "hidden_size": 8, "layers": 1}},
+        "tokenizer": {"size": 400},
+        "context": 24,
+        "seed": 1,
+    }
 
 
 @dataclass(frozen=True)

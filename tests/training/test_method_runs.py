@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 from safetensors.torch import load_file
+from small import dialogs
 
 from tacit.attacking.audits import audit_run
-from tacit.corpora import customersim
 from tacit.corpus import Corpus
-from tacit.detecting import detect
-from tacit.detecting.mentions import write_lines
 from tacit.detecting.policies import mark, open_policy
 from tacit.errors import DataError, PrivacyRefused, UsageError
 from tacit.privacy.events import SampledGaussian, SelectivePart, UserClip, whole_passes
@@ -23,7 +21,6 @@ from tacit.training.loop import Progress
 from tacit.training.redacted_start import redacted
 from tacit.training.settings import METHODS, Run, read_run, run_yaml
 from tacit.verifying import verify
-from tacit.writing import write
 
 # The targets leave room for six steps and little more: nothing has to be searched for.
 GIVEN = {"noise_multiplier": 2.0, "steps": 4}
@@ -66,20 +63,7 @@ EVERY: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    folder = tmp_path_factory.mktemp("data")
-    corpus = customersim.generate(120, 3)
-    found = detect(corpus, "given", kinds=["PERSON", "PII"])
-    write(corpus, folder / "c.jsonl")
-    write_lines(folder / "m.jsonl", found.mentions)
-    write_lines(folder / "m.entities.jsonl", found.entities)
-    return {
-        "corpus": str(folder / "c.jsonl"),
-        "mentions": str(folder / "m.jsonl"),
-        "model": {"kind": "lstm", "config": {"embedding_size": 8, "hidden_size": 8, "layers": 1}},
-        "tokenizer": {"size": 400},
-        "context": 24,
-        "seed": 1,
-    }
+    return dialogs(tmp_path_factory.mktemp("data"))
 
 
 class Kill(Exception):

@@ -8,15 +8,12 @@ from typing import Any
 
 import pytest
 from safetensors.torch import load_file
+from small import dialogs
 
-from tacit.corpora import customersim
-from tacit.detecting import detect
-from tacit.detecting.mentions import write_lines
 from tacit.privacy.ledger import read_ledger
 from tacit.training import runs
 from tacit.training.settings import Run, run_yaml
 from tacit.verifying import verify
-from tacit.writing import write
 
 BOTH = {"protect": "users+entities", "epsilon": 8, "steps": 5, "user_rate": 0.3, "clip_norm": 0.5}
 USERS = {"protect": "users", "epsilon": 8, "steps": 3, "user_rate": 0.3, "users": 50}
@@ -53,18 +50,7 @@ main()
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    folder = tmp_path_factory.mktemp("data")
-    corpus = customersim.generate(120, 3)
-    write(corpus, folder / "c.jsonl")
-    write_lines(folder / "m.jsonl", detect(corpus, "given", kinds=["PERSON", "PII"]).mentions)
-    return {
-        "corpus": str(folder / "c.jsonl"),
-        "mentions": str(folder / "m.jsonl"),
-        "model": {"kind": "lstm", "config": {"embedding_size": 8, "hidden_size": 8, "layers": 1}},
-        "tokenizer": {"size": 400},
-        "context": 24,
-        "seed": 1,
-    }
+    return dialogs(tmp_path_factory.mktemp("data"))
 
 
 def train(ranks: int, run: Run, folder: Path, *, dies: bool = False) -> subprocess.CompletedProcess:

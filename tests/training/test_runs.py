@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 from safetensors.torch import load_file
+from small import dialogs
 
 from tacit.corpora import customersim
-from tacit.detecting import detect
-from tacit.detecting.mentions import write_lines
 from tacit.errors import PrivacyRefused, TacitError, UsageError
 from tacit.privacy.events import NotPrivate
 from tacit.privacy.ledger import read_ledger
@@ -33,18 +32,7 @@ FLAT = {
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    folder = tmp_path_factory.mktemp("data")
-    corpus = customersim.generate(120, 3)
-    write(corpus, folder / "c.jsonl")
-    write_lines(folder / "m.jsonl", detect(corpus, "given", kinds=["PERSON", "PII"]).mentions)
-    return {
-        "corpus": str(folder / "c.jsonl"),
-        "mentions": str(folder / "m.jsonl"),
-        "model": {"kind": "lstm", "config": {"embedding_size": 8, "hidden_size": 8, "layers": 1}},
-        "tokenizer": {"size": 400},
-        "context": 24,
-        "seed": 1,
-    }
+    return dialogs(tmp_path_factory.mktemp("data"))
 
 
 @pytest.mark.parametrize(
