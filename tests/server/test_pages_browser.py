@@ -338,5 +338,6 @@ def test_what_the_pages_say_stays_when_the_server_is_killed(visitor: Open, tmp_p
     living.start()
     me.go("/datasets")  # the session is in the database
     me.sees("Make your first dataset")
+    me.page.close()
     me.complaints.clear()  # that the channel was cut is what this is about
     living.stop()
