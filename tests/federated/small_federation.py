@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,15 @@ from tacit.corpora import customersim
 from tacit.federated import server
 from tacit.federated.asking import Asking
 from tacit.federated.client import frozen_digest
+from tacit.federated.clients import Clients
 from tacit.federated.naming import new_key
-from tacit.federated.server import Clients, Counted, begin, federated, make_kit
+from tacit.federated.rounds import Counted, federated
+from tacit.federated.server import begin, make_kit
 from tacit.federated.settings import Federation
 from tacit.plan import Plan
 from tacit.privacy.ledger import Ledger
 from tacit.training.checkpoints import trainable
-from tacit.training.material import prepare
+from tacit.training.material import _by_user, prepare
 from tacit.training.methods import NoisySums, fedavg, private
 from tacit.training.opening import Opened, encode, open_run
 from tacit.training.settings import LocalSettings, Run
@@ -134,15 +136,19 @@ def quiet(run: Run, noise: float = 0.0) -> Plan:
     return plan.model_copy(update={"noise_multiplier": noise})
 
 
-def central_gradient(root: Path, run: Run, users: set[str] | None = None) -> np.ndarray:
-    """The same step where everything is in one place; of some users only, if said."""
+def central_gradient(
+    root: Path, run: Run, users: set[str] | None = None, rows: list[int] | None = None
+) -> np.ndarray:
+    """The same step where everything is in one place; of some users or records only, if said."""
     opened, plan = open_run(run), quiet(run)
     part = opened.part
     if users is not None:
-        rows = [i for i, user in enumerate(part.need_users().to_pylist()) if user in users]
-        part = part.take(rows)
+        part = part.take([i for i, u in enumerate(part.need_users().to_pylist()) if u in users])
     examples = encode(opened, part)
     stuff = prepare(examples, part, opened.mentions, plan, opened.focus)
+    if rows is not None:  # the records that somebody else's caps keep
+        kept = np.asarray(rows)
+        stuff = replace(stuff, rows=kept, rows_of_user=_by_user(examples, kept))
     with Ledger(root / "central" / "ledger.jsonl", {}) as ledger:
         made_of = (opened.model, opened.task.losses, stuff, opened.chance, ledger, plan)
         method = (

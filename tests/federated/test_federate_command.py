@@ -121,11 +121,13 @@ def test_whatever_ends_us_ends_what_we_started(number: signal.Signals) -> None:
     parent.send_signal(number)
     parent.wait()
     parent.stdout.close()
-    gone(lambda: os.kill(child, 0))
-    if number == signal.SIGKILL:
-        # Nobody was left to end the rest of the group; Flower's own programs do so themselves.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child, signal.SIGKILL)
+    try:
+        gone(lambda: os.kill(child, 0))
+    finally:
+        if number == signal.SIGKILL:
+            # Nobody was left to end the rest of the group; Flower's programs do so themselves.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child, signal.SIGKILL)
     gone(lambda: os.killpg(child, 0))
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from small_federation import PLANS, central_gradient, one_round, quiet, small_run, write_corpus
 
 from tacit.errors import DataError
+from tacit.federated.naming import read_key, user_name
 from tacit.federated.receiving import Received, Refused
 from tacit.privacy.ledger import read_ledger
 from tacit.training.material import open_corpus, training_part
@@ -58,6 +59,27 @@ def test_a_round_with_everybody_present_is_a_central_step(
     wanted = central_gradient(tmp_path, run)
     assert np.abs(got - wanted).max() < 1e-6
     assert np.abs(wanted).max() > 1e-4
+
+
+@pytest.mark.parametrize("clients", [1, 4])
+def test_only_permitted_records_are_used(tmp_path: Path, corpus: Path, clients: int) -> None:
+    """With caps that bind, a round is the central step of exactly the records that they keep."""
+    run = small_run(corpus, plan=PLANS["both"] | ALL | {"users_per_entity": 1})
+    part = training_part(open_corpus(str(corpus), None))
+    writer, users = part.need_users().to_pylist(), part.users()
+    with one_round(tmp_path, run, clients=clients) as step:
+        got = step.gradient()
+        permits, id_ = step.clients.roster.permits, str(step.clients._kit.settings["id"])
+    key, rows = read_key(tmp_path / "home" / "key"), []
+    assert permits is not None
+    for number, user in enumerate(users):
+        # A client numbers the records that were dealt to it.
+        dealt = [r for r, u in enumerate(writer) if users.index(u) % clients == number % clients]
+        rows += [dealt[local] for local in permits.get(user_name(key, id_, user), ())]
+    assert 0 < len(rows) < len(part)
+    wanted = central_gradient(tmp_path, run, rows=sorted(rows))
+    assert np.abs(got - wanted).max() < 1e-6
+    assert np.abs(got - central_gradient(tmp_path, run, rows=list(range(len(part))))).max() > 1e-4
 
 
 def replied(question: Message, content: RecordDict) -> list[Message]:

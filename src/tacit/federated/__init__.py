@@ -7,6 +7,8 @@ client.py     a client: its own records, one clipped update for each of its user
 roster.py     who takes part: users under keyed names, where each is, which records the caps keep
 asking.py     questions to clients and the answers that come in time
 receiving.py  updates as they arrive: checked one by one, then a bounded sum
+clients.py    who joined, where, and what each answers to a round
+rounds.py     a round as a method of training: coins, a bounded sum, a release
 server.py     a federated run: the one loop, one place for noise, one ledger
 app.py        both sides as Flower's ServerApp and ClientApp
 starting.py   Flower's processes on this machine: started, watched, ended; its simulation

@@ -14,24 +14,23 @@ been drawn or charged, and the run can be resumed.
 import json
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from importlib.metadata import version
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
-from flwr.app import RecordDict
 from flwr.serverapp import Grid
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import nn
 
 from tacit.errors import DataError, TacitError, UsageError
-from tacit.federated.asking import Asking, Clock, Faults, Question
+from tacit.federated.asking import Asking, Clock
 from tacit.federated.client import PERSONAL, frozen_digest, is_personal
-from tacit.federated.protocol import JOIN, TRAIN, Kit, Present, Round, packed
-from tacit.federated.receiving import Received, Refused
-from tacit.federated.roster import Roster, Whereabouts, make_roster
+from tacit.federated.clients import Clients
+from tacit.federated.protocol import Kit
+from tacit.federated.roster import Roster
+from tacit.federated.rounds import Averaged, Counted, federated
 from tacit.federated.settings import (
     FOLDER,
     NAME,
@@ -43,22 +42,16 @@ from tacit.federated.settings import (
 from tacit.files import whole_file
 from tacit.plan import Plan, calibrated, plan_yaml, read_plan
 from tacit.privacy.certificate import commitment, own_salt
-from tacit.privacy.events import NotPrivate
 from tacit.privacy.ledger import Ledger
 from tacit.training import weights
 from tacit.training.checkpoints import kept_folder, kept_steps, read_place, trainable
 from tacit.training.fingerprint import code_digest
 from tacit.training.going_on import earlier_books, need_same_owners
-from tacit.training.gradients import BoundedSum
 from tacit.training.loop import Loop, Progress, make_optimizer
-from tacit.training.methods import Method, NoisySums, Seen
-from tacit.training.methods.noisy import Watched
-from tacit.training.methods.private import denominator, poisson
+from tacit.training.methods import Method
 from tacit.training.opening import Opened, open_run
 from tacit.training.public_start import start_on_public_text
-from tacit.training.randomness import Chance
 from tacit.training.runs import Trained, finish
-from tacit.training.sampling import Drawn, PoissonUsers
 from tacit.training.settings import PLANNED, Run, read_run, run_yaml
 from tacit.training.spent import Spent
 
@@ -175,277 +168,6 @@ def keep_personal(model: nn.Module, federation: Federation, folder: Path) -> Non
         parameter.requires_grad_(False)
     if not trainable(model):
         raise UsageError("federation.personal names every parameter; nothing is left to share.")
-
-
-# --- clients ----------------------------------------------------------------------------------
-
-
-class Clients:
-    """The clients of a run: who joined, and the answers to a round."""
-
-    def __init__(
-        self, asking: Asking, kit: Kit, federation: Federation, plan: Plan | None, frozen: str
-    ) -> None:
-        self._asking, self._kit, self._federation, self._plan = asking, kit, federation, plan
-        self._frozen = frozen
-        self._roster: Roster | None = None
-        self._where: Whereabouts | None = None
-        self._refused: set[int] = set()
-        self.faults = Faults()
-
-    @property
-    def roster(self) -> Roster:
-        """Who takes part."""
-        assert self._roster is not None, "nobody has joined"
-        return self._roster
-
-    def gather(self, known: Roster | None) -> Roster:
-        """Wait for clients to join; with a `known` roster, for those that it names."""
-        joined: dict[int, Present] = {}
-        patience = self._federation.join_seconds
-        self._until(
-            lambda: len(joined) >= self._federation.clients,
-            lambda: joined.update(self._join(set(joined) | self._refused, patience)),
-            lambda: f"{len(joined)} of {self._federation.clients} clients joined",
-        )
-        self._roster = known or make_roster(self._plan, joined.values())
-        self._where = Whereabouts(self._roster)
-        here = self._asking.connected()
-        for node, one in joined.items():
-            self._where.put(node, one, here)
-        return self._roster
-
-    def _until(
-        self, done: Callable[[], bool], again: Callable[[], None], state: Callable[[], str]
-    ) -> None:
-        """Try again until it is done, or patience ends."""
-        clock, begun = self._asking.clock, self._asking.clock.now()
-        again()
-        while not done():
-            if clock.now() - begun >= self._federation.join_seconds:
-                noted = ", ".join(f"{what}: {n}" for what, n in self.faults.counts.items())
-                patience = f"join_seconds={self._federation.join_seconds:g}"
-                raise DataError(
-                    f"{state()} within {patience}{f' ({noted})' if noted else ''}; nothing was "
-                    "drawn or charged since the last round. Start more clients, and resume."
-                )
-            clock.wait(1.0)
-            again()
-
-    def _join(self, known: set[int], seconds: float) -> dict[int, Present]:
-        """Give the kit to nodes that do not have it yet; who does not answer is not asked again."""
-        asked, content = set(known), self._kit.record()
-        found: dict[int, Present] = {}
-
-        def new(connected: set[int]) -> list[Question]:
-            coming = sorted(connected - asked)
-            asked.update(coming)
-            return [(node, content) for node in coming]
-
-        for node, answer in self._asking.ask(
-            new(self._asking.connected()), kind=JOIN, group="join", seconds=seconds,
-            faults=self.faults, newcomers=new,
-        ):  # fmt: skip
-            try:
-                one = Present.read(answer)
-            except DataError:
-                self.faults.note("could not join")
-                continue
-            if one.version != version("tacit") or one.frozen != self._frozen:
-                self.faults.note("other version or model")
-                continue
-            found[node] = one
-        self._refused |= asked - known - set(found)
-        return found
-
-    def ready(self) -> None:
-        """Let newcomers join; wait until enough clients are connected for a round to begin."""
-        assert self._where is not None
-        self.faults = Faults()
-        where, here = self._where, set[int]()
-        # Somebody new must not hold up a round for long.
-        patience = min(self._federation.join_seconds, self._federation.round_seconds)
-
-        def look() -> None:
-            here.clear()
-            here.update(self._asking.connected())
-            for node in where.nodes - here:
-                where.forget(node)
-            for node, one in self._join(where.nodes | self._refused, patience).items():
-                where.put(node, one, here)
-
-        self._until(
-            lambda: len(where.nodes & here) >= self._federation.least_clients,
-            look,
-            lambda: (
-                f"{len(where.nodes & here)} of {self._federation.least_clients} clients are "
-                "connected, and a round needs so many"
-            ),
-        )
-
-    def answers(
-        self, step: int, drawn: Drawn, shared: Mapping[str, Tensor]
-    ) -> Iterator[tuple[int, RecordDict, int]]:
-        """The updates of the drawn users as they come: number, content, place in the answer."""
-        assert self._where is not None
-        by_node = self._where.drawn(drawn.tolist())
-        asked_of_all = sum(len(numbers) for numbers in by_node.values())
-        self.faults.note("with no client", len(drawn) - asked_of_all)
-        attempt, sent = secrets.token_hex(8), packed(shared)
-        for node, content in self._asking.ask(
-            ((node, self._question(step, attempt, numbers).record(sent))
-             for node, numbers in by_node.items()),
-            kind=TRAIN, group=str(step), seconds=self._federation.round_seconds, faults=self.faults,
-        ):  # fmt: skip
-            yield from self._of_one(node, content, step, attempt, by_node[node])
-
-    def _question(self, step: int, attempt: str, numbers: list[int]) -> Round:
-        names = tuple(self.roster.users[n] for n in numbers)
-        permits = self.roster.permits
-        return Round(
-            self._kit.digest,
-            step,
-            attempt,
-            len(self.roster.users),
-            tuple(numbers),
-            names,
-            tuple(permits[name] for name in names) if permits is not None else None,
-        )
-
-    def _of_one(
-        self, node: int, content: RecordDict, step: int, attempt: str, numbers: list[int]
-    ) -> Iterator[tuple[int, RecordDict, int]]:
-        """What is usable of one client's answer."""
-        if "refused" in content:
-            self.faults.note("could not take part")
-            if self._where is not None:
-                self._where.forget(node)  # it gets the kit again before the next round
-            return
-        try:
-            told: Any = content.config_records["answer"]
-            if (told["step"], told["attempt"]) != (step, attempt):
-                raise ValueError
-            users = [int(user) for user in told["users"]]
-        except (KeyError, TypeError, ValueError, AttributeError):
-            self.faults.note("unreadable")
-            return
-        self.faults.note("not computed", len(set(numbers) - set(users)))
-        for place, user in enumerate(users):
-            if user not in numbers:
-                self.faults.note("not asked for")
-            else:
-                yield user, content, place
-
-
-# --- methods ----------------------------------------------------------------------------------
-
-
-def federated(
-    model: nn.Module,
-    clients: Clients,
-    chance: Chance,
-    ledger: Ledger,
-    plan: Plan,
-    losses: Any,
-    told: "Counted",
-) -> NoisySums[Drawn]:
-    """A private method whose bounded sums come from clients; all else is central training's.
-
-    *Guarantee*: the plan's, if the server draws and adds noise as this does, and, for entities
-    with a share below 2, if clients clip each record and use only those that were permitted.
-    """
-    stuff, shared = clients.roster.material(), trainable(model)
-
-    def total(step: int, drawn: Drawn) -> BoundedSum:
-        clients.ready()
-        received = Received(shared, plan.clip_norm, plan.record_clip)
-        for user, content, _ in clients.answers(step, drawn, shared):
-            _add(received, user, content, clients.faults)
-        told.count(len(drawn), len(received), clients.faults)
-        return received.bounded(len(drawn))
-
-    return NoisySums(
-        poisson(plan, stuff),
-        plan.event(),
-        total,
-        denominator(plan, stuff),
-        Watched(model, losses),
-        ledger,
-        chance,
-    )
-
-
-def _add(
-    received: Received, user: int, content: RecordDict, faults: Faults, weight: float = 1.0
-) -> bool:
-    try:
-        record = content.array_records.get(f"user-{user}")
-        if record is None:
-            raise Refused("unreadable")
-        received.add(user, record, weight=weight)
-    except Refused as problem:
-        faults.note(str(problem))
-        return False
-    return True
-
-
-class Averaged:
-    """Federated averaging without protection; the ledger says so once, before the first round.
-
-    Source: McMahan et al. 2017, the mean of the updates, weighted by numbers of records.
-    """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        clients: Clients,
-        chance: Chance,
-        ledger: Ledger,
-        rate: float,
-        told: "Counted",
-    ) -> None:
-        self._model, self._clients, self._chance, self._told = model, clients, chance, told
-        self._sampler = PoissonUsers(len(clients.roster.users), rate)
-        event = NotPrivate(what="federated averaging without protection")
-        if event not in ledger.releases:
-            ledger.charge(event)
-
-    def gradient(self, step: int) -> tuple[dict[str, Tensor], Seen]:
-        """The weighted mean of the updates that came."""
-        self._clients.ready()
-        drawn = self._sampler.draw(self._chance.stream("coins", step))
-        shared, weight = trainable(self._model), 0.0
-        received = Received(shared, float("inf"))
-        for user, content, place in self._clients.answers(step, drawn, shared):
-            records = _records(content, place)
-            if _add(received, user, content, self._clients.faults, records):
-                weight += records
-        total = received.tensors()
-        for tensor in total.values():
-            tensor.div_(max(weight, 1.0))
-        self._told.count(len(drawn), len(received), self._clients.faults)
-        return total, Seen(len(drawn), 0, len(drawn) - len(received), 0.0)
-
-
-def _records(content: RecordDict, place: int) -> float:
-    told: Any = content.config_records["answer"]
-    try:
-        return float(min(max(int(told["records"][place]), 0), 10**6))
-    except (KeyError, TypeError, ValueError, IndexError):
-        return 0.0
-
-
-@dataclass
-class Counted:
-    """What the last round saw."""
-
-    drawn: int = 0
-    answered: int = 0
-    faults: dict[str, int] = field(default_factory=dict)
-
-    def count(self, drawn: int, answered: int, faults: Faults) -> None:
-        """One round."""
-        self.drawn, self.answered, self.faults = drawn, answered, dict(faults.counts)
 
 
 # --- the run ----------------------------------------------------------------------------------

@@ -131,7 +131,7 @@ class Processes:
             )
         with self.log(name).open("ab") as log:
             child = subprocess.Popen(
-                [sys.executable, "-c", _TIED, program, *arguments[1:]],
+                [sys.executable, "-c", _TIED, str(os.getpid()), program, *arguments[1:]],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -219,7 +219,8 @@ try:
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 except (AttributeError, OSError):
     pass
-os.execv(sys.argv[1], sys.argv[1:])
+if os.getppid() == int(sys.argv[1]):  # else it ended before it could be noticed
+    os.execv(sys.argv[2], sys.argv[2:])
 """
 """Becomes a program that Linux ends when its parent ends, even if that is killed."""
 

@@ -1,0 +1,174 @@
+"""The clients of a run as the server knows them: who joined, where, and what each answers."""
+
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import version
+from typing import Any
+
+from flwr.app import RecordDict
+from torch import Tensor
+
+from tacit.errors import DataError
+from tacit.federated.asking import Asking, Faults, Question
+from tacit.federated.protocol import JOIN, TRAIN, Kit, Present, Round, packed
+from tacit.federated.roster import Roster, Whereabouts, make_roster
+from tacit.federated.settings import Federation
+from tacit.plan import Plan
+from tacit.training.sampling import Drawn
+
+
+class Clients:
+    """The clients of a run: who joined, and the answers to a round."""
+
+    def __init__(
+        self, asking: Asking, kit: Kit, federation: Federation, plan: Plan | None, frozen: str
+    ) -> None:
+        self._asking, self._kit, self._federation, self._plan = asking, kit, federation, plan
+        self._frozen = frozen
+        self._roster: Roster | None = None
+        self._where: Whereabouts | None = None
+        self._refused: set[int] = set()
+        self.faults = Faults()
+
+    @property
+    def roster(self) -> Roster:
+        """Who takes part."""
+        assert self._roster is not None, "nobody has joined"
+        return self._roster
+
+    def gather(self, known: Roster | None) -> Roster:
+        """Wait for clients to join; with a `known` roster, for those that it names."""
+        joined: dict[int, Present] = {}
+        patience = self._federation.join_seconds
+        self._until(
+            lambda: len(joined) >= self._federation.clients,
+            lambda: joined.update(self._join(set(joined) | self._refused, patience)),
+            lambda: f"{len(joined)} of {self._federation.clients} clients joined",
+        )
+        self._roster = known or make_roster(self._plan, joined.values())
+        self._where = Whereabouts(self._roster)
+        here = self._asking.connected()
+        for node, one in joined.items():
+            self._where.put(node, one, here)
+        return self._roster
+
+    def _until(
+        self, done: Callable[[], bool], again: Callable[[], None], state: Callable[[], str]
+    ) -> None:
+        """Try again until it is done, or patience ends."""
+        clock, begun = self._asking.clock, self._asking.clock.now()
+        again()
+        while not done():
+            if clock.now() - begun >= self._federation.join_seconds:
+                noted = ", ".join(f"{what}: {n}" for what, n in self.faults.counts.items())
+                patience = f"join_seconds={self._federation.join_seconds:g}"
+                raise DataError(
+                    f"{state()} within {patience}{f' ({noted})' if noted else ''}; nothing was "
+                    "drawn or charged since the last round. Start more clients, and resume."
+                )
+            clock.wait(1.0)
+            again()
+
+    def _join(self, known: set[int], seconds: float) -> dict[int, Present]:
+        """Give the kit to nodes that do not have it yet; who does not answer is not asked again."""
+        asked, content = set(known), self._kit.record()
+        found: dict[int, Present] = {}
+
+        def new(connected: set[int]) -> list[Question]:
+            coming = sorted(connected - asked)
+            asked.update(coming)
+            return [(node, content) for node in coming]
+
+        for node, answer in self._asking.ask(
+            new(self._asking.connected()), kind=JOIN, group="join", seconds=seconds,
+            faults=self.faults, newcomers=new,
+        ):  # fmt: skip
+            try:
+                one = Present.read(answer)
+            except DataError:
+                self.faults.note("could not join")
+                continue
+            if one.version != version("tacit") or one.frozen != self._frozen:
+                self.faults.note("other version or model")
+                continue
+            found[node] = one
+        self._refused |= asked - known - set(found)
+        return found
+
+    def ready(self) -> None:
+        """Let newcomers join; wait until enough clients are connected for a round to begin."""
+        assert self._where is not None
+        self.faults = Faults()
+        where, here = self._where, set[int]()
+        # Somebody new must not hold up a round for long.
+        patience = min(self._federation.join_seconds, self._federation.round_seconds)
+
+        def look() -> None:
+            here.clear()
+            here.update(self._asking.connected())
+            for node in where.nodes - here:
+                where.forget(node)
+            for node, one in self._join(where.nodes | self._refused, patience).items():
+                where.put(node, one, here)
+
+        self._until(
+            lambda: len(where.nodes & here) >= self._federation.least_clients,
+            look,
+            lambda: (
+                f"{len(where.nodes & here)} of {self._federation.least_clients} clients are "
+                "connected, and a round needs so many"
+            ),
+        )
+
+    def answers(
+        self, step: int, drawn: Drawn, shared: Mapping[str, Tensor]
+    ) -> Iterator[tuple[int, RecordDict, int]]:
+        """The updates of the drawn users as they come: number, content, place in the answer."""
+        assert self._where is not None
+        by_node = self._where.drawn(drawn.tolist())
+        asked_of_all = sum(len(numbers) for numbers in by_node.values())
+        self.faults.note("with no client", len(drawn) - asked_of_all)
+        attempt, sent = secrets.token_hex(8), packed(shared)
+        for node, content in self._asking.ask(
+            ((node, self._question(step, attempt, numbers).record(sent))
+             for node, numbers in by_node.items()),
+            kind=TRAIN, group=str(step), seconds=self._federation.round_seconds, faults=self.faults,
+        ):  # fmt: skip
+            yield from self._of_one(node, content, step, attempt, by_node[node])
+
+    def _question(self, step: int, attempt: str, numbers: list[int]) -> Round:
+        names = tuple(self.roster.users[n] for n in numbers)
+        permits = self.roster.permits
+        return Round(
+            self._kit.digest,
+            step,
+            attempt,
+            len(self.roster.users),
+            tuple(numbers),
+            names,
+            tuple(permits[name] for name in names) if permits is not None else None,
+        )
+
+    def _of_one(
+        self, node: int, content: RecordDict, step: int, attempt: str, numbers: list[int]
+    ) -> Iterator[tuple[int, RecordDict, int]]:
+        """What is usable of one client's answer."""
+        if "refused" in content:
+            self.faults.note("could not take part")
+            if self._where is not None:
+                self._where.forget(node)  # it gets the kit again before the next round
+            return
+        try:
+            told: Any = content.config_records["answer"]
+            if (told["step"], told["attempt"]) != (step, attempt):
+                raise ValueError
+            users = [int(user) for user in told["users"]]
+        except (KeyError, TypeError, ValueError, AttributeError):
+            self.faults.note("unreadable")
+            return
+        self.faults.note("not computed", len(set(numbers) - set(users)))
+        for place, user in enumerate(users):
+            if user not in numbers:
+                self.faults.note("not asked for")
+            else:
+                yield user, content, place

@@ -1,0 +1,129 @@
+"""A round as a method of training: coins, sums that come from clients, and what is released."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from flwr.app import RecordDict
+from torch import Tensor, nn
+
+from tacit.federated.asking import Faults
+from tacit.federated.clients import Clients
+from tacit.federated.receiving import Received, Refused
+from tacit.plan import Plan
+from tacit.privacy.events import NotPrivate
+from tacit.privacy.ledger import Ledger
+from tacit.training.checkpoints import trainable
+from tacit.training.gradients import BoundedSum
+from tacit.training.methods import Losses, NoisySums, Seen
+from tacit.training.methods.noisy import Watched
+from tacit.training.methods.private import denominator, poisson
+from tacit.training.randomness import Chance
+from tacit.training.sampling import Drawn, PoissonUsers
+
+
+def federated(
+    model: nn.Module,
+    clients: Clients,
+    chance: Chance,
+    ledger: Ledger,
+    plan: Plan,
+    losses: Losses,
+    told: "Counted",
+) -> NoisySums[Drawn]:
+    """A private method whose bounded sums come from clients; all else is central training's.
+
+    *Guarantee*: the plan's, if the server draws and adds noise as this does, and, for entities
+    with a share below 2, if clients clip each record and use only those that were permitted.
+    """
+    stuff, shared = clients.roster.material(), trainable(model)
+
+    def total(step: int, drawn: Drawn) -> BoundedSum:
+        clients.ready()
+        received = Received(shared, plan.clip_norm, plan.record_clip)
+        for user, content, _ in clients.answers(step, drawn, shared):
+            _add(received, user, content, clients.faults)
+        told.count(len(drawn), len(received), clients.faults)
+        return received.bounded(len(drawn))
+
+    return NoisySums(
+        poisson(plan, stuff),
+        plan.event(),
+        total,
+        denominator(plan, stuff),
+        Watched(model, losses),
+        ledger,
+        chance,
+    )
+
+
+def _add(
+    received: Received, user: int, content: RecordDict, faults: Faults, weight: float = 1.0
+) -> bool:
+    try:
+        record = content.array_records.get(f"user-{user}")
+        if record is None:
+            raise Refused("unreadable")
+        received.add(user, record, weight=weight)
+    except Refused as problem:
+        faults.note(str(problem))
+        return False
+    return True
+
+
+class Averaged:
+    """Federated averaging without protection; the ledger says so once, before the first round.
+
+    Source: McMahan et al. 2017, the mean of the updates, weighted by numbers of records.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        clients: Clients,
+        chance: Chance,
+        ledger: Ledger,
+        rate: float,
+        told: "Counted",
+    ) -> None:
+        self._model, self._clients, self._chance, self._told = model, clients, chance, told
+        self._sampler = PoissonUsers(len(clients.roster.users), rate)
+        event = NotPrivate(what="federated averaging without protection")
+        if event not in ledger.releases:
+            ledger.charge(event)
+
+    def gradient(self, step: int) -> tuple[dict[str, Tensor], Seen]:
+        """The weighted mean of the updates that came."""
+        self._clients.ready()
+        drawn = self._sampler.draw(self._chance.stream("coins", step))
+        shared, weight = trainable(self._model), 0.0
+        received = Received(shared, float("inf"))
+        for user, content, place in self._clients.answers(step, drawn, shared):
+            records = _records(content, place)
+            if _add(received, user, content, self._clients.faults, records):
+                weight += records
+        total = received.tensors()
+        for tensor in total.values():
+            tensor.div_(max(weight, 1.0))
+        self._told.count(len(drawn), len(received), self._clients.faults)
+        return total, Seen(len(drawn), 0, len(drawn) - len(received), 0.0)
+
+
+def _records(content: RecordDict, place: int) -> float:
+    told: Any = content.config_records["answer"]
+    try:
+        return float(min(max(int(told["records"][place]), 0), 10**6))
+    except (KeyError, TypeError, ValueError, IndexError):
+        return 0.0
+
+
+@dataclass
+class Counted:
+    """What the last round saw."""
+
+    drawn: int = 0
+    answered: int = 0
+    faults: dict[str, int] = field(default_factory=dict)
+
+    def count(self, drawn: int, answered: int, faults: Faults) -> None:
+        """One round."""
+        self.drawn, self.answered, self.faults = drawn, answered, dict(faults.counts)
