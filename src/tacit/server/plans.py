@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from sqlalchemy import select
 
 from tacit.detecting import Detection, detect
 from tacit.plan import Plan, calibrated, prices
@@ -25,10 +24,10 @@ from tacit.server.requests import (
     need_denominator,
     planned_releases,
     settings_of,
-    shape_of,
     unproved_reason,
 )
 from tacit.server.settings import ServerSettings
+from tacit.server.speeds import records_per_second
 from tacit.server.storage import Dataset, Job, Storage
 from tacit.training.focusing import focus_on
 from tacit.training.settings import METHODS, Run, run_yaml
@@ -146,7 +145,8 @@ class Plans:
             kept = bounded.records_kept
         rate = float(plan.user_rate if plan.user_rate is not None else plan.record_rate or 0)
         touched = plan.steps * rate * kept
-        speed, known_from = self._speed(ready.run)
+        length = self.records.mean_length(dataset)
+        speed, known_from = records_per_second(self.storage, ready.run, length)
         both = [*plan.releases().items(), *ready.earlier.items()]
         total = {unit: price(both, unit, plan.delta).as_json()["epsilon"] for unit in costs}
         return {
@@ -196,23 +196,3 @@ class Plans:
             if listed is not None:
                 listed.unlink(missing_ok=True)
         return focus.owners(corpus, found.mentions)
-
-    def _speed(self, run: Run) -> tuple[float | None, str]:
-        """Records a second, and what that is known from; None before the first run."""
-        with self.storage.read() as session:
-            query = select(Job.result).where(
-                Job.kind == "train", Job.state.in_(("done", "deleted"))
-            )
-            results = session.scalars(query.order_by(Job.id.desc()).limit(50)).all()
-        shape = shape_of(run)
-        timed = [r for r in results if r and r.get("records_per_second")]
-        same = [r for r in timed if r.get("shape") == shape]
-        alike = [r for r in timed if r.get("model_kind") == run.model.kind]
-        for found, note in (
-            (same, "from the speed of the last runs of this very model here"),
-            (alike, "from runs of models of this kind but another size here: a rough guess"),
-        ):
-            speeds = [float(r["records_per_second"]) for r in found[:5]]
-            if speeds:
-                return sum(speeds) / len(speeds), note
-        return None, "not known before a first run of such a model here"

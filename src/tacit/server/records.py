@@ -234,6 +234,13 @@ class Records:
             ).one()
         return {"records": int(row[0]), "users": int(row[1])}
 
+    def mean_length(self, dataset: str) -> float:
+        """Characters of a record in the mean; exact, so for those inside."""
+        with self.storage.read() as session:
+            query = select(func.avg(func.length(StoredRecord.text)))
+            found = session.scalar(query.where(StoredRecord.dataset_id == dataset))
+        return float(found or 0)
+
     def snapshot(self, dataset: str, path: Path) -> int:
         """All records as a corpus file; how many there are."""
         count = 0

@@ -229,7 +229,7 @@ def need_denominator(plan: Plan) -> None:
 
 def shape_of(run: Run) -> str:
     """What a model's speed depends on, as a word to compare by."""
-    config = run.model.model_dump(mode="json", include={"kind", "config", "lora_rank"})
+    config = run.model.model_dump(mode="json", include={"kind", "config", "lora_rank", "trained"})
     return json.dumps([config, run.tokenizer.size, run.context, run.task], sort_keys=True)
 
 
