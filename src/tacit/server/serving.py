@@ -1,5 +1,6 @@
 """A server that listens, until somebody stops it."""
 
+import gc
 import signal
 import socket
 from collections.abc import Callable
@@ -59,6 +60,10 @@ def serve_forever(
         # A shell's background job ignores Ctrl-C; a server must be stoppable all the same.
         if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
             signal.signal(signal.SIGINT, signal.default_int_handler)
+        # What is loaded by now stays: to look through all of it for garbage, again and again, would
+        # stop every request for a fifth of a second each time.
+        gc.collect()
+        gc.freeze()
         uvicorn.Server(config).run(sockets=[listening])
     finally:
         services.close()
