@@ -33,6 +33,9 @@ def watched(total, *given, **named):
         save_file(total.tensors, os.environ["SUM"])
     return release(total, *given, **named)
 noisy.release = watched
+if "ODD" in os.environ and os.environ["RANK"] == "1":
+    import sys
+    sys.argv += ["--set", "corpus=" + os.environ["ODD"]]
 if "DIES" in os.environ and os.environ["RANK"] == "1":
     total_of = following._total
     def dying(*given):
@@ -53,8 +56,13 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return dialogs(tmp_path_factory.mktemp("data"))
 
 
-def train(ranks: int, run: Run, folder: Path, *, dies: bool = False) -> subprocess.CompletedProcess:
-    """`tacit train` in so many processes; the first sum is kept in FOLDER.sum."""
+def train(
+    ranks: int, run: Run, folder: Path, *, dies: bool = False, odd: Path | None = None
+) -> subprocess.CompletedProcess:
+    """`tacit train` in so many processes; the first sum is kept in FOLDER.sum.
+
+    With `odd`, rank 1 reads that corpus instead.
+    """
     script, settings = folder.with_suffix(".py"), folder.with_suffix(".yml")
     script.write_text(WATCHED)
     settings.write_text(run_yaml(run))
@@ -64,7 +72,10 @@ def train(ranks: int, run: Run, folder: Path, *, dies: bool = False) -> subproce
     about = {"OMP_NUM_THREADS": "1", "SUM": str(folder.with_suffix(".sum"))}
     return subprocess.run(
         [*start, str(script), "train", str(settings), "-o", str(folder)],
-        env=os.environ | about | ({"DIES": "1"} if dies else {}),
+        env=os.environ
+        | about
+        | ({"DIES": "1"} if dies else {})
+        | ({"ODD": str(odd)} if odd else {}),
         capture_output=True,
         text=True,
         check=False,
@@ -127,3 +138,17 @@ def test_what_is_no_sum_over_owners_is_refused(tmp_path: Path, base: dict[str, A
     assert ended.returncode != 0
     assert "method=plain trains in one process" in ended.stderr
     assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.slow
+def test_processes_that_read_records_in_another_order_refuse_each_other(
+    tmp_path: Path, base: dict[str, Any]
+) -> None:
+    """Else a user's records could lie in two shares, and be clipped twice."""
+    lines = Path(base["corpus"]).read_text().splitlines(keepends=True)
+    odd = tmp_path / "odd.jsonl"
+    odd.write_text("".join(reversed(lines)))
+    ended = train(2, Run(**base, plan=USERS), tmp_path / "r", odd=odd)
+    assert ended.returncode != 0
+    assert "do not read the same" in ended.stderr
+    assert not list(tmp_path.glob("r/certificate.json"))

@@ -66,7 +66,7 @@ def join(content: RecordDict, node: Node) -> RecordDict:
         return local.present().record()
     except Exception as error:
         # The server learns that it failed and not why: a message might name files of ours.
-        log.error("This client cannot take part: %s", error)
+        log.error("This client cannot take part: %s", _said(error))
         return RecordDict({"refused": ConfigRecord({"because": type(error).__name__})})
 
 
@@ -83,7 +83,7 @@ def update(content: RecordDict, node: Node) -> RecordDict:
         local.need_same_corpus()
         local.take(dict(unpacked(content.array_records["weights"])))
     except Exception as error:
-        log.error("This client cannot take part in round %d: %s", asked.step, error)
+        log.error("This client cannot take part in round %d: %s", asked.step, _said(error))
         return RecordDict({"refused": ConfigRecord({"because": type(error).__name__})})
     updates, records = {}, {}
     for place_in_round, number in enumerate(asked.numbers):
@@ -94,6 +94,11 @@ def update(content: RecordDict, node: Node) -> RecordDict:
         except Exception as error:  # whatever it is, it must stay with this user
             log.error("A user's update could not be computed: %s", type(error).__name__)
     return Answer(asked.step, asked.attempt, updates, records).record()
+
+
+def _said(error: Exception) -> str:
+    """Our own words; those of others may quote text, so of them only the kind is told."""
+    return str(error) if isinstance(error, TacitError) else type(error).__name__
 
 
 # --- where things lie -------------------------------------------------------------------------
