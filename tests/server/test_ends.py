@@ -17,8 +17,17 @@ from tacit.writing import write
 ROOT = Path(__file__).parent.parent.parent
 
 
-def test_the_tour(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
+def test_the_tour(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+    kind: str,
+) -> None:
     """From `tacit serve` to a downloaded, verified model, and once more by the commands."""
+    if kind == "postgresql":
+        monkeypatch.setenv("TACIT_DATABASE", request.getfixturevalue("postgres")())
     tour: dict[str, Callable[..., Any]] = runpy.run_path(str(ROOT / "examples/client_tour.py"))
     tour["main"](tmp_path)
     printed = capsys.readouterr().out
