@@ -22,9 +22,9 @@ from tacit.training.settings import LocalSettings, UedpSettings
 from tacit.writing import write
 
 
-def dialogs(folder: Path) -> dict[str, Any]:
+def dialogs(folder: Path, customers: int = 120) -> dict[str, Any]:
     """Settings of a run on a few generated dialogs, whose names are given, by a tiny LSTM."""
-    corpus = customersim.generate(120, 3)
+    corpus = customersim.generate(customers, 3)
     found = detect(corpus, "given", kinds=["PERSON", "PII"])
     write(corpus, folder / "c.jsonl")
     write_lines(folder / "m.jsonl", found.mentions)

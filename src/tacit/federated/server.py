@@ -266,7 +266,9 @@ def _open(run: Run) -> Opened:
     Mentions are the clients' affair, so none are looked for here.
     """
     plain = {name: value for name, value in run.plan.items() if name != "kinds"}
-    opened = open_run(run.model_copy(update={"mentions": None, "detect": None, "plan": plain}))
+    # It only adds up what clients send: no GPU is needed here.
+    changed = {"mentions": None, "detect": None, "plan": plain, "device": "cpu"}
+    opened = open_run(run.model_copy(update=changed))
     return replace(opened, run=run, focus=None)
 
 

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from tacit.errors import DataError
 from tacit.files import whole_file
+from tacit.training.devices import device_of
 
 NAME = "checkpoint.safetensors"
 KEPT = "checkpoints"
@@ -131,7 +132,9 @@ def load_checkpoint(
     except (KeyError, ValueError, RuntimeError):
         raise _not_ours(folder / NAME) from None
     put_optimizer(optimizer, parts["optimizer"], about["numbers"])
-    return Place(**about["place"]), parts["average"]
+    device = device_of(model)
+    average = {name: tensor.to(device) for name, tensor in parts["average"].items()}
+    return Place(**about["place"]), average
 
 
 def kept_steps(steps: int, count: int) -> frozenset[int]:

@@ -6,6 +6,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from tacit.errors import UsageError
+from tacit.training.devices import placed
 from tacit.training.measuring import forward, still
 from tacit.training.tasks import NextWord
 
@@ -73,7 +74,6 @@ def _start(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
 def _after(model: nn.Module, ids: list[int]) -> torch.Tensor:
     """The probability of every token after these; the last ones count where room is short."""
     room = getattr(model.config, "max_position_embeddings", None) or len(ids)
-    device = next(model.parameters()).device
-    batch = {"input_ids": torch.tensor([ids[-room:]], device=device)}
+    batch = {"input_ids": torch.tensor([ids[-room:]])}
     with still(model):
-        return forward(model, batch, mask=False)[0, -1].float().softmax(-1).cpu()
+        return forward(model, placed(model, batch), mask=False)[0, -1].float().softmax(-1).cpu()

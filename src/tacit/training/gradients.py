@@ -126,7 +126,6 @@ class ClippedSums:
         without dropout, whose coins would differ.
         """
         size = len(next(iter(batch.values())))
-        order = torch.arange(size)
         parts, _ = run(self._layers, losses, batch, size)
         together = self._join(parts)
         for row in range(size):
@@ -137,7 +136,7 @@ class ClippedSums:
                 )
             for (name, parameter), right in zip(self._parameters.items(), truth, strict=True):
                 out = torch.empty_like(parameter.data)
-                got = together[name].of(order[row : row + 1], None, out)
+                got = together[name].of(torch.tensor([row]).to(out.device), None, out)
                 right = torch.zeros_like(got) if right is None else right
                 if not torch.allclose(got, right, rtol=tolerance, atol=tolerance * 1e-2):
                     raise UsageError(
@@ -217,7 +216,7 @@ class _Step:
     @torch.no_grad()
     def add(self, parts: Parts, values: Tensor, owner: Tensor, goes_on: set[int]) -> None:
         """Add a batch; units in `goes_on` are clipped later."""
-        rows = self._rows(owner)
+        rows = self._rows(owner.to(values.device))
         gradients = _join(self._parameters, parts)
         parts.clear()
         bad = ~torch.isfinite(values)
@@ -226,7 +225,7 @@ class _Step:
         scale: Tensor | None = None
         known: tuple[Tensor, Tensor] | None = None
         if self._record_clip is not None:
-            squares, cancelled = _squares(gradients, _singles(len(owner)), None)
+            squares, cancelled = _squares(gradients, _singles(values), None)
             overflow = ~torch.isfinite(squares)
             if bool(overflow.any()):
                 gradients, bad = _without(gradients, overflow), bad | overflow
@@ -317,7 +316,7 @@ class _Step:
             self._pending[unit] = total
         fresh = _of(gradients, own, scale)
         if not math.isfinite(_norm_square(fresh)):
-            bad = torch.zeros(_size(gradients), dtype=torch.bool)
+            bad = torch.zeros(_size(gradients), dtype=torch.bool, device=own.device)
             squares, _ = _squares(gradients, Units(own.unsqueeze(1)), scale)
             bad[own] = ~torch.isfinite(squares)
             self._not_finite += int(bad.sum())
@@ -374,17 +373,17 @@ def _without(gradients: dict[str, Gradient], records: Tensor) -> dict[str, Gradi
 
 
 def _of(gradients: dict[str, Gradient], own: Tensor, scale: Tensor | None) -> dict[str, Tensor]:
-    return {
-        name: g.of(own, scale, torch.empty(g.shape, dtype=g.dtype)) for name, g in gradients.items()
-    }
+    return {name: g.of(own, scale, g.empty()) for name, g in gradients.items()}
 
 
 def _norm_square(tensors: dict[str, Tensor]) -> float:
     return sum(float(sum_of_squares(tensor)) for tensor in tensors.values())
 
 
-def _singles(count: int) -> Units:
-    return Units(torch.arange(count).unsqueeze(1), everything=True)
+def _singles(values: Tensor) -> Units:
+    """Every record by itself."""
+    rows = torch.arange(len(values), device=values.device)
+    return Units(rows.unsqueeze(1), everything=True)
 
 
 def _squares(
@@ -395,12 +394,12 @@ def _squares(
     Inner products of tokens that cancel leave little but rounding. What rounding may have taken
     away is added back, and where it might be more than a trace, the gradient is written out.
     """
-    found = Squares.zeros(len(units))
+    found = Squares.zeros(units)
     grams: Grams = {}
     for gradient in gradients.values():
         found.add(gradient.squares(units, scale, grams, keep=keep))
     if not gradients:
-        return found.total, torch.zeros(len(units), dtype=torch.bool)
+        return found.total, torch.zeros_like(found.total, dtype=torch.bool)
     rounding = torch.finfo(next(iter(gradients.values())).dtype).eps
     cancelled = found.ghosts * rounding > _CANCELLED * found.total
     for unit in cancelled.nonzero().view(-1).tolist():
@@ -419,7 +418,8 @@ def _by_size(rows: dict[int, Tensor], records: int) -> list[tuple[Units, list[in
     for members in sizes.values():
         table = torch.stack([rows[unit] for unit in members])
         flat = table.view(-1)
-        whole = len(flat) == records and bool((flat == torch.arange(records)).all())
+        order = torch.arange(records, device=flat.device)
+        whole = len(flat) == records and bool((flat == order).all())
         groups.append((Units(table, everything=whole), members))
     return groups
 
@@ -428,14 +428,16 @@ class _Weights:
     """By what each record is multiplied in the final sum; zero where it was added already."""
 
     def __init__(self, gradients: dict[str, Gradient]) -> None:
-        self._all = torch.zeros(_size(gradients), dtype=next(iter(gradients.values())).dtype)
+        first = next(iter(gradients.values()))
+        self._all = torch.zeros(first.records, dtype=first.dtype, device=first.device)
         self._added: dict[str, list[Tensor]] = {}
 
     def put(
         self, rows: Tensor, factors: list[float], scale: Tensor | None, fused: list[str]
     ) -> None:
         """Units of the same size; `fused` names what they are already part of."""
-        values = torch.tensor(factors, dtype=self._all.dtype).unsqueeze(1)
+        like = self._all
+        values = torch.tensor(factors, dtype=like.dtype).to(like.device).unsqueeze(1)
         self._all[rows] = values.expand(rows.shape) if scale is None else values * scale[rows]
         for name in fused:
             self._added.setdefault(name, []).append(rows.view(-1))

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from tacit.errors import UsageError
+from tacit.training.devices import placed
 from tacit.training.measuring import Batch, inputs, still
 
 
@@ -45,7 +46,7 @@ class LastStates:
 
     def _run(self, batch: Batch) -> Tensor:
         # Who reads from left to right sees no padding on the right, and needs no mask.
-        given = inputs(self._takes, batch, mask=self._at_first)
+        given = inputs(self._takes, placed(self._body, batch), mask=self._at_first)
         states: Tensor = self._body(**given)[0]
         return states
 
@@ -53,11 +54,12 @@ class LastStates:
         if self._at_first:
             return states[:, 0]
         last = (batch["attention_mask"].sum(1) - 1 - self._unread).clamp(min=0)
+        last = last.to(states.device)
         return states[torch.arange(len(last), device=states.device), last]
 
     def _tried(self, words: int) -> tuple[int, bool]:
         """The width of a state, and whether the first token has seen the last one."""
-        ids = (torch.arange(4) % words).unsqueeze(0).to(next(self._body.parameters()).device)
+        ids = (torch.arange(4) % words).unsqueeze(0)
         other = ids.clone()
         other[0, -1] = (other[0, -1] + 1) % words
         self._at_first = True

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from tacit.errors import DataError
+from tacit.training.devices import placed
 from tacit.training.encoding import pad_of, special_around
 from tacit.training.masking import Aligned, logits_at
 from tacit.training.measuring import still
@@ -66,10 +67,9 @@ def guess_masked(
     favour of the attacker.
     """
     tried = right = 0
-    device = next(model.parameters()).device
     with still(model):
         for ids, places, wanted in _batches(aligned, tokenizer, context, token_budget):
-            batch = {k: v.to(device) for k, v in ids.items()}
+            batch = placed(model, ids)
             known = torch.zeros_like(batch["input_ids"], dtype=torch.bool)
             known[torch.arange(len(places)), places] = True
             guesses = logits_at(model, batch, known).argmax(-1).cpu()

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tacit.errors import DataError, UsageError
+from tacit.training.devices import placed
 from tacit.training.examples import IGNORED, Examples, Progress
 
 Batch = dict[str, Tensor]
@@ -138,10 +139,9 @@ def evaluating(
     """All examples in batches, while the model stands still; `progress` hears of each batch."""
     if len(examples) == 0:
         raise DataError("There is nothing to score; give at least one record.")
-    device = next(model.parameters()).device
     with still(model):
         for rows in examples.in_batches(token_budget):
-            yield rows, {k: v.to(device) for k, v in examples.batch(rows).items()}
+            yield rows, placed(model, examples.batch(rows))
             if progress is not None:
                 progress(len(rows))
 

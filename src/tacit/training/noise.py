@@ -107,7 +107,7 @@ def _add(
         part = flat[start : start + _BLOCK]
         single = part.dtype == torch.float32
         noise: NDArray = rng.standard_normal(part.numel(), dtype=np.float32 if single else float)
-        part.add_(torch.from_numpy(noise), alpha=noise_std)
+        part.add_(torch.from_numpy(noise).to(part.device), alpha=noise_std)
         part.div_(grid).round_().mul_(grid)
 
     jobs, workers = zip(blocks, streams, strict=True), torch.get_num_threads()

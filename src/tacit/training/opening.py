@@ -13,6 +13,7 @@ from tacit.errors import DataError
 from tacit.training import networks, tokens, weights
 from tacit.training.attributes import Attribute, attribute_of
 from tacit.training.deidentifying import deidentified
+from tacit.training.devices import chosen_device
 from tacit.training.focusing import Focus, focus_on
 from tacit.training.material import Found, find_mentions, open_corpus, training_part
 from tacit.training.memory import keep_freed_memory
@@ -143,7 +144,7 @@ def make_model(
         model = weights.with_lora(model, run.model.lora_rank, targets, seed=seed)  # type: ignore[arg-type]
     if run.model.trained:
         weights.train_only(model, run.model.trained)
-    return model
+    return model.to(chosen_device(run.device))
 
 
 def sensitive_spans(opened: Opened, corpus: Corpus) -> dict[str, list[tuple[int, int]]]:
@@ -179,12 +180,13 @@ def load_run(folder: Path) -> Opened:
     part = training_part(corpus)
     task = _task(run, part)
     tokenizer = tokens.load_tokenizer(folder)
-    model = networks.load_model(
+    model: nn.Module = networks.load_model(
         folder,
         run.task,
         labels=getattr(task, "labels", None),
         pad_token_id=tokenizer.pad_token_id,
     )
+    model.to(chosen_device(run.device))
     found = find_mentions(run, corpus)
     focus = _focus(run, found)
     chance = Chance(run.seed)

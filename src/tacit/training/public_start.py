@@ -98,7 +98,7 @@ def _kept(model: nn.Module, examples: Examples, start: PublicStart) -> Path | No
     sha = hashlib.sha256(start.model_dump_json(exclude={"corpus"}).encode())
     sha.update(version("torch").encode())
     for name, tensor in trainable(model).items():
-        sha.update(name.encode() + tensor.detach().contiguous().numpy().tobytes())
+        sha.update(name.encode() + tensor.cpu().contiguous().numpy().tobytes())
     for ids in examples.ids:
         sha.update(ids.tobytes())
     return root / "public-starts" / f"{sha.hexdigest()[:32]}.safetensors"

@@ -120,8 +120,14 @@ def ranks_of_environment() -> Ranks | None:
     if not dist.is_available():
         raise UsageError("This build of torch cannot train in several processes.")
     if not dist.is_initialized():
-        dist.init_process_group("gloo", timeout=_PATIENCE)
+        # Weights and sums travel between GPUs where they live there; all else between processors.
+        dist.init_process_group(_backend(), timeout=_PATIENCE)
     return Ranks(dist.get_rank(), dist.get_world_size())
+
+
+def _backend() -> str:
+    nccl = torch.cuda.is_available() and dist.is_nccl_available()
+    return "cpu:gloo,cuda:nccl" if nccl else "gloo"
 
 
 def _arrays(drawn: Any) -> list[np.ndarray]:

@@ -177,7 +177,9 @@ def _factor(used: Tensor) -> Tensor | None:
     source = _source(used)
     with torch.enable_grad():
         (factor,) = torch.autograd.grad(used, source, torch.ones_like(used), retain_graph=True)
-        probe = torch.linspace(-1, 1, used.numel(), dtype=used.dtype).view_as(used)
+        probe = torch.linspace(-1, 1, used.numel(), dtype=used.dtype, device=used.device).view_as(
+            used
+        )
         (answer,) = torch.autograd.grad(used, source, probe)
     if not torch.allclose(answer, factor * probe):
         raise ValueError("a recurrent weight is made from its parameter, but not entry by entry")

@@ -297,6 +297,10 @@ class Run(_Part):
     context: Annotated[int, Field(ge=2, description="Longest record, in tokens.")] = 128
     optimizer: OptimizerSettings = OptimizerSettings()
     pretrain: PublicStart | None = None
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"],
+        Field(description="Where the model lives; auto takes a GPU where there is one."),
+    ] = "auto"
     token_budget: Annotated[
         int, Field(ge=64, description="Tokens in memory at once; does not change the result.")
     ] = 8192
@@ -374,7 +378,7 @@ class Run(_Part):
         return hashlib.sha256(text.encode()).hexdigest()
 
 
-_NO_MATTER = {"token_budget", "checkpoint_every", "keep_checkpoints"}
+_NO_MATTER = {"device", "token_budget", "checkpoint_every", "keep_checkpoints"}
 """Settings that change no weight."""
 _OF_TOKENS = ("selective", "redact-then-private")
 """The methods that protect tokens; each is the mechanism of its plan."""

@@ -79,9 +79,10 @@ class Squares:
     ghosts: Tensor
 
     @classmethod
-    def zeros(cls, units: int) -> "Squares":
+    def zeros(cls, units: Units) -> "Squares":
         """Nothing yet."""
-        return cls(*torch.zeros(3, units, dtype=torch.float64))
+        device = units.rows.device
+        return cls(*torch.zeros(3, len(units), dtype=torch.float64, device=device))
 
     def add(self, other: "Squares") -> None:
         """Another parameter."""
@@ -155,7 +156,7 @@ class Gradient:
         self, units: Units, scale: Tensor | None, grams: Grams, *, keep: bool = False
     ) -> "Squares":
         """The squared norm of each unit's gradient."""
-        found = Squares.zeros(len(units))
+        found = Squares.zeros(units)
         if self.product is not None and self.way(units.size, keep=keep) == "direct":
             found.total += self._direct_squares(units, scale)
             found.terms += _token_norms(self.product, units, scale)
@@ -178,13 +179,22 @@ class Gradient:
         return found
 
     def _direct_squares(self, units: Units, scale: Tensor | None) -> Tensor:
-        out = torch.empty(self.shape, dtype=self.dtype)
+        out = self.empty()
         return torch.stack([sum_of_squares(self.of(rows, scale, out)) for rows in units.rows])
+
+    def empty(self) -> Tensor:
+        """Room for one gradient."""
+        return self._any.new_empty(self.shape)
 
     @property
     def dtype(self) -> torch.dtype:
         """The precision of the gradient."""
         return self._any.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the gradient is."""
+        return self._any.device
 
     @property
     def records(self) -> int:
@@ -328,11 +338,11 @@ def _lookup_squares(
     """Rows of the same unit and the same word are added first, then squared; the terms."""
     rows = units.gather(scaled(lookup.rows, scale))
     ids = units.gather(lookup.ids.unsqueeze(-1)).squeeze(-1)
-    unit = torch.arange(len(units)).unsqueeze(1)
+    unit = torch.arange(len(units), device=ids.device).unsqueeze(1)
     keys, place = torch.unique(ids + unit * size, return_inverse=True)
     norms = torch.linalg.vector_norm(rows, dim=2).to(torch.float64).view(-1)
-    terms = torch.zeros(len(keys), dtype=torch.float64).index_add_(0, place.view(-1), norms)
-    both = torch.zeros(2, len(units), dtype=torch.float64)
+    terms = norms.new_zeros(len(keys)).index_add_(0, place.view(-1), norms)
+    both = norms.new_zeros(2, len(units))
     both[0].index_add_(0, keys // size, _row_squares(_into_rows(rows, place, len(keys))))
     both[1].index_add_(0, keys // size, terms.square())
     return both[0], both[1]
@@ -350,7 +360,7 @@ def _cross(product: Product, lookup: Lookup, units: Units, scale: Tensor | None)
     The table's token s adds its row e_s at word w_s, the product's token t adds l_t r_t^T; they
     meet in the entry l_t[w_s], with weight <e_s, r_t>.
     """
-    out = torch.empty(len(units), dtype=torch.float64)
+    out = torch.empty(len(units), dtype=torch.float64, device=product.left.device)
     tokens = units.size * max(product.left.shape[1], lookup.ids.shape[1])
     for run in units.split(_GRAM_ENTRIES // tokens**2):
         part = units if len(units) <= run.stop and run.start == 0 else Units(units.rows[run])

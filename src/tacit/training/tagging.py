@@ -10,6 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from tacit.corpus import Corpus
 from tacit.errors import DataError, UsageError
+from tacit.training.devices import placed
 from tacit.training.encoding import (
     Collected,
     check_labels,
@@ -116,6 +117,7 @@ class Tagging:
 
     def losses(self, model: nn.Module, batch: Batch) -> Tensor:
         """The mean over a record's words of the negative log-probability of their tags."""
+        batch = placed(model, batch)
         targets = batch["labels"]
         return mean_of_row(token_losses(forward(model, batch), targets), targets >= 0)
 

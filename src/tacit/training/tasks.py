@@ -17,6 +17,7 @@ from transformers import PreTrainedTokenizerBase
 
 from tacit.corpus import Corpus
 from tacit.errors import UsageError
+from tacit.training.devices import placed
 from tacit.training.encoding import (
     Collected,
     check_labels,
@@ -145,7 +146,7 @@ class NextWord:
 
     def losses(self, model: nn.Module, batch: Batch) -> Tensor:
         """The mean over a record's tokens of their negative log-probability."""
-        logits, targets = self._predict(model, batch)
+        logits, targets = self._predict(model, placed(model, batch))
         return mean_of_row(token_losses(logits, targets), targets >= 0)
 
     def score(
@@ -217,6 +218,7 @@ class Classification:
 
     def losses(self, model: nn.Module, batch: Batch) -> Tensor:
         """The negative log-probability of a record's label."""
+        batch = placed(model, batch)
         return label_losses(forward(model, batch), batch["labels"])
 
     def score(
@@ -287,6 +289,7 @@ class Regression:
 
     def losses(self, model: nn.Module, batch: Batch) -> Tensor:
         """The squared error of a record."""
+        batch = placed(model, batch)
         wanted, given = batch["labels"], forward(model, batch).squeeze(-1)
         known = torch.isfinite(wanted)
         # Filled before the difference: a missing label must not make the gradient NaN.

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from tacit.privacy.ledger import Ledger
 from tacit.training.attributes import Attribute
 from tacit.training.checkpoints import flat_optimizer, put_optimizer
+from tacit.training.devices import device_of
 from tacit.training.last_states import LastStates
 from tacit.training.material import Material, Rows
 from tacit.training.methods.noisy import Losses
@@ -50,7 +51,7 @@ class AdversarialTraining(Regularized):
                 nn.ReLU(),
                 nn.Linear(settings.hidden_size, attribute.count),
             )
-        self.discriminator.to(next(model.parameters()).device)
+        self.discriminator.to(device_of(model))
         self._optimizer = torch.optim.Adam(self.discriminator.parameters(), lr=settings.rate)
 
     def _penalty(self, step: int, states: Tensor, rows: Rows) -> Tensor:

@@ -90,7 +90,7 @@ def finite_losses(
     The others are left out of the pass, too: even with weight zero they would spread NaN.
     """
     values = losses(batch)
-    finite = torch.isfinite(values.detach())
+    finite = torch.isfinite(values.detach()).cpu()
     bad = int((~finite).sum())
     if bad == 0:
         return values, 0

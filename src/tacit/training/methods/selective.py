@@ -23,6 +23,7 @@ from tacit.errors import DataError, UsageError
 from tacit.plan import Plan
 from tacit.privacy.events import Selective, part_of
 from tacit.privacy.ledger import Ledger
+from tacit.training.devices import placed
 from tacit.training.examples import IGNORED, Examples
 from tacit.training.gradients import ClippedSums
 from tacit.training.material import Material, batches
@@ -182,6 +183,7 @@ def _marks(examples: Examples, row: int) -> NDArray[np.bool_]:
 def _losses(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
     """The mean over a segment's positions of their loss, from the state it begins with."""
     assert isinstance(model, LSTMForCausalLM)
+    batch = placed(model, batch)
     targets = batch["labels"]
     logits = model(batch["input_ids"], state=_state_of(model, batch)).logits
     return mean_of_row(token_losses(logits, targets), targets >= 0)
@@ -193,6 +195,7 @@ def _packed_losses(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
     Segments differ much in length, and the head is most of a step; so one pass is enough.
     """
     assert isinstance(model, LSTMForCausalLM)
+    batch = placed(model, batch)
     targets = batch["labels"]
     known = targets >= 0
     outputs, _ = model.body(batch["input_ids"], _state_of(model, batch))
@@ -290,7 +293,7 @@ class _Cut:
 
     def after(self, model: LSTMForCausalLM) -> State:
         """The states with which the segments end."""
-        batch = self.batch(np.arange(len(self)))
+        batch = placed(model, self.batch(np.arange(len(self))))
         lengths = torch.from_numpy(self.lengths)
         return states_after(model.body, batch["input_ids"], lengths, self.state)
 

@@ -227,4 +227,4 @@ def _weighted(watched: Watched, batch: dict[str, Tensor]) -> Tensor:
     """Losses times weights: the gradient of a weighted loss is the weighted gradient."""
     weight = batch[_WEIGHT]
     values = watched({name: tensor for name, tensor in batch.items() if name != _WEIGHT})
-    return values * weight.to(values.dtype)
+    return values * weight.to(values)
