@@ -364,6 +364,15 @@ def test_methods_are_compared_and_finished_ones_left_alone(
     other = tacit(*call, "--overwrite", "--set", "context=16")
     assert other.code == 2
     assert "other settings" in other.err
+    sweep = ("--sweep", "plain:steps=1,2", "--methods", "plain", "--using", "exposure")
+    swept = tacit("compare", tmp_path / "small.yml", *sweep, "-o", tmp_path / "swept")
+    assert swept.code == 0, swept.err
+    for steps in ("1", "2"):
+        settings = (tmp_path / "swept" / f"plain-steps-{steps}" / "run.yml").read_text()
+        assert f"steps: {steps}\n" in settings
+    for wrong in ("users:steps=1", "plain", "plain:steps", "plain:steps=1,1"):
+        refused = tacit(*call[:2], "--methods", "plain", "--sweep", wrong, "-o", tmp_path / "x")
+        assert refused.code == 2, wrong
     missing = tacit("compare", tmp_path / "small.yml", "--methods", "magic", "-o", tmp_path / "x")
     assert missing.code == 3
     assert "plain, users" in missing.err

@@ -2,7 +2,7 @@
 
 import os
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -33,6 +33,13 @@ def compare(
         list[str] | None,
         typer.Option("--set", help="Replace a setting of every method: --set corpus=FILE"),
     ] = None,
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Train a method once for each value of a setting: "
+            "--sweep adversarial:adversarial.privacy_weight=0.3,1,3"
+        ),
+    ] = None,
     reference: Annotated[
         Path | None, typer.Option(help="Folder of a model that saw none of the text.")
     ] = None,
@@ -50,24 +57,64 @@ def compare(
     keep_checkpoints=5`, models on the way are attacked, too, and compared at like perplexity.
 
     Example: `tacit compare presets/customersim-lstm.yml --methods plain,users -o compared`
+
+    Example: `tacit compare presets/customersim-lstm.yml --methods plain,triplet --sweep
+    triplet:triplet.privacy_weight=0.03,0.1,0.3 -o swept`
     """
     from tacit.cli.attack import Given
     from tacit.plan import parse_overrides
     from tacit.reporting.report import read_all, write_report
 
-    files = method_files(config, methods)
+    trials = swept(method_files(config, methods), sweep or [])
     page = to / "report.html"
     refuse_overwrite(page, page.with_suffix(".md"), page.with_suffix(".json"), overwrite=overwrite)
     work = _Work(
         to, parse_overrides(changes or []), Given(using=using, reference=reference, seed=seed)
     )
     if workers == 1:
-        for name, file in files.items():
-            work(name, file)
+        for trial in trials:
+            work(trial)
     else:
-        _at_once(work, files, workers)
-    write_report(page, read_all([to / name for name in files]), title=title)
+        _at_once(work, trials, workers)
+    write_report(page, read_all([to / trial.name for trial in trials]), title=title)
     say(f"report: {page}")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One model: the folder it gets, the file that describes it, and what is set beside that."""
+
+    name: str
+    file: Path
+    changes: dict[str, Any] = field(default_factory=dict)
+
+
+def swept(files: dict[str, Path], sweeps: list[str]) -> list[Trial]:
+    """A trial for each method, or for each value where a method's setting is swept."""
+    from tacit.plan import parse_overrides
+
+    values: dict[str, tuple[str, list[Any]]] = {}
+    for sweep in sweeps:
+        method, sign, pair = sweep.partition(":")
+        if not sign or method not in files:
+            raise UsageError(
+                f"{sweep!r} sweeps no method of this comparison; write METHOD:SETTING=V1,V2 with "
+                f"one of {', '.join(files)}."
+            )
+        if method in values:
+            raise UsageError(f"{method} is swept twice; sweep one setting of a method at a time.")
+        ((setting, given),) = parse_overrides([pair]).items()
+        several = given.split(",") if isinstance(given, str) else [given]
+        values[method] = setting, [parse_overrides([f"v={v}"])["v"] for v in several]
+    trials = []
+    for method, file in files.items():
+        setting, several = values.get(method, ("", [None]))
+        for value in several:
+            ending = f"-{setting.rpartition('.')[2]}-{value}" if setting else ""
+            trials.append(Trial(method + ending, file, {setting: value} if setting else {}))
+    if len({trial.name for trial in trials}) < len(trials):
+        raise UsageError("A sweep has the same value twice; give each once.")
+    return trials
 
 
 @dataclass(frozen=True)
@@ -78,13 +125,13 @@ class _Work:
     changes: dict[str, Any]
     given: "Given"
 
-    def __call__(self, name: str, file: Path) -> None:
+    def __call__(self, trial: Trial) -> None:
         from tacit.attacking import write_scores
         from tacit.cli.attack import attack_model, attack_series
         from tacit.training.checkpoints import kept_models
 
-        folder = self.to / name
-        _trained(folder, file, self.changes, name)
+        name, folder = trial.name, self.to / trial.name
+        _trained(folder, trial.file, self.changes | trial.changes, name)
         say(f"{name}: attacking")
         if kept_models(folder):
             attack_series(folder, self.given)
@@ -94,12 +141,12 @@ class _Work:
         say(f"{name}: done")
 
 
-def _at_once(work: _Work, files: dict[str, Path], workers: int) -> None:
+def _at_once(work: _Work, trials: list[Trial], workers: int) -> None:
     """Several methods, each in a process of its own; the first that fails ends the others."""
     with ProcessPoolExecutor(
         workers, get_context("spawn"), initializer=_share_cores, initargs=(workers,)
     ) as pool:
-        waiting = [pool.submit(work, name, file) for name, file in files.items()]
+        waiting = [pool.submit(work, trial) for trial in trials]
         try:
             for one in as_completed(waiting):
                 one.result()
