@@ -250,9 +250,15 @@ def keep_lines(name: str, facts: list[Any], seed: int) -> None:
                 ],
             }
         )
+    write_lines_of(name, lines, seed)
+
+
+def write_lines_of(name: str, lines: list[dict[str, Any]], seed: int) -> None:
+    """Keep the lines of a seed beside those of other seeds."""
     RESULTS.mkdir(parents=True, exist_ok=True)
+    others = [line for line in read_lines(name) if line["seed"] != seed]
     path = RESULTS / f"{name}.jsonl"
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    path.write_text("".join(json.dumps(line) + "\n" for line in [*others, *lines]))
     print(f"results: {path}", file=sys.stderr)
 
 
@@ -309,10 +315,7 @@ def imperfect_policy(folder: Path, seed: int) -> None:
                 }
             )
             print(json.dumps(lines[-1]), file=sys.stderr, flush=True)
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    (RESULTS / "imperfect-policy.jsonl").write_text(
-        "".join(json.dumps(line) + "\n" for line in lines)
-    )
+    write_lines_of("imperfect-policy", lines, seed)
 
 
 def missed_records(target: Any, kept: dict[str, list[tuple[int, int]]]) -> dict[str, float]:
@@ -349,13 +352,15 @@ def draw(name: str) -> None:
         if name == "policy":
             _draw_policy(axes, lines)
         else:
-            for number, line in enumerate(lines):
+            for number, (method, own) in enumerate(by_method(lines).items()):
                 look = {"color": COLOURS[number % 7], "marker": MARKERS[number % 7], "ms": 5}
-                bits = {int(k): v for k, v in line["exposure_by_repetitions"].items()}
-                axes[0].plot(range(len(bits)), list(bits.values()), label=line["method"], **look)
-                axes[0].set_xticks(range(len(bits)), [str(k) for k in bits], fontsize=7)
-                points = sorted((p["perplexity"], p["exposure"]) for p in line["over_steps"])
-                axes[1].plot(*zip(*points, strict=True), label=line["method"], **look)
+                bits = [line["exposure_by_repetitions"] for line in own]
+                mean = {k: sum(b[k] for b in bits) / len(bits) for k in bits[0]}
+                axes[0].plot(range(len(mean)), list(mean.values()), label=method, **look)
+                axes[0].set_xticks(range(len(mean)), list(mean), fontsize=7)
+                for line in own:
+                    points = sorted((p["perplexity"], p["exposure"]) for p in line["over_steps"])
+                    axes[1].plot(*zip(*points, strict=True), label=method, **look)
             axes[0].set_xlabel("how often a canary was planted")
             axes[1].set_xlabel("perplexity on test")
             axes[1].set_xscale("log")
@@ -394,36 +399,65 @@ COLUMNS = {
 }  # fmt: skip
 
 
+def by_method(lines: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """The lines of each method, one for each seed."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for line in lines:
+        found.setdefault(line["method"], []).append(line)
+    return found
+
+
 def tables(name: str) -> str:
-    """The study as Markdown: the last models, and those nearest to one perplexity."""
+    """The study as Markdown: the last models, and those nearest to one perplexity of a seed."""
     lines = read_lines("imperfect-policy" if name == "policy" else f"methods-{name}")
     if name == "policy" or not lines:
         return "\n".join(json.dumps(line) for line in lines)
     rows = ["| method | epsilon | " + " | ".join(COLUMNS.values()) + " |",
             "|---" * (len(COLUMNS) + 2) + "|"]  # fmt: skip
-    for line in lines:
-        price = "-" if line["epsilon"] is None else f"{line['epsilon']:.2f}, {line['protects']}"
-        cells = [shown(line["last"][key]) for key in COLUMNS]
-        rows.append(f"| `{line['method']}` | {price} | " + " | ".join(cells) + " |")
+    for method, own in by_method(lines).items():
+        one = own[0]
+        price = "-" if one["epsilon"] is None else f"{one['epsilon']:.2f}, {one['protects']}"
+        cells = [shown([line["last"][key] for line in own]) for key in COLUMNS]
+        rows.append(f"| `{method}` | {price} | " + " | ".join(cells) + " |")
     rows += [
         "",
         "| method | step | perplexity | exposure | AUC | tab | linkage |",
         "|---" * 7 + "|",
     ]
-    best = [min(one["perplexity"] for one in line["over_steps"]) for line in lines]
-    level = max(best)
-    for line in lines:
-        one = min(line["over_steps"], key=lambda o: abs(math.log(o["perplexity"] / level)))
-        cells = [shown(one[k]) for k in ("perplexity", "exposure", "auc", "tab", "linkage")]
-        rows.append(f"| `{line['method']}` | {one['step']} | " + " | ".join(cells) + " |")
-    return "\n".join([*rows, "", f"level: {level:.4g}"])
+    levels = {
+        seed: max(
+            min(one["perplexity"] for one in line["over_steps"])
+            for line in lines
+            if line["seed"] == seed
+        )
+        for seed in {line["seed"] for line in lines}
+    }
+    for method, own in by_method(lines).items():
+        near = [nearest(line, levels[line["seed"]]) for line in own]
+        keys = ("step", "perplexity", "exposure", "auc", "tab", "linkage")
+        rows.append(
+            f"| `{method}` | " + " | ".join(shown([o[k] for o in near]) for k in keys) + " |"
+        )
+    level = ", ".join(f"{value:.4g} (seed {seed})" for seed, value in sorted(levels.items()))
+    return "\n".join([*rows, "", f"level: {level}"])
 
 
-def shown(value: float | None) -> str:
-    """Three digits."""
-    if value is None:
+def nearest(line: dict[str, Any], level: float) -> dict[str, Any]:
+    """The attacked model of a run whose perplexity is nearest."""
+    models: list[dict[str, Any]] = line["over_steps"]
+    return min(models, key=lambda one: abs(math.log(one["perplexity"] / level)))
+
+
+def shown(values: list[float | None]) -> str:
+    """Three digits of the mean over seeds, and their spread where there are several."""
+    known = [value for value in values if value is not None]
+    if not known:
         return "-"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    mean = sum(known) / len(known)
+    text = f"{mean:,.0f}" if abs(mean) >= 1000 else f"{mean:.3g}"
+    if len(known) == 1:
+        return text
+    return f"{text} ± {float(np.std(known, ddof=1)):.2g}"
 
 
 def main() -> None:
@@ -436,7 +470,8 @@ def main() -> None:
     parser.add_argument("--only-draw", action="store_true")
     given = parser.parse_args()
     if not given.only_draw:
-        folder = (given.work or HERE / "build" / f"study-{given.study}").resolve()
+        ending = f"-{given.seed}" if given.seed else ""
+        folder = (given.work or HERE / "build" / f"study-{given.study}{ending}").resolve()
         folder.mkdir(parents=True, exist_ok=True)
         if given.study == "policy":
             imperfect_policy(folder, given.seed)
