@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from tacit.errors import UsageError
 from tacit.training.capturing import Parts, find_layers, run
-from tacit.training.summing import Gradient, Grams, Squares, Units, sum_of_squares
+from tacit.training.summing import Gradient, Grams, Squares, Units, as_run, sum_of_squares
 
 Losses = Callable[[dict[str, Tensor]], Tensor]
 """From a batch to one loss for each of its records."""
@@ -283,11 +283,13 @@ class _Step:
             factors: list[float] = []
             for unit, square in zip(members, squares.tolist(), strict=True):
                 own = rows[unit]
-                for name in fused if math.isfinite(square) else ():
-                    if name not in spaces:
-                        spaces[name] = torch.empty_like(self._into(name))
-                    space = spaces[name]
-                    square += float(sum_of_squares(gradients[name].of(own, scale, space)))
+                if fused and math.isfinite(square):
+                    run, found = as_run(own), []
+                    for name in fused:
+                        if name not in spaces:
+                            spaces[name] = torch.empty_like(self._into(name))
+                        found.append(sum_of_squares(gradients[name].of(run, scale, spaces[name])))
+                    square += float(torch.stack(found).sum())
                 if not math.isfinite(square):
                     gradients = self._put_aside(gradients, unit, own, scale)
                     self._settle(unit)
@@ -373,7 +375,8 @@ def _without(gradients: dict[str, Gradient], records: Tensor) -> dict[str, Gradi
 
 
 def _of(gradients: dict[str, Gradient], own: Tensor, scale: Tensor | None) -> dict[str, Tensor]:
-    return {name: g.of(own, scale, g.empty()) for name, g in gradients.items()}
+    run = as_run(own)
+    return {name: g.of(run, scale, g.empty()) for name, g in gradients.items()}
 
 
 def _norm_square(tensors: dict[str, Tensor]) -> float:

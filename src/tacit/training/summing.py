@@ -31,6 +31,9 @@ in a matrix product on today's processors.
 _GRAM_ENTRIES = 1 << 22
 _GRAMS_KEPT = 4
 
+Some = Tensor | slice
+"""Some records of a batch: their rows, or the run of rows that they are."""
+
 Grams = dict[object, Tensor]
 """The last Gram matrices: layers that read the same input, or share gates, share them."""
 
@@ -180,7 +183,9 @@ class Gradient:
 
     def _direct_squares(self, units: Units, scale: Tensor | None) -> Tensor:
         out = self.empty()
-        return torch.stack([sum_of_squares(self.of(rows, scale, out)) for rows in units.rows])
+        return torch.stack(
+            [sum_of_squares(self.of(as_run(rows), scale, out)) for rows in units.rows]
+        )
 
     def empty(self) -> Tensor:
         """Room for one gradient."""
@@ -210,7 +215,7 @@ class Gradient:
         assert self.whole is not None
         return self.whole
 
-    def of(self, rows: Tensor, scale: Tensor | None, out: Tensor) -> Tensor:
+    def of(self, rows: Some, scale: Tensor | None, out: Tensor) -> Tensor:
         """The gradient of some records together, written into `out`."""
         if self.product is None:
             out.zero_()
@@ -220,10 +225,10 @@ class Gradient:
             if self.product.factor is not None:
                 out.mul_(self.product.factor)
         if self.whole is not None:
-            out.add_(scaled(self.whole, scale).index_select(0, rows).sum(0).view(self.shape))
+            out.add_(_take(scaled(self.whole, scale), rows).sum(0).view(self.shape))
         if self.lookup is not None:
-            looked = scaled(self.lookup.rows, scale).index_select(0, rows)
-            ids = self.lookup.ids.index_select(0, rows)
+            looked = _take(scaled(self.lookup.rows, scale), rows)
+            ids = _take(self.lookup.ids, rows)
             out.index_add_(0, ids.reshape(-1), looked.reshape(-1, looked.shape[-1]))
         return out
 
@@ -233,7 +238,7 @@ class Gradient:
             rows = weight.nonzero().view(-1)
             if len(rows) == 0:
                 return
-            left, right = _pair(self.product, rows, weight)
+            left, right = _pair(self.product, as_run(rows), weight)
             if self.product.factor is None:
                 total.addmm_(left.t(), right)
             else:
@@ -258,14 +263,11 @@ def _cat(tensors: Sequence[Tensor]) -> Tensor:
     return tensors[0] if len(tensors) == 1 else torch.cat(list(tensors), 1)
 
 
-def _pair(product: Product, rows: Tensor, scale: Tensor | None) -> tuple[Tensor, Tensor]:
+def _pair(product: Product, rows: Some, scale: Tensor | None) -> tuple[Tensor, Tensor]:
     """Both sides of some records as matrices of tokens, the narrower one scaled."""
     left, right = product.left, product.right
-    if len(rows) < len(left):
-        run = _as_run(rows)
-        left, right = (
-            x[run] if run is not None else x.index_select(0, rows) for x in (left, right)
-        )
+    if isinstance(rows, slice) or len(rows) < len(left):
+        left, right = _take(left, rows), _take(right, rows)
         scale = scale if scale is None else scale[rows]
     if left.shape[2] <= right.shape[2]:
         left = scaled(left, scale)
@@ -276,12 +278,20 @@ def _pair(product: Product, rows: Tensor, scale: Tensor | None) -> tuple[Tensor,
     return left.reshape(-1, left.shape[2]), right.reshape(-1, right.shape[2])
 
 
-def _as_run(rows: Tensor) -> slice | None:
-    """Rows that follow each other as a slice."""
+def as_run(rows: Tensor) -> Some:
+    """Rows that follow each other as a slice, which is taken without a copy; others as they are.
+
+    >>> as_run(torch.tensor([2, 3, 4])), as_run(torch.tensor([2, 4]))
+    (slice(2, 5, None), tensor([2, 4]))
+    """
     first, last = int(rows[0]), int(rows[-1])
     if last - first + 1 == len(rows) and bool((rows[1:] > rows[:-1]).all()):
         return slice(first, last + 1)
-    return None
+    return rows
+
+
+def _take(x: Tensor, rows: Some) -> Tensor:
+    return x[rows] if isinstance(rows, slice) else x.index_select(0, rows)
 
 
 def _gram(x: Tensor, units: Units, scale: Tensor | None, grams: Grams) -> Tensor:
