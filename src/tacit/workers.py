@@ -166,7 +166,7 @@ class _OnRay(_Place[Share, Answer]):
             try:
                 ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR,
                          **where)  # fmt: skip
-            except ConnectionError:
+            except (ConnectionError, ValueError):
                 raise UsageError(
                     f"--ray {address}: no cluster answers there; give the address of one, or "
                     "`local` to begin one on this machine."

@@ -37,7 +37,7 @@ class LocalGrid(Grid):
         self.faults: dict[int, Fault] = {}
         self.asked: list[Message] = []
         self.answered: list[Message] = []
-        self.most_open = 0
+        self.most_pulled = 0
         self._answers: dict[str, list[Message]] = {}
         TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
 
@@ -68,7 +68,6 @@ class LocalGrid(Grid):
             answers = self.faults[node](message, answer) if node in self.faults else [answer]
             self._answers[name] = answers
             names.append(name)
-        self.most_open = max(self.most_open, len(self._answers))
         return names
 
     def _answer(self, message: Message, node: int) -> Message:
@@ -78,8 +77,9 @@ class LocalGrid(Grid):
         return answer
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        found = []
-        for name in message_ids:
+        found, names = [], list(message_ids)
+        self.most_pulled = max(self.most_pulled, len(names))
+        for name in names:
             found += self._answers.pop(name, [])
         return found
 

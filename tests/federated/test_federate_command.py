@@ -19,6 +19,7 @@ from tacit.federated.demo import _deal
 from tacit.federated.server import begin
 from tacit.federated.settings import Federation
 from tacit.federated.starting import (
+    Processes,
     Transport,
     free_port,
     processes,
@@ -152,6 +153,20 @@ def gone(look: Callable[[], None]) -> None:
             return
         time.sleep(0.1)
     raise AssertionError("still there")
+
+
+def test_runs_are_started_from_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A SuperLink that listens everywhere is spoken to at loopback, which its doors let in."""
+    running = Processes(tmp_path)
+    monkeypatch.setattr(running, "start", lambda *_: None)
+    (tmp_path / "run" / "federation").mkdir(parents=True)
+    for name in ("ca.pem", "c.pem", "k.pem"):
+        (tmp_path / name).touch()
+    at = Transport("0.0.0.0", 9092, tmp_path / "c.pem", tmp_path / "k.pem", tmp_path / "ca.pem")
+    submit(running, at, tmp_path / "run")
+    assert 'address = "127.0.0.1:9092"' in (tmp_path / "config.toml").read_text()
 
 
 def test_a_superlink_and_two_supernodes_are_processes_of_their_own(tmp_path: Path) -> None:

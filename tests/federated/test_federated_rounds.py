@@ -156,6 +156,7 @@ FAULTS: dict[str, tuple[Any, str]] = {
     "sends pickled objects": (changed(pickled), "unreadable"),
     "answers another round": (with_answer(step=7), "unreadable"),
     "repeats an answer of before": (with_answer(attempt="0" * 16), "unreadable"),
+    "answers for nobody": (with_answer(users=[float("inf")]), "unreadable"),
     "answers for others": (with_answer(users=[1000, 1001]), "not asked for"),
     "answers nonsense": (in_training(lambda q, a: replied(q, RecordDict())), "unreadable"),
     "gives up": (in_training(lambda q, a: replied(
@@ -316,13 +317,26 @@ def test_an_answer_that_cannot_be_pulled_costs_no_other(
     assert np.abs(got - without_one).max() < 1e-6
 
 
-def test_so_many_questions_are_open_at_once(tmp_path: Path, corpus: Path) -> None:
+def test_so_many_answers_are_fetched_at_once(tmp_path: Path, corpus: Path) -> None:
     run = small_run(corpus, plan=ALL)
     with one_round(tmp_path, run, clients=12, at_once=3) as step:
-        assert step.grid.most_open <= 3
         step.gradient()
         assert step.counted.answered == 12
-        assert step.grid.most_open <= 3
+        assert step.grid.most_pulled == 3
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_a_silent_client_decides_nothing_about_others(
+    tmp_path: Path, corpus: Path, at_once: int
+) -> None:
+    """Whether a user is asked must not depend on how long another one's text takes."""
+    run = small_run(corpus, plan=ALL)
+    with one_round(tmp_path, run, clients=12, at_once=at_once) as step:
+        for node in (100, 101):
+            step.grid.faults[node] = in_training(lambda q, a: [])
+        step.gradient()
+        assert step.counted.answered == 10
+        assert step.counted.faults == {"late": 2}
 
 
 LIKE = {"a": (2, 3), "b": (4,)}

@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Message
+from flwr.app import Error, Message
 from local_grid import FakeClock, LocalGrid
 from safetensors.torch import load_file
 from small_federation import PLANS, begun, small_run, write_corpus
 
 from tacit.bounding import Caps
-from tacit.detecting.mentions import fold
+from tacit.detecting import detect
+from tacit.detecting.mentions import fold, write_lines
 from tacit.errors import DataError, PrivacyRefused, UsageError
 from tacit.federated.naming import entity_name, read_key, user_name
 from tacit.federated.protocol import Present
@@ -230,7 +231,7 @@ def test_clients_that_cannot_take_part_are_not_waited_for_for_ever(
 ) -> None:
     folder, grid = begun(tmp_path, small_run(corpus))
     grid.nodes[100] = {"corpus": str(corpus), "home": str(tmp_path / "other")}  # it has no key
-    with pytest.raises(DataError, match=r"2 of 3 clients joined.*could not join: 1"):
+    with pytest.raises(DataError, match=r"2 of 3 clients joined.*could not join: \d"):
         serve(grid, folder, clock=FakeClock())
     assert not (folder / "ledger.jsonl").exists()
 
@@ -274,6 +275,90 @@ def test_going_on_from_an_earlier_run_counts_what_it_released(tmp_path: Path, co
     phases = [entry.phase for entry in read_ledger(folder / "ledger.jsonl").entries]
     assert phases == ["earlier/train", "train"]
     assert broken(folder) == []
+
+
+def test_a_client_that_fails_to_join_once_is_asked_again(tmp_path: Path, corpus: Path) -> None:
+    """It is gone after the first round, comes back after the second, and fails once more."""
+    run = small_run(corpus, plan={"user_rate": 1.0, "steps": 4, "epsilon": 30})
+    folder, grid = begun(tmp_path, run, clients=2)
+    config, failing, told = dict(grid.nodes[100]), [], []
+
+    def fault(question: Message, answer: Message) -> list[Message]:
+        if question.metadata.message_type == "query" and failing:
+            failing.pop()
+            return [Message(Error(1, "x"), reply_to=question)]
+        return [answer]
+
+    def change(at: Any) -> None:
+        told.append(at.answered)
+        if at.round == 1:
+            del grid.nodes[100]
+        elif at.round == 2:
+            grid.nodes[100] = config
+            failing.append(True)
+
+    grid.faults[100] = fault
+    serve(grid, folder, tell=change, clock=FakeClock())
+    assert told == [12, 6, 6, 12]
+
+
+class Flapping(FakeClock):
+    """One client connects again and again, each time as another node."""
+
+    def __init__(self, grid: LocalGrid) -> None:
+        super().__init__()
+        self._grid = grid
+
+    def wait(self, seconds: float) -> None:
+        super().wait(seconds)
+        ((node, config),) = self._grid.nodes.items()
+        self._grid.nodes = {node + 1: config}
+
+
+def test_a_client_that_comes_back_is_not_another_one(tmp_path: Path, corpus: Path) -> None:
+    folder, grid = begun(tmp_path, small_run(corpus), clients=3, join_seconds=60)
+    grid.nodes = {100: grid.nodes[100]}
+    with pytest.raises(DataError, match=r"1 of 3 clients joined"):
+        serve(grid, folder, clock=Flapping(grid))
+
+
+class Killed(BaseException):
+    """As if somebody pulled the plug."""
+
+
+def test_going_on_waits_for_as_many_as_a_round_needs(tmp_path: Path, corpus: Path) -> None:
+    """And, when all rounds are done, for nobody."""
+    run = small_run(corpus, plan={"user_rate": 1.0, "steps": 3, "epsilon": 30})
+    folder, grid = begun(tmp_path, run)
+
+    def kill(at: Any) -> None:
+        if at.round == 2:
+            raise Killed
+
+    with pytest.raises(Killed):
+        serve(grid, folder, tell=kill, clock=FakeClock())
+    gone = grid.nodes.pop(100)
+    serve(grid, folder, clock=FakeClock())
+    (folder / "certificate.json").unlink()
+    grid.nodes.clear()
+    assert serve(grid, folder, clock=FakeClock()).stopped is None
+    assert broken(folder) == []
+    assert gone
+
+
+def test_mentions_without_their_table_of_entities_are_refused(tmp_path: Path, corpus: Path) -> None:
+    """One entity under two spellings would have two keyed names, and its cap would not hold."""
+    run = small_run(corpus, plan=PLANS["both"] | {"epsilon": 30})
+    folder, grid = begun(tmp_path, run, clients=1, join_seconds=1)
+    whole = training_part(open_corpus(str(corpus), None))
+    found = detect(whole, "given", kinds=["PERSON"])
+    write_lines(tmp_path / "m.jsonl", found.mentions)
+    grid.nodes[100]["mentions"] = str(tmp_path / "m.jsonl")
+    with pytest.raises(DataError, match="could not join: 1"):
+        serve(grid, folder, clock=FakeClock())
+    assert any("refused" in answer.content for answer in grid.answered)
+    write_lines(tmp_path / "m.entities.jsonl", found.entities)
+    serve(grid, folder, clock=FakeClock())
 
 
 def test_a_client_may_have_a_file_of_its_own(tmp_path: Path, corpus: Path) -> None:
@@ -346,21 +431,26 @@ def test_permits_are_given_to_who_has_the_records_that_the_graph_knows(tmp_path:
 
 
 def test_a_client_whose_file_has_changed_is_left_out(tmp_path: Path, corpus: Path) -> None:
-    folder, grid = begun(tmp_path, small_run(corpus, plan={"user_rate": 1.0}))
+    """And comes back with the old one; meanwhile it is asked in every round."""
+    run = small_run(corpus, plan={"user_rate": 1.0, "steps": 5, "epsilon": 30})
+    folder, grid = begun(tmp_path, run, clients=2)
     own = tmp_path / "own.jsonl"
     lines = corpus.read_text().splitlines(keepends=True)
     own.write_text("".join(lines))
-    for config in grid.nodes.values():
-        del config["partition-id"], config["num-partitions"]
-        config |= {"corpus": str(own), "key": str(tmp_path / "home" / "key")}
+    del grid.nodes[100]["partition-id"], grid.nodes[100]["num-partitions"]
+    grid.nodes[100] |= {"corpus": str(own), "key": str(tmp_path / "home" / "key")}
     told = []
 
     def change(at: Any) -> None:
         told.append((at.answered, at.faults))
-        own.write_text("".join(lines[1:]))
+        own.write_text("".join(lines[1:] if at.round < 3 else lines))
 
     serve(grid, folder, tell=change, clock=FakeClock())
-    assert told == [(12, {}), (0, {"could not take part": 1})]
+    assert told[0] == (12, {})
+    assert told[1] == (0, {"could not take part": 1})  # all users are its own
+    assert told[2][0] == 6  # those of the other client are known there, too
+    assert told[2][1]["could not join"] == 1
+    assert told[4] == (12, {})
 
 
 @pytest.mark.parametrize(
@@ -374,6 +464,8 @@ def test_a_client_whose_file_has_changed_is_left_out(tmp_path: Path, corpus: Pat
         {"entities": [7, 7]},
         {"names": [1, 2]},
         {"users": "x"},
+        {"users": [":" * 32, NAMES[1]]},
+        {"owner": [float("inf"), 1.0]},
     ],
 )
 def test_a_client_that_makes_no_sense_is_left_out(change: dict[str, Any]) -> None:

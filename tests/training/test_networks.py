@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from small import dialogs
 from torch import nn
 from transformers import PreTrainedModel
 
@@ -19,7 +20,10 @@ from tacit.training import networks
 from tacit.training.generating import complete, next_words
 from tacit.training.measuring import forward
 from tacit.training.networks import LSTMConfig, LSTMForCausalLM, awd
+from tacit.training.opening import open_run
+from tacit.training.settings import Run
 from tacit.training.tokens import byte_level_bpe
+from tacit.training.weights import snapshot
 
 TOKENIZER = byte_level_bpe(["a small text of our own"] * 3, size=280)
 LABELS = ("no", "yes", "maybe")
@@ -448,3 +452,13 @@ def test_next_words_and_completions(kind: str) -> None:
         complete(model, TOKENIZER, "a", tokens=0, rng=np.random.default_rng(0))
     with pytest.raises(UsageError, match="top=0"):
         next_words(model, TOKENIZER, "a", top=0)
+
+
+def test_weights_that_stay_frozen_are_the_same_in_every_process(tmp_path: Path) -> None:
+    """No checkpoint holds them, and no other process is told them: they have to be made alike."""
+    settings = dialogs(tmp_path, 20) | {"seed": None, "plan": {"protect": "users", "epsilon": 8}}
+    settings["plan"] |= {"steps": 2, "user_rate": 0.5, "users": 20}
+    settings["model"] = {"kind": "gpt2", "config": {"n_embd": 8, "n_layer": 1, "n_head": 2}}
+    settings["model"]["lora_rank"] = 2
+    one, other = (snapshot(open_run(Run(**settings)).model) for _ in range(2))
+    assert one == other

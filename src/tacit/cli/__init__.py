@@ -166,9 +166,13 @@ def _run(arguments: list[str]) -> int:
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
         return _stopped()
-    except (BrokenPipeError, SystemExit):
+    except (BrokenPipeError, SystemExit) as error:
+        if isinstance(error, SystemExit) and error.code == signal.SIGTERM:
+            # Ray takes the signal, and says so in this way.
+            _say("Stopped; nothing was half-written.")
+            return 128 + signal.SIGTERM
         # Whoever read our output (head, less) has seen enough; click and rich then stop with
-        # SystemExit, which nothing else here raises.
+        # SystemExit(1).
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:

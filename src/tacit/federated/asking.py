@@ -4,9 +4,8 @@ Everything passes through Flower's `Grid`, which is the same in a simulation and
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Protocol
 
 from flwr.app import Message, RecordDict
@@ -59,13 +58,19 @@ class Faults:
 
 
 class Asking:
-    """Sends questions, a bounded number at once, and yields answers until a deadline."""
+    """Sends questions, and yields answers, a bounded number at once, until a deadline.
+
+    *Guarantee*: all questions are sent before any answer is waited for, so how long one client
+    takes, or whether it answers at all, decides nothing about another's question.
+    """
 
     def __init__(
         self, grid: Grid, *, at_once: int, clock: Clock | None = None, pause: float = 0.2
     ) -> None:
         self._grid, self._at_once, self._pause = grid, at_once, pause
         self.clock: Clock = clock or RealClock()
+        self.failed: set[int] = set()
+        """Nodes that answered once with an error."""
 
     def connected(self) -> set[int]:
         """The nodes that Flower counts as present."""
@@ -92,29 +97,25 @@ class Asking:
         An answer counts once: Flower names the question that it is for, and that question is then
         no longer open. `newcomers` gives further questions, for nodes that came meanwhile.
         """
-        queue, more = iter(questions), True
         open_: dict[str, int] = {}
+        for question in questions:
+            self._push(question, kind, group, seconds, open_, faults)
         begun = looked = self.clock.now()
-        while True:
-            while more and len(open_) < self._at_once:
-                following = next(queue, None)
-                if following is None:
-                    more = False
-                    break
-                self._push(following, kind, group, seconds, open_, faults)
-            for answer in self._pull(open_, faults):
-                node = open_.pop(answer.metadata.reply_to_message_id, None)
-                if node is None:
-                    faults.note("not asked for")
-                elif answer.has_error() or not answer.has_content():
-                    faults.note("failed")
-                else:
-                    yield node, answer.content
-            if not open_ and not more:
-                return
+        while open_:
+            names = list(open_)
+            for first in range(0, len(names), self._at_once):
+                for answer in self._pull(names[first : first + self._at_once], open_, faults):
+                    node = open_.pop(answer.metadata.reply_to_message_id, None)
+                    if node is None:
+                        faults.note("not asked for")
+                    elif answer.has_error() or not answer.has_content():
+                        faults.note("failed")
+                        self.failed.add(node)
+                    else:
+                        yield node, answer.content
             now = self.clock.now()
             if now - begun >= seconds:
-                faults.note("late", len(open_) + sum(1 for _ in queue))
+                faults.note("late", len(open_))
                 return
             if open_ and now - looked >= _LOOK_AROUND:
                 looked = now
@@ -123,8 +124,8 @@ class Asking:
                     if node not in here:
                         del open_[message]
                         faults.note("gone")
-                if newcomers is not None:
-                    queue, more = chain(queue, newcomers(here)), True
+                for question in newcomers(here) if newcomers is not None else ():
+                    self._push(question, kind, group, seconds, open_, faults)
             if open_:
                 self.clock.wait(self._pause)
 
@@ -149,16 +150,14 @@ class Asking:
         else:
             faults.note("not reached")
 
-    def _pull(self, open_: dict[str, int], faults: Faults) -> list[Message]:
+    def _pull(self, names: Sequence[str], open_: dict[str, int], faults: Faults) -> list[Message]:
         """The answers that are there; one that cannot be read costs no other."""
-        if not open_:
-            return []
         try:
-            return list(self._grid.pull_messages(list(open_)))
+            return list(self._grid.pull_messages(names))
         except Exception:
             self.connected()
         found: list[Message] = []
-        for name in list(open_):
+        for name in names:
             try:
                 found += self._grid.pull_messages([name])
             except Exception:

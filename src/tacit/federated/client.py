@@ -31,7 +31,7 @@ from tacit.corpus import Corpus
 from tacit.errors import DataError, TacitError, UsageError
 from tacit.federated.naming import entity_name, read_key, user_name
 from tacit.federated.protocol import Answer, Kit, Present, Round, Update, unpacked
-from tacit.federated.settings import Federation
+from tacit.federated.settings import CANNOT, Federation
 from tacit.files import whole_file
 from tacit.plan import Plan
 from tacit.training import weights
@@ -66,7 +66,7 @@ def join(content: RecordDict, node: Node) -> RecordDict:
         return local.present().record()
     except Exception as error:
         # The server learns that it failed and not why: a message might name files of ours.
-        log.error("This client cannot take part: %s", _said(error))
+        log.error("%s: %s", CANNOT, _said(error))
         return RecordDict({"refused": ConfigRecord({"because": type(error).__name__})})
 
 
@@ -83,7 +83,7 @@ def update(content: RecordDict, node: Node) -> RecordDict:
         local.need_same_corpus()
         local.take(dict(unpacked(content.array_records["weights"])))
     except Exception as error:
-        log.error("This client cannot take part in round %d: %s", asked.step, _said(error))
+        log.error("%s in round %d: %s", CANNOT, asked.step, _said(error))
         return RecordDict({"refused": ConfigRecord({"because": type(error).__name__})})
     updates, records = {}, {}
     for place_in_round, number in enumerate(asked.numbers):
@@ -226,7 +226,7 @@ def _tools(
     )
     tokenizer = load_tokenizer(folder / "files")
     task = _task(run, settings.get("labels"))
-    made = make_model(run, task, tokenizer, Chance(0))
+    made = make_model(run, task, tokenizer)
     return run, tokenizer, task, made
 
 
@@ -318,13 +318,12 @@ class _Local:
         found = find_mentions(run, searched)
         graph = Focus(self.plan.kinds).owners(self._corpus, found.mentions)
         named = {e.id: e.name for e in found.entities}
-        texts = dict(
-            zip(self._corpus.column("id").to_pylist(), self._corpus.column("text").to_pylist(),
-                strict=True)
-        )  # fmt: skip
-        for m in found.mentions:
-            if m.entity not in named and m.record in texts:
-                named[m.entity] = texts[m.record][m.start : m.end]
+        if any(entity not in named for entity in graph.entities):
+            raise DataError(
+                f"{self._place.mentions} has no table of entities beside it (its name with "
+                ".entities.jsonl); without it one entity could have several keyed names, and its "
+                "cap would not hold."
+            )
         keyed = [
             entity_name(self._key, self._id, named[e], kind)
             for e, kind in zip(graph.entities, graph.kinds, strict=True)

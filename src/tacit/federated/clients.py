@@ -16,6 +16,9 @@ from tacit.federated.settings import Federation
 from tacit.plan import Plan
 from tacit.training.sampling import Drawn
 
+_ASK_AGAIN = 30.0
+"""After so many seconds a client that could not join is asked once more."""
+
 
 class Clients:
     """The clients of a run: who joined, and the answers to a round."""
@@ -28,6 +31,13 @@ class Clients:
         self._roster: Roster | None = None
         self._where: Whereabouts | None = None
         self._refused: set[int] = set()
+        """Nodes that are not asked again: another version, another model, or no answer at all.
+
+        To wait for a silent one in every round would hold up all of them; it has another number
+        when it comes back.
+        """
+        self._later: set[int] = set()
+        """Nodes that said they cannot join; they are asked again in the next round."""
         self.faults = Faults()
 
     @property
@@ -37,20 +47,39 @@ class Clients:
         return self._roster
 
     def gather(self, known: Roster | None) -> Roster:
-        """Wait for clients to join; with a `known` roster, for those that it names."""
+        """Wait for clients to join; those of a `known` roster join when a round needs them."""
         joined: dict[int, Present] = {}
-        patience = self._federation.join_seconds
-        self._until(
-            lambda: len(joined) >= self._federation.clients,
-            lambda: joined.update(self._join(set(joined) | self._refused, patience)),
-            lambda: f"{len(joined)} of {self._federation.clients} clients joined",
-        )
-        self._roster = known or make_roster(self._plan, joined.values())
+        if known is None:
+            self._first(joined)
+        # A client that came back has another node, and is the same one.
+        distinct = {one.users: one for one in joined.values()}
+        self._roster = known or make_roster(self._plan, distinct.values())
         self._where = Whereabouts(self._roster)
-        here = self._asking.connected()
+        here = self._asking.connected() if joined else set()
         for node, one in joined.items():
             self._where.put(node, one, here)
         return self._roster
+
+    def _first(self, joined: dict[int, Present]) -> None:
+        """Wait until as many clients as a federation needs have joined and are still there."""
+        wanted, patience = self._federation.clients, self._federation.join_seconds
+        clock = self._asking.clock
+        asked = clock.now()
+
+        def there() -> int:
+            here = self._asking.connected()
+            return len({one.users for node, one in joined.items() if node in here})
+
+        def again() -> None:
+            nonlocal asked
+            if clock.now() - asked >= _ASK_AGAIN:  # who could not join may be able to now
+                asked = clock.now()
+                self._later.clear()
+            joined.update(self._join(set(joined), patience))
+
+        self._until(
+            lambda: there() >= wanted, again, lambda: f"{there()} of {wanted} clients joined"
+        )
 
     def _until(
         self, done: Callable[[], bool], again: Callable[[], None], state: Callable[[], str]
@@ -70,9 +99,11 @@ class Clients:
             again()
 
     def _join(self, known: set[int], seconds: float) -> dict[int, Present]:
-        """Give the kit to nodes that do not have it yet; who does not answer is not asked again."""
+        """Give the kit to nodes that do not have it yet."""
+        known = known | self._refused | self._later
         asked, content = set(known), self._kit.record()
         found: dict[int, Present] = {}
+        heard: set[int] = set()
 
         def new(connected: set[int]) -> list[Question]:
             coming = sorted(connected - asked)
@@ -83,6 +114,7 @@ class Clients:
             new(self._asking.connected()), kind=JOIN, group="join", seconds=seconds,
             faults=self.faults, newcomers=new,
         ):  # fmt: skip
+            heard.add(node)
             try:
                 one = Present.read(answer)
             except DataError:
@@ -90,15 +122,20 @@ class Clients:
                 continue
             if one.version != version("tacit") or one.frozen != self._frozen:
                 self.faults.note("other version or model")
+                self._refused.add(node)
                 continue
             found[node] = one
-        self._refused |= asked - known - set(found)
+        missing = asked - known - set(found)
+        heard |= self._asking.failed
+        self._later |= missing & heard
+        self._refused |= missing - heard
         return found
 
     def ready(self) -> None:
         """Let newcomers join; wait until enough clients are connected for a round to begin."""
         assert self._where is not None
         self.faults = Faults()
+        self._later.clear()
         where, here = self._where, set[int]()
         # Somebody new must not hold up a round for long.
         patience = min(self._federation.join_seconds, self._federation.round_seconds)
@@ -108,8 +145,9 @@ class Clients:
             here.update(self._asking.connected())
             for node in where.nodes - here:
                 where.forget(node)
-            for node, one in self._join(where.nodes | self._refused, patience).items():
-                where.put(node, one, here)
+            for node, one in self._join(where.nodes, patience).items():
+                if not where.put(node, one, here):
+                    self._later.add(node)  # it speaks for nobody yet
 
         self._until(
             lambda: len(where.nodes & here) >= self._federation.least_clients,
@@ -163,7 +201,7 @@ class Clients:
             if (told["step"], told["attempt"]) != (step, attempt):
                 raise ValueError
             users = [int(user) for user in told["users"]]
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             self.faults.note("unreadable")
             return
         self.faults.note("not computed", len(set(numbers) - set(users)))

@@ -10,6 +10,7 @@ client -> server   an answer     one clipped update for each of those users
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -120,14 +121,17 @@ class Present:
             rows = (flat[a:b] for a, b in pairwise(ends))
             entities = tuple(tuple(sorted({names[e] for e in row})) for row in rows)
             return cls(users, str(told["version"]), str(told["frozen"]), owner, entities)
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             raise DataError(
                 "A client's answer to the kit makes no sense; it was left out."
             ) from None
 
 
+_NAME = re.compile(f"[0-9a-f]{{{2 * NAME_BYTES}}}")
+
+
 def _is_name(value: object) -> bool:
-    return isinstance(value, str) and len(value) == 2 * NAME_BYTES
+    return isinstance(value, str) and _NAME.fullmatch(value) is not None
 
 
 @dataclass(frozen=True)

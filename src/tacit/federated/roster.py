@@ -185,19 +185,33 @@ class Whereabouts:
     def __init__(self, roster: Roster) -> None:
         self._roster = roster
         self._node: dict[str, int] = {}
-        self.nodes: set[int] = set()
+        self._agreed: dict[int, list[str]] = {}
 
-    def put(self, node: int, one: Present, connected: set[int]) -> None:
-        """A node that joined; users of a node that is still connected stay there."""
-        self.nodes.add(node)
-        for name in self._roster.agreeing(one):
+    @property
+    def nodes(self) -> set[int]:
+        """The nodes that speak for somebody, or could."""
+        return set(self._agreed)
+
+    def put(self, node: int, one: Present, connected: set[int]) -> bool:
+        """A node that joined, if it speaks for anybody of the roster.
+
+        Users of a node that is still connected stay there.
+        """
+        agreed = self._roster.agreeing(one)
+        for name in agreed:
             if self._node.get(name) not in connected - {node}:
                 self._node[name] = node
+        if agreed:
+            self._agreed[node] = agreed
+        return bool(agreed)
 
     def forget(self, node: int) -> None:
-        """A node that has to join anew."""
-        self.nodes.discard(node)
+        """A node that has to join anew; another one that has its users speaks for them."""
+        self._agreed.pop(node, None)
         self._node = {name: at for name, at in self._node.items() if at != node}
+        for other, agreed in self._agreed.items():
+            for name in agreed:
+                self._node.setdefault(name, other)
 
     def drawn(self, numbers: Iterable[int]) -> Mapping[int, list[int]]:
         """The drawn users by node; those who are nowhere are left out."""

@@ -112,7 +112,7 @@ def _records(content: RecordDict, place: int) -> float:
     told: Any = content.config_records["answer"]
     try:
         return float(min(max(int(told["records"][place]), 0), 10**6))
-    except (KeyError, TypeError, ValueError, IndexError):
+    except (KeyError, TypeError, ValueError, IndexError, OverflowError):
         return 0.0
 
 

@@ -23,6 +23,8 @@ from tacit.training.settings import LocalSettings, Run, run_fields
 METHODS = ("private", "fedavg", "plain")
 NAME = "federation.yml"
 FOLDER = "federation"
+CANNOT = "This client cannot take part"
+"""So begins what a client logs of its own refusals."""
 """Where, in a run's folder, a federation keeps what must stay inside."""
 
 Seconds = Annotated[float, Field(gt=0, le=30 * 24 * 3600)]
@@ -47,7 +49,7 @@ class Federation(BaseModel):
         Seconds, Field(description="How long answers are waited for; what is late counts as zero.")
     ] = 600.0
     at_once: Annotated[
-        Count, Field(description="Questions under way at the same time: bounds memory.")
+        Count, Field(description="Answers fetched at the same time: bounds memory.")
     ] = 32
     personal: Annotated[
         tuple[str, ...],

@@ -21,9 +21,10 @@ from tempfile import mkdtemp
 
 from tacit import errors
 from tacit.errors import DataError, MissingExtra, TacitError, UsageError
-from tacit.federated.settings import FOLDER
+from tacit.federated.settings import CANNOT, FOLDER
 
 LOOPBACK = "127.0.0.1"
+_EVERYWHERE = ("0.0.0.0", "::")
 _CONNECTION = "tacit"
 _PATIENCE = 15.0
 _STARTING = 180.0
@@ -258,8 +259,8 @@ def start_link(running: Processes, at: Transport) -> None:
     """Start a SuperLink and wait until it listens."""
     child = running.start(
         "superlink",
-        ["flower-superlink", "--host", at.host, "--port", str(at.port), *at.of_server(),
-         "--disable-runtime-dependency-installation"],
+        [sys.executable, "-m", "tacit.federated.link", "--host", at.host, "--port", str(at.port),
+         *at.of_server(), "--disable-runtime-dependency-installation"],
     )  # fmt: skip
     until = time.monotonic() + _STARTING
     while time.monotonic() < until:
@@ -301,7 +302,9 @@ def submit(running: Processes, at: Transport, folder: Path) -> subprocess.Popen[
         encoding="utf-8",
     )
     lines = [f'[superlink]\ndefault = "{_CONNECTION}"\n\n[superlink.{_CONNECTION}]\n']
-    lines.append(f'address = "{at.address}"\n')
+    # Runs are started from this machine alone; see link.py.
+    here = LOOPBACK if at.host in _EVERYWHERE else at.host
+    lines.append(f'address = "{here}:{at.port}"\n')
     if at.authority is None:
         lines.append("insecure = true\n")
     else:
@@ -330,13 +333,30 @@ def node_here(at: Transport, config: dict[str, str], *, tell: Callable[[str], No
     while in_vain < _IN_VAIN:
         begun = time.monotonic()
         with processes() as running:
-            start_node(running, "client", at, config).wait()
+            child = start_node(running, "client", at, config)
+            read = 0
+            while child.poll() is None:
+                read = _pass_on(running.log("client"), read, tell)
+                time.sleep(1.0)
             said = running.log("client").read_text(encoding="utf-8", errors="replace")
         in_vain = in_vain + 1 if time.monotonic() - begun < _SOON else 0
-        tell("the server is gone; joining again as soon as it is back")
+        tell("Flower's SuperNode ended, as it does when the server is gone; joining again")
         time.sleep(_AGAIN)
     sys.stderr.write(said)
     raise DataError(f"Flower's SuperNode does not stay; does a SuperLink listen at {at.address}?")
+
+
+def _pass_on(log: Path, read: int, tell: Callable[[str], None]) -> int:
+    """Tell what is new of our own words in a log, which has Flower's, too; how far it was read."""
+    with log.open("rb") as file:
+        file.seek(read)
+        new = file.read()
+    whole = new[: new.rfind(b"\n") + 1]
+    for line in whole.decode(errors="replace").splitlines():
+        _, found, rest = line.partition(CANNOT)
+        if found:
+            tell(found + rest)
+    return read + len(whole)
 
 
 _IN_VAIN, _SOON, _AGAIN = 5, 30.0, 2.0
@@ -365,6 +385,11 @@ def wait_for_run(
             for name in ("superlink", "run", "simulation"):
                 if running.log(name).exists():
                     log.write(running.log(name).read_bytes())
+        if not (folder / FOLDER / "roster.json").exists():
+            raise DataError(
+                f"The run did not begin; see {kept}. With TLS, the server's certificate has to "
+                f"name {LOOPBACK} beside the name that clients use. Then --resume {folder}."
+            )
         raise DataError(
             f"The server of the run ended before its last round; see {kept}. What was spent is in "
             f"the ledger: go on with --resume {folder}."

@@ -6,6 +6,7 @@ from typing import Any
 
 from tacit.errors import UsageError
 from tacit.plan import Plan, read_plan
+from tacit.training import weights
 from tacit.training.fingerprint import code_digest
 from tacit.training.gradients import BoundedSum
 from tacit.training.material import Material, prepare
@@ -32,7 +33,7 @@ def follow(run: Run, ranks: Ranks, folder: Path | None = None) -> None:
     examples = encode(opened, opened.part)
     check_fit(opened.model, examples)
     stuff = prepare(examples, opened.part, opened.mentions, plan, opened.focus)
-    ranks.need_alike(alike(opened, stuff))
+    ranks.need_alike(alike(opened, stuff, plan))
     ranks.follow(
         _total(opened, stuff, plan),
         opened.model,
@@ -54,11 +55,17 @@ def share(method: Method | InTurn, opened: Opened, ranks: Ranks) -> None:
     method.spread(lambda total: ranks.lead(total, opened.model))
 
 
-def alike(opened: Opened, stuff: Material) -> Iterator[bytes]:
-    """All that decides what a share is: settings, code, records, who owns them, what caps keep."""
+def alike(opened: Opened, stuff: Material, plan: Plan | None) -> Iterator[bytes]:
+    """All that decides a share: settings, norms, code, weights, records, their owners, caps."""
     yield opened.run.digest().encode()
     yield code_digest().encode()
     yield opened.corpus.digest().encode()
+    yield "".join(weights.snapshot(opened.model).values()).encode()
+    if plan is not None:
+        norms = (plan.clip_norm, plan.record_clip, plan.records_per_step, plan.user_weight_cap)
+        yield repr(norms).encode()
+    if stuff.owners is not None:
+        yield stuff.owners.digest().encode()
     yield stuff.rows.tobytes()
     for rows in stuff.rows_of_user:
         yield rows.tobytes()

@@ -63,7 +63,7 @@ def open_run(run: Run) -> Opened:
     chance = Chance(run.seed)
     tokenizer, leaks = _tokenizer(run, part)
     task = _task(run, part)
-    model = make_model(run, task, tokenizer, chance)
+    model = make_model(run, task, tokenizer)
     focus = _focus(run, found)
     policy = open_policy(run.policy) if run.policy is not None else None
     hidden = run.regularizer
@@ -112,14 +112,13 @@ def _task(run: Run, part: Corpus) -> Task:
     return NextWord(long="truncate")
 
 
-def make_model(
-    run: Run, task: Task, tokenizer: PreTrainedTokenizerBase, chance: Chance
-) -> nn.Module:
+def make_model(run: Run, task: Task, tokenizer: PreTrainedTokenizerBase) -> nn.Module:
     """The network with its first weights: new ones, or those of a folder."""
     labels = getattr(task, "labels", None)
-    # A model that learns from public text first is the same every time.
-    first = Chance(run.pretrain.seed) if run.pretrain else chance
-    seed = first.torch_seed("init", 0)
+    # First weights are nobody's secret. They are the same every time, so that whoever goes on with
+    # a run, or helps with it, has those that are frozen, which no checkpoint holds.
+    given = run.pretrain.seed if run.pretrain else run.seed
+    seed = Chance(given or 0).torch_seed("init", 0)
     if run.model.kind == "folder":
         model: nn.Module = networks.load_model(
             str(run.model.folder),

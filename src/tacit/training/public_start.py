@@ -84,7 +84,7 @@ def load_public_start(opened: Opened, folder: Path) -> nn.Module | None:
     kept = (folder / NAME).exists()
     if opened.run.model.kind != "folder" and not kept:
         return None
-    model = make_model(opened.run, opened.task, opened.tokenizer, opened.chance)
+    model = make_model(opened.run, opened.task, opened.tokenizer)
     if kept:
         _load(model, folder / NAME)
     return model if kept or not getattr(model, "new_head", False) else None

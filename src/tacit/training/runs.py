@@ -166,7 +166,7 @@ def _carry_out(opened: Opened, folder: Path, plan: Plan | None, tell: Tell | Non
     check_fit(model, examples)
     stuff = prepare(examples, opened.part, opened.mentions, plan, opened.focus)
     if ranks is not None:
-        ranks.need_alike(alike(opened, stuff))
+        ranks.need_alike(alike(opened, stuff, plan))
     before = weights.snapshot(model)
     allows = plan.budget.allows if plan else None
     with Ledger(folder / "ledger.jsonl", about, allows=allows) as ledger:
