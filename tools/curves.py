@@ -260,22 +260,21 @@ def draw(name: str) -> None:
         if axes.get_legend_handles_labels()[1]:
             axes.legend(frameon=False, fontsize=8)
         axes.spines[["top", "right"]].set_visible(False)
-        heights = [v for _, v, _ in levels] + [
-            spread(v)[0] for places in found.values() for v in places.values()
-        ]
-        if max(heights) > 10 * min(heights):
-            axes.set_yscale("log")
-        else:
-            axes.set_ylim(bottom=0)
-        _draw_levels(axes, levels)
+        means = [spread(v)[0] for places in found.values() for v in places.values()]
+        _draw_levels(axes, levels, means)
         FIGURES.mkdir(parents=True, exist_ok=True)
         save(figure, FIGURES / f"{name}.svg")
 
 
-def _draw_levels(axes: Any, levels: list[tuple[str, float, str]]) -> None:
+def _draw_levels(axes: Any, levels: list[tuple[str, float, str]], means: list[float]) -> None:
     """Level lines with their names, which are moved apart where lines nearly meet."""
     for _, value, colour in levels:
         axes.axhline(value, color=colour, linestyle="--", linewidth=1)
+    heights = [value for _, value, _ in levels] + means
+    if max(heights) > 10 * min(heights):
+        axes.set_yscale("log")
+    else:
+        axes.set_ylim(0, 1.05 * max(heights))
     last = -1.0
     for label, value, colour in sorted(levels, key=lambda level: level[1]):
         last = max(_height(axes, value), last + 0.04)
