@@ -16,14 +16,16 @@ import tacit
 
 HERE = Path(__file__).resolve().parent
 NEIGHBOURS = "training/test_neighbours.py::test_a_neighbour_moves_a_step_no_further_than_declared"
+ROUNDS = "federated/test_federated_rounds.py"
+FAULTY = f"{ROUNDS}::test_a_faulty_client_counts_as_missing_and_nobody_else_does"
 PASSED_ON = "training/test_selective.py::test_what_plain_segments_begin_with_is_what_was_released"
 
 # name: (file, what stands there, what a bug would make of it, the test that must notice)
 MUTANTS: dict[str, tuple[str, str, str, str]] = {
     "variance passed as standard deviation": (
         "training/noise.py",
-        "part.add_(torch.from_numpy(noise), alpha=noise_std)",
-        "part.add_(torch.from_numpy(noise), alpha=noise_std**2)",
+        "part.add_(torch.from_numpy(noise).to(part.device), alpha=noise_std)",
+        "part.add_(torch.from_numpy(noise).to(part.device), alpha=noise_std**2)",
         "training/test_noise.py::test_noise_is_gaussian_with_the_declared_deviation",
     ),
     "each tensor clipped instead of the user's update": (
@@ -160,6 +162,30 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
         'event.entity_rate == (self.entity_rate if self.rule == "all" else 1.0)',
         "event.entity_rate == self.entity_rate",
         "training/test_methods.py::test_every_noise_draw_has_its_entry_before_it",
+    ),
+    "an update that nobody clipped is taken": (
+        "federated/receiving.py",
+        "if norm > self._clip_norm * (1 + ROUNDING):",
+        "if norm > 1e9 * self._clip_norm * (1 + ROUNDING):",
+        f"{FAULTY}[does not clip]",
+    ),
+    "a user whom a client names twice counts twice": (
+        "federated/receiving.py",
+        "if user in self._seen:",
+        "if user in self._seen and weight == 0:",
+        f"{ROUNDS}::test_a_user_whom_a_client_names_twice_counts_once",
+    ),
+    "an answer to an earlier attempt is taken": (
+        "federated/clients.py",
+        'if (told["step"], told["attempt"]) != (step, attempt):',
+        'if told["step"] != step:',
+        f"{FAULTY}[repeats an answer of before]",
+    ),
+    "a client uses records that it may not": (
+        "federated/client.py",
+        "        return rows[allowed]",
+        "        return rows",
+        f"{ROUNDS}::test_only_permitted_records_are_used[1]",
     ),
 }
 
