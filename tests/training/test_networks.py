@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from tacit.training.networks import LSTMConfig, LSTMForCausalLM, awd
 from tacit.training.opening import open_run
 from tacit.training.settings import Run
 from tacit.training.tokens import byte_level_bpe
-from tacit.training.weights import snapshot
+from tacit.training.weights import save_model, snapshot
 
 TOKENIZER = byte_level_bpe(["a small text of our own"] * 3, size=280)
 LABELS = ("no", "yes", "maybe")
@@ -462,3 +463,17 @@ def test_weights_that_stay_frozen_are_the_same_in_every_process(tmp_path: Path) 
     settings["model"]["lora_rank"] = 2
     one, other = (snapshot(open_run(Run(**settings)).model) for _ in range(2))
     assert one == other
+
+
+def test_what_was_read_from_a_gguf_file_can_be_saved(tmp_path: Path) -> None:
+    """Transformers marks it as quantized, though its weights are plain floats by then."""
+    tokenizer = byte_level_bpe(None, 300)
+    sizes = {"kind": "gpt2", "hidden_size": 8, "layers": 1, "heads": 2}
+    model = networks.scratch_model(sizes, "next-word", tokenizer=tokenizer)
+    marked: Any = model
+    marked.hf_quantizer = SimpleNamespace(quantization_config=SimpleNamespace(quant_method="gguf"))
+    with pytest.raises(ValueError, match="not serializable"):
+        model.save_pretrained(tmp_path / "before")
+    networks._no_longer_quantized(model)
+    save_model(model, tokenizer, tmp_path / "after")
+    assert (tmp_path / "after" / "model.safetensors").exists()

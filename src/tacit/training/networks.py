@@ -146,7 +146,21 @@ def load_model(
             f"task={task}, {lost[0]} for one; give a model that was trained for this task."
         )
     model.new_head = bool(absent)
+    if "gguf_file" in options:
+        _no_longer_quantized(model)
     return _ready(model, task, pad_token_id)
+
+
+def _no_longer_quantized(model: PreTrainedModel) -> None:
+    """Weights of a GGUF file are plain floats once read; transformers would refuse to save them."""
+    for thing, name in (
+        (model, "hf_quantizer"),
+        (model, "quantization_method"),
+        (model, "is_quantized"),
+        (model.config, "quantization_config"),
+    ):
+        if hasattr(thing, name):
+            delattr(thing, name)
 
 
 def scratch_model(
