@@ -239,8 +239,8 @@ def test_the_published_accounting_is_contradicted_where_all_users_share_an_entit
 MUTANTS = {
     "variance for standard deviation": (
         "training/noise.py",
-        "part.add_(torch.from_numpy(noise), alpha=noise_std)",
-        "part.add_(torch.from_numpy(noise), alpha=noise_std**2)",
+        "part.add_(torch.from_numpy(noise).to(part.device), alpha=noise_std)",
+        "part.add_(torch.from_numpy(noise).to(part.device), alpha=noise_std**2)",
         "users",
     ),
     "each tensor clipped by itself": (

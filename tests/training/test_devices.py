@@ -104,9 +104,12 @@ def test_the_second_device_refuses_what_a_gpu_refuses() -> None:
 
 @pytest.fixture
 def second_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
-    """Models are made elsewhere once this is called."""
+    """Models are made elsewhere once this is called; by one thread, which alone knows of it."""
     torch.__future__.set_swap_module_params_on_conversion(True)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     yield lambda: monkeypatch.setattr(opening, "chosen_device", lambda _: ELSEWHERE)
+    torch.set_num_threads(threads)
     torch.__future__.set_swap_module_params_on_conversion(False)
 
 
