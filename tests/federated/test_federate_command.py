@@ -15,19 +15,8 @@ import pytest
 from small_federation import write_corpus
 
 from tacit.cli import run
-from tacit.federated.demo import _deal
-from tacit.federated.server import begin
-from tacit.federated.settings import Federation
-from tacit.federated.starting import (
-    Processes,
-    Transport,
-    free_port,
-    processes,
-    start_link,
-    start_node,
-    submit,
-    wait_for_run,
-)
+from tacit.federated.demo import demo
+from tacit.federated.starting import Processes, Transport, submit
 from tacit.privacy.ledger import read_ledger
 from tacit.verifying import verify
 
@@ -171,16 +160,8 @@ def test_runs_are_started_from_this_machine(
 
 def test_a_superlink_and_two_supernodes_are_processes_of_their_own(tmp_path: Path) -> None:
     """Flower's own programs on loopback, each client with its own file; one round, certified."""
-    settings, homes = _deal(tmp_path, users=30, rounds=1)
-    out, told = tmp_path / "run", []
-    begin(settings, Federation(clients=2, join_seconds=300, round_seconds=300), out)
-    with processes() as running:
-        at = Transport(port=free_port())
-        start_link(running, at)
-        for number, home in enumerate(homes[:2]):
-            own = {"corpus": str(home / "corpus.jsonl"), "key": str(home / "key")}
-            start_node(running, f"client-{number}", at, own | {"home": str(home)})
-        wait_for_run(running, submit(running, at, out), out, tell=told.append)
+    told: list[str] = []
+    out = demo(tmp_path, tell=told.append, users=30, rounds=1, clients=2, kill=False)
     assert any("round 1/1" in line for line in told)
     assert [check.what for check in verify(out) if not check.ok] == []
     assert len(read_ledger(out / "ledger.jsonl").entries) == 1
@@ -191,7 +172,7 @@ def test_the_demo_survives_a_killed_client_and_is_certified(tmp_path: Path) -> N
     tmp = Path("/tmp") / f"tf{os.getpid()}"  # short: sockets lie in it
     done = tacit("federate", "demo", "-o", str(tmp_path / "demo"), tmp=tmp)
     assert done.returncode == 0, done.stderr
-    assert "killing the third one" in done.stderr
+    assert "killing the last one" in done.stderr
     assert "round 2/2" in done.stderr
     folder = tmp_path / "demo" / "run"
     assert [check.what for check in verify(folder) if not check.ok] == []

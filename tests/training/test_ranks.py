@@ -3,15 +3,20 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from safetensors.torch import load_file
 from small import dialogs
 
 from tacit.privacy.ledger import read_ledger
 from tacit.training import runs
+from tacit.training.following import alike
+from tacit.training.material import prepare
+from tacit.training.opening import encode, open_run
 from tacit.training.settings import Run, run_yaml
 from tacit.verifying import verify
 
@@ -152,3 +157,22 @@ def test_processes_that_read_records_in_another_order_refuse_each_other(
     assert ended.returncode != 0
     assert "do not read the same" in ended.stderr
     assert not list(tmp_path.glob("r/certificate.json"))
+
+
+def test_what_decides_a_share_is_compared(tmp_path: Path, base: dict[str, Any]) -> None:
+    """Another norm, owner graph or frozen weight in one process would be noticed by all."""
+    run = Run(**base, plan=BOTH)
+    plan, opened = run.made_plan(), open_run(run)
+    assert plan is not None
+    stuff = prepare(
+        encode(opened, opened.part), opened.part, opened.mentions, plan, opened.focus
+    )  # fmt: skip
+    facts = list(alike(opened, stuff, plan))
+    assert facts == list(alike(opened, stuff, plan))
+    looser = plan.model_copy(update={"clip_norm": 2 * plan.clip_norm})
+    assert facts != list(alike(opened, stuff, looser))
+    assert stuff.owners is not None
+    fewer = replace(stuff, owners=stuff.owners.subset(np.arange(len(stuff.owners)) > 0))
+    assert facts != list(alike(opened, fewer, plan))
+    next(opened.model.parameters()).data.view(-1)[0] += 1
+    assert facts != list(alike(opened, stuff, plan))

@@ -70,7 +70,7 @@ class Asking:
         self._grid, self._at_once, self._pause = grid, at_once, pause
         self.clock: Clock = clock or RealClock()
         self.failed: set[int] = set()
-        """Nodes that answered once with an error."""
+        """Nodes that answered the last questions with an error."""
 
     def connected(self) -> set[int]:
         """The nodes that Flower counts as present."""
@@ -98,6 +98,7 @@ class Asking:
         no longer open. `newcomers` gives further questions, for nodes that came meanwhile.
         """
         open_: dict[str, int] = {}
+        self.failed.clear()
         for question in questions:
             self._push(question, kind, group, seconds, open_, faults)
         begun = looked = self.clock.now()

@@ -23,21 +23,27 @@ from tacit.federated.starting import (
 from tacit.training.settings import Run
 from tacit.writing import write
 
-CLIENTS = 3
 
-
-def demo(folder: Path, *, tell: Callable[[str], None], users: int = 90, rounds: int = 2) -> Path:
-    """Three clients with files of their own learn together; one of them is killed on the way.
+def demo(
+    folder: Path,
+    *,
+    tell: Callable[[str], None],
+    users: int = 90,
+    rounds: int = 2,
+    clients: int = 3,
+    kill: bool = True,
+) -> Path:
+    """Clients with files of their own learn together; the last one is killed on the way.
 
     Gives the folder of the run. Everything beside it belongs to the clients: each has its own
     text, and they share a key that the server does not have.
     """
-    run, homes = _deal(folder, users, rounds)
+    run, homes = _deal(folder, users, rounds, clients)
     out = folder / "run"
-    begin(run, Federation(clients=CLIENTS, join_seconds=240, round_seconds=75), out)
+    begin(run, Federation(clients=clients, join_seconds=240, round_seconds=75), out)
     with processes() as running:
         at = Transport(port=free_port())
-        tell("starting Flower's SuperLink and three SuperNodes on this machine")
+        tell(f"starting Flower's SuperLink and {clients} SuperNodes on this machine")
         start_link(running, at)
         for number, home in enumerate(homes):
             config = {
@@ -47,21 +53,23 @@ def demo(folder: Path, *, tell: Callable[[str], None], users: int = 90, rounds: 
             }
             start_node(running, f"client-{number}", at, config)
         child = submit(running, at, out)
-        wait_for_run(
-            running, child, out, tell=tell, meanwhile=lambda: _kill_one(running, out, tell)
-        )
+
+        def meanwhile() -> None:
+            if kill:
+                _kill_one(running, f"client-{clients - 1}", out, tell)
+
+        wait_for_run(running, child, out, tell=tell, meanwhile=meanwhile)
     return out
 
 
-def _kill_one(running: Processes, out: Path, tell: Callable[[str], None]) -> None:
+def _kill_one(running: Processes, last: str, out: Path, tell: Callable[[str], None]) -> None:
     """Kill the last client once all have joined: it vanishes in the first round."""
-    last = f"client-{CLIENTS - 1}"
     if last in running.children and (out / FOLDER / "roster.json").exists():
-        tell("all three have joined; killing the third one, in the middle of the first round")
+        tell("all have joined; killing the last one, in the middle of the first round")
         running.end(last, at_once=True)
 
 
-def _deal(folder: Path, users: int, rounds: int) -> tuple[Run, list[Path]]:
+def _deal(folder: Path, users: int, rounds: int, clients: int) -> tuple[Run, list[Path]]:
     """Made-up dialogs: to each client those of its users, to the server some that nobody learns."""
     whole = customersim.generate(users * 4, 1, users)
     held_out = Corpus.from_records(r for r in whole.records() if r.split != "train")
@@ -69,11 +77,11 @@ def _deal(folder: Path, users: int, rounds: int) -> tuple[Run, list[Path]]:
     write(held_out, folder / "server" / "held-out.jsonl")
     train = whole.only("train")
     number = {user: n for n, user in enumerate(train.users())}
-    of_client = np.array([number[u] % CLIENTS for u in train.need_users().to_pylist()])
+    of_client = np.array([number[u] % clients for u in train.need_users().to_pylist()])
     key = folder / "clients" / "key"
     new_key(key)
     homes = []
-    for client in range(CLIENTS):
+    for client in range(clients):
         home = folder / "clients" / f"client-{client}"
         home.mkdir(parents=True)
         write(train.take(np.flatnonzero(of_client == client)), home / "corpus.jsonl")
