@@ -1,6 +1,8 @@
 """What all tests share."""
 
+import atexit
 import os
+import shutil
 import signal
 import tempfile
 from pathlib import Path
@@ -9,8 +11,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 # Neither prices that tests compute nor a key are left in anybody's folders.
-os.environ["TACIT_CACHE"] = tempfile.mkdtemp(prefix="tacit-tests-")
-os.environ["TACIT_HOME"] = tempfile.mkdtemp(prefix="tacit-tests-")
+_OURS = tempfile.mkdtemp(prefix="tacit-tests-")
+os.environ["TACIT_CACHE"] = f"{_OURS}/cache"
+os.environ["TACIT_HOME"] = f"{_OURS}/home"
+atexit.register(shutil.rmtree, _OURS, ignore_errors=True)
 
 # A job in a shell's background ignores Ctrl-C, as would the commands that tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -26,7 +30,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="also run the tests marked slow")
 
 
+# What the fixtures of these files make takes long: one worker makes it, once (--dist loadgroup).
+TOGETHER = ("attacking/", "server/test_jobs", "sanitizing/test_planted", "training/test_mutants")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        for part in TOGETHER:
+            if f"tests/{part}" in item.path.as_posix():
+                item.add_marker(pytest.mark.xdist_group(part))
     if config.getoption("--slow"):
         return
     skip = pytest.mark.skip(reason="minutes of work: give --slow")

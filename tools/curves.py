@@ -3,6 +3,7 @@
     python tools/curves.py conll2003 --data DIR          # what is missing is trained
     python tools/curves.py customersim
     python tools/curves.py conll2003-kinds conll2003-caps conll2003-plain-rate --data DIR
+    python tools/curves.py conll2003-models wikitext2 wikitext2-pretrained --data DIR
     python tools/curves.py --list
 
 Scores are kept in docs/results/STUDY.jsonl, one line for each model; a line that is there is not
@@ -130,6 +131,18 @@ def models() -> list[Case]:
     return cases
 
 
+def marked_tokens(model: str) -> list[Case]:
+    """What protects the tokens that a policy marks, beside what Selective DP compares with."""
+    stem = f"wikitext2-{model}"
+    cases = [Case(m, None, f"{stem}-{m}") for m in ("plain", "deidentify")]
+    private = ("records", "selective", "redact-then-private")
+    return cases + [
+        Case(m, 8.0, preset.stem)
+        for m in private
+        if (preset := PRESETS / f"{stem}-{m}.yml").exists()
+    ]
+
+
 STUDIES = {
     "conll2003": Study(
         over_epsilon("conll2003", "lstm", (8.0, 2.0, 4.0, 1.0)),
@@ -151,6 +164,12 @@ STUDIES = {
     "conll2003-caps": Study(caps(), "CoNLL-2003, caps", "epsilon at delta 1e-5"),
     "conll2003-plain-rate": Study(
         plain_rates(), "CoNLL-2003, the published algorithm", "share of plain records drawn"
+    ),
+    "wikitext2": Study(
+        marked_tokens("lstm"), "WikiText-2, marked tokens", "epsilon at delta 1e-5"
+    ),
+    "wikitext2-pretrained": Study(
+        marked_tokens("smollm2"), "WikiText-2, SmolLM2 and adapters", "epsilon at delta 1e-5"
     ),
     "conll2003-models": Study(models(), "CoNLL-2003, other models", "epsilon at delta 1e-5"),
 }
@@ -323,6 +342,8 @@ def main() -> None:
             settings: dict[str, Any] = {"data": given.data} if given.data else {}
             if name == "customersim":
                 settings["corpus"] = str(_dialogs(Path(scratch)))
+            if name == "wikitext2-pretrained" and not given.only_draw:
+                settings["corpus"] = str(_few_lines(Path(scratch), given.data))
             if name == "agnews" and not given.only_draw:
                 settings["mentions"] = str(_mentions("ag_news", Path(scratch), given.data))
             todo = [] if given.only_draw else list(missing(name, given.seeds))
@@ -347,6 +368,21 @@ def _dialogs(folder: Path) -> Path:
 
     path = folder / "dialogs.jsonl"
     write(customersim.generate(7500, 5, 5000), path)
+    return path
+
+
+def _few_lines(folder: Path, data: str | None) -> Path:
+    """Long lines of WikiText-2, so few that two cores run a pretrained model over them."""
+    from tacit.training.material import open_corpus
+    from tacit.writing import write
+
+    whole = open_corpus("wikitext2", data)
+    splits, texts = whole.column("split").to_pylist(), whole.column("text").to_pylist()
+    long = [row for row, text in enumerate(texts) if len(text.split()) >= 60]
+    train = [row for row in long if splits[row] == "train"][:800]
+    test = [row for row in long if splits[row] == "test"][:150]
+    path = folder / "lines.jsonl"
+    write(whole.take(train + test), path)
     return path
 
 

@@ -147,6 +147,30 @@ def test_methods_stand_side_by_side(run: Path) -> None:
     assert not [p for p in sections([plain, other], shareable=True) if p.title == "Side by side"]
 
 
+@pytest.mark.parametrize(
+    ("scores", "shown", "says"),
+    [
+        ({"error_rate": 0.125, "accuracy": 0.875}, "0.125", "error rate"),
+        ({"pearson": -0.0625, "loss": 1.5}, "-0.0625", "correlation"),
+    ],
+)
+def test_other_tasks_are_shown_by_their_own_measure(
+    run: Path, scores: dict[str, float], shown: str, says: str
+) -> None:
+    facts = replace(read_facts(run), scores={}, metrics={"test": scores | {"public_only_x": 1.0}})
+    both = [facts, replace(facts, name="other", metrics={"test": {says: 1.0}})]
+    made = {section.title: section for section in sections(both)}
+    utility = made["Utility"]
+    assert utility.headings == ["run", "epsilon (public)", f"{says} (not private)"]
+    assert [row[2] for row in utility.rows] == [shown]
+    assert says in utility.drawing
+    assert f"{says} (not private)" in made["At a glance"].headings
+    side = made["Side by side"]
+    assert side.rows[0][side.headings.index(f"{says} (not private)")] == shown
+    assert "next word right (not private)" not in side.headings
+    assert not any("perplexity" in heading for heading in side.headings)
+
+
 def test_leakage_is_that_of_the_most_repeated_and_of_users() -> None:
     leak = leaks(20, SERIES[20])
     assert leak == Leak(20, 31.25, 18.75, 19.93, 0.8125)

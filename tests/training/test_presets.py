@@ -28,6 +28,7 @@ OWNERS = {"plain", "deidentify", "users", "users+entities", "uedp"}
 PAPERS = {
     "plain", "deidentify", "records", "selective", "redact-then-private", "adversarial", "triplet",
 }  # fmt: skip
+TOKENS = {"plain", "deidentify", "redact-then-private"}
 
 
 @pytest.mark.parametrize(
@@ -37,6 +38,8 @@ PAPERS = {
         ("agnews-minilm", OWNERS),
         ("customersim-lstm", OWNERS | PAPERS),
         ("newsgroups20-lstm", PAPERS),
+        ("wikitext2-lstm", TOKENS | {"public", "records", "selective"}),
+        ("wikitext2-smollm2", TOKENS),
     ],
 )
 def test_each_study_has_all_its_methods(stem: str, wanted: set[str]) -> None:

@@ -16,6 +16,8 @@ HEADINGS = {
     "plain": "on plain tokens (not private)",
     "sensitive": "on sensitive tokens (not private)",
     "top_1": "next word right (not private)",
+    "error_rate": "error rate (not private)",
+    "pearson": "correlation (not private)",
     "exposure": "exposure, bits (not private)",
     "auc": "membership AUC (not private)",
     "accuracy": "membership accuracy (not private)",
@@ -32,6 +34,8 @@ _MEANINGS: tuple[tuple[set[str], str], ...] = (
         {"perplexity", "top_1"},
         "Perplexity and next words are those of held-out text as it was written.",
     ),
+    ({"error_rate"}, "The error rate is the share of held-out labels that are guessed wrong."),
+    ({"pearson"}, "Correlation is that of held-out scores with the guessed ones."),
     ({"exposure"}, "Exposure is that of the canaries that were planted most often."),
     (
         {"tab"},
@@ -59,7 +63,9 @@ def figures_of(run: "RunFacts", plain: "RunFacts | None") -> dict[str, float | N
         "perplexity": score_on_text(run, "perplexity"),
         "plain": score_on_text(run, "perplexity_plain"),
         "sensitive": score_on_text(run, "perplexity_sensitive"),
-        "top_1": score_on_text(run, "accuracy"),
+        "top_1": score_on_text(run, "accuracy") if run.measure == "perplexity" else None,
+        "error_rate": run.score("error_rate"),
+        "pearson": run.score("pearson"),
         "exposure": leak.exposure,
         "auc": leak.auc,
         "accuracy": leak.accuracy,
@@ -118,7 +124,8 @@ def comparison_sections(runs: Sequence["RunFacts"]) -> Iterator[Section]:
         [
             "Epsilons for different units are not comparable.",
             *(sentence for names, sentence in _MEANINGS if names & set(known)),
-            "What has learnt less also leaks less: compare at like perplexity.",
+            "What has learnt less also leaks less: compare at like "
+            + ("perplexity." if "perplexity" in known else "utility."),
         ]
     )
     drawing = comparison_drawing(found, {name: HEADINGS[name] for name in known})

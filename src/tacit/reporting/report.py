@@ -31,6 +31,21 @@ Label = Literal["public", "protected", "not private"]
 
 
 @dataclass(frozen=True)
+class Measure:
+    """How a kind of task is scored."""
+
+    name: str
+    better: str = "lower"
+
+
+MEASURES = {
+    "perplexity": Measure("perplexity"),
+    "error_rate": Measure("error rate"),
+    "pearson": Measure("correlation", "higher"),
+}
+
+
+@dataclass(frozen=True)
 class RunFacts:
     """What a run's folder says: read from its files, nothing computed from text."""
 
@@ -57,11 +72,20 @@ class RunFacts:
         beside = next((s.perplexity for s in self.scores.values() if s.perplexity), None)
         return beside if beside is not None else found
 
+    @property
+    def measure(self) -> str | None:
+        """By what the task of this run is scored; None before it was evaluated."""
+        return next((name for name in MEASURES if self.utility(name) is not None), None)
+
+    def utility(self, measure: str) -> float | None:
+        """The score by a measure."""
+        return self.perplexity if measure == "perplexity" else self.score(measure)
+
     def score(self, name: str) -> float | None:
         """A score on test if the run was evaluated there, else on the validation split."""
         for split in ("test", "valid"):
             value = self.metrics.get(split, {}).get(name)
-            if isinstance(value, float):
+            if isinstance(value, float) and not math.isnan(value):
                 return value
         return None
 
@@ -138,8 +162,10 @@ def up(value: float) -> str:
 
 def _at_a_glance(runs: Sequence[RunFacts], shareable: bool) -> Section:
     headings = ["run", "method", "epsilon (public)", "standing (public)", "at least (public)"]
+    measures = _measures(runs) or ["perplexity"]
     if not shareable:
-        headings += ["perplexity (not private)", "exposure, bits (not private)",
+        headings += [f"{MEASURES[m].name} (not private)" for m in measures]
+        headings += ["exposure, bits (not private)",
                      "of at most (public)", "membership AUC (not private)"]  # fmt: skip
     rows = []
     for run in runs:
@@ -149,7 +175,7 @@ def _at_a_glance(runs: Sequence[RunFacts], shareable: bool) -> Section:
         if not shareable:
             bits, member = run.scores.get("exposure"), run.scores.get("membership")
             row += [
-                shown(run.perplexity),
+                *(shown(run.utility(measure)) for measure in measures),
                 shown(most_repeated(bits)) if bits else "-",
                 shown(bits.figures.get("most_possible_bits")) if bits else "-",
                 _with_interval(member, "users_auc", "records_auc") if member else "-",
@@ -229,34 +255,47 @@ def _audits(runs: Sequence[RunFacts]) -> Iterator[Section]:
     yield Section("Tried and certified", prose, (), headings, rows, interval_drawing(audited))
 
 
+def _measures(runs: Sequence[RunFacts]) -> list[str]:
+    """The measures of all tasks among the runs; mostly one."""
+    return [name for name in MEASURES if any(run.measure == name for run in runs)]
+
+
 def _frontier(runs: Sequence[RunFacts]) -> Iterator[Section]:
     from tacit.reporting.report_figures import frontier_drawing
 
-    if not any(run.perplexity is not None for run in runs):
-        return
-    prose = (
-        "Perplexity (not private; lower is better) over epsilon. Runs without an epsilon are "
-        "lines. Methods are to be compared at like perplexity. A promise is worth something only "
-        "if the model is much better than word counts (unigram), and better than public text alone."
-    )
-    rows = [
-        [run.name, up(run.epsilon), shown(run.perplexity), shown(run.score("perplexity_sensitive")),
-         shown(run.score("perplexity_plain"))]
-        for run in runs
-    ]  # fmt: skip
-    beside = baselines(runs)
-    rows += [[name, "-", shown(value), "-", "-"] for name, value in beside.items()]
-    headings = ["run", "epsilon (public)", "perplexity (not private)",
-                "on sensitive tokens (not private)", "on the rest (not private)"]  # fmt: skip
-    yield Section("Utility", prose, (), headings, rows, frontier_drawing(runs, beside))
+    for name in _measures(runs):
+        measure, own = MEASURES[name], [run for run in runs if run.measure == name]
+        prose = (
+            f"{measure.name.capitalize()} (not private; {measure.better} is better) over epsilon. "
+            "Runs without an epsilon are lines. "
+        )
+        headings = ["run", "epsilon (public)", f"{measure.name} (not private)"]
+        rows = [[run.name, up(run.epsilon), shown(run.utility(name))] for run in own]
+        beside = baselines(own, name)
+        rows += [[other, "-", shown(value)] for other, value in beside.items()]
+        if name == "perplexity":
+            prose += (
+                "Methods are to be compared at like perplexity. A promise is worth something only "
+                "if the model is much better than word counts (unigram), and better than public "
+                "text alone."
+            )
+            headings += ["on sensitive tokens (not private)", "on the rest (not private)"]
+            for row, run in zip(rows, own, strict=False):
+                row += [shown(run.score(f"{name}_{part}")) for part in ("sensitive", "plain")]
+            rows = [row + ["-"] * (len(headings) - len(row)) for row in rows]
+        elif beside:
+            prose += "A promise is worth something only if the model does better than public text."
+        scored = [(run, value) for run in own if (value := run.utility(name)) is not None]
+        drawing = frontier_drawing(scored, beside, measure.name)
+        yield Section("Utility", prose, (), headings, rows, drawing)
 
 
-def baselines(runs: Sequence[RunFacts]) -> dict[str, float]:
-    """What stands beside a perplexity: models of counts, unprotected, and the public start."""
+def baselines(runs: Sequence[RunFacts], measure: str = "perplexity") -> dict[str, float]:
+    """What stands beside a score: models of counts, unprotected, and the public start."""
     names = {
-        "public text only": "public_only_perplexity",
-        "trigram, unprotected": "trigram_perplexity",
-        "unigram, unprotected": "unigram_perplexity",
+        "public text only": f"public_only_{measure}",
+        "trigram, unprotected": f"trigram_{measure}",
+        "unigram, unprotected": f"unigram_{measure}",
     }
     # A de-identified corpus is another text, and so are its counts.
     own = [run for run in runs if run.method != "deidentify"] or list(runs)

@@ -31,14 +31,14 @@ def off_scale(perplexities: Sequence[float]) -> float:
     return OFF * min((p for p in perplexities if math.isfinite(p)), default=math.inf)
 
 
-def _perplexity_axis(axes: "Axes", values: Sequence[float]) -> None:
+def _score_axis(axes: "Axes", values: Sequence[float]) -> None:
     """From nothing up; on a logarithmic scale where models are far apart."""
-    if max(values) / min(values) > 8:
+    if min(values) > 0 and max(values) > 8 * min(values):
         axes.set_yscale("log")
         axes.set_ylim(min(values) / 1.5, max(values) * 1.8)
         _plain_ticks(axes, "y")
     else:
-        axes.set_ylim(bottom=0, top=1.15 * max(values))
+        axes.set_ylim(bottom=1.15 * min(0.0, *values), top=1.15 * max(0.01, *values))
 
 
 def _axes(title: str, x: str, y: str, height: float = 3.2) -> "tuple[Figure, Axes]":
@@ -114,12 +114,13 @@ def interval_drawing(runs: "Sequence[RunFacts]") -> str:
     return _drawn(figure, axes, legend=False)
 
 
-def frontier_drawing(runs: "Sequence[RunFacts]", beside: Mapping[str, float]) -> str:
-    """Perplexity over epsilon; runs without an epsilon are lines, and so is what stands beside."""
-    known = [(run, run.perplexity) for run in runs if run.perplexity is not None]
-    limit = off_scale([value for _, value in known])
-    known = [(run, value) for run, value in known if value <= limit]
-    figure, axes = _axes("What a promise costs", "epsilon (public)", "perplexity (not private)")
+def frontier_drawing(
+    runs: "Sequence[tuple[RunFacts, float]]", beside: Mapping[str, float], measure: str
+) -> str:
+    """A score over epsilon; runs without an epsilon are lines, and so is what stands beside."""
+    limit = off_scale([v for _, v in runs]) if measure == "perplexity" else math.inf
+    known = [(run, value) for run, value in runs if value <= limit]
+    figure, axes = _axes("What a promise costs", "epsilon (public)", f"{measure} (not private)")
     for place, (run, value) in enumerate(known):
         colour = COLOURS[place % len(COLOURS)]
         if math.isfinite(run.epsilon):
@@ -131,7 +132,7 @@ def frontier_drawing(runs: "Sequence[RunFacts]", beside: Mapping[str, float]) ->
     for (name, value), style in zip(beside.items(), (":", "-.", (0, (1, 3))), strict=False):
         axes.axhline(value, color=GREY, ls=style, lw=1.2, label=name)
     if known:
-        _perplexity_axis(axes, [value for _, value in known] + list(beside.values()))
+        _score_axis(axes, [value for _, value in known] + list(beside.values()))
     most = max([run.epsilon for run, _ in known if math.isfinite(run.epsilon)], default=1.0)
     axes.set_xlim(0, 1.12 * most)
     return _drawn(figure, axes, legend=True)
@@ -343,6 +344,6 @@ def groups_drawing(runs: "Sequence[RunFacts]") -> str:
     )
     drawn = [value for run in runs for value in values[run.name]]
     if drawn:
-        _perplexity_axis(axes, drawn)
+        _score_axis(axes, drawn)
         figure.legend(loc="outside lower center", ncol=2, frameon=False, fontsize=8.5)
     return _drawn(figure, axes, legend=False)
