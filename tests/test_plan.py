@@ -59,12 +59,14 @@ def test_given_noise_that_is_too_small_is_refused() -> None:
 
 
 def test_an_entity_moves_a_user_by_no_more_than_its_share() -> None:
-    plan = Plan(**BOTH, entity_share=0.5, records_per_user_entity=4, clip_norm=2.0)
+    plan = Plan(
+        **BOTH, users_per_entity=2, entity_share=0.5, records_per_user_entity=4, clip_norm=2.0
+    )
     assert plan.record_clip == 0.25
     assert plan.caps == {"users_per_entity": 2, "records_per_user_entity": 4}
     loose = Plan(**BOTH, entity_share=2)
     assert loose.record_clip is None
-    assert loose.caps == {"users_per_entity": 2}
+    assert loose.caps == {"users_per_entity": 1}
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def test_prose_tells_promise_assumption_and_loss(owners: Owners) -> None:
 
 def test_caps_that_leave_nothing_are_refused() -> None:
     crowd = Owners.from_rows([("r1", "a", ["e"]), ("r2", "b", ["e"])])
-    assert apply_caps(PLAN, crowd).records_kept == 2
+    assert apply_caps(PLAN, crowd).records_kept == 1
     empty = Owners.from_rows([])
     with pytest.raises(PrivacyRefused, match="keep no record"):
         apply_caps(PLAN, empty)

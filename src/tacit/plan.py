@@ -88,7 +88,7 @@ class Plan(BaseModel):
     ] = 1.0
     users_per_entity: Annotated[
         Cap, Field(description="Cap k: an entity is kept in at most so many users.")
-    ] = 2
+    ] = 1
     entity_share: Annotated[
         float,
         Field(

@@ -24,6 +24,7 @@ from tacit.attacking.tab import reproduced
 from tacit.attacking.target import Reader, Target
 from tacit.corpus import Corpus
 from tacit.errors import DataError
+from tacit.training.devices import device_of
 from tacit.training.measuring import forward, still
 
 TEXTS, PROMPTS, LENGTH = 400, 300, 40
@@ -101,7 +102,7 @@ def generate(
     if not first:
         raise DataError("The tokenizer has no start token, so there is nothing to begin from.")
     end = reader.tokenizer.eos_token_id
-    device = next(reader.model.parameters()).device
+    device = device_of(reader.model)
     made: list[str] = []
     with still(reader.model):
         while len(made) < count:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from tacit.attacking.attack import Progress
 from tacit.errors import DataError
+from tacit.training.devices import device_of
 from tacit.training.measuring import still
 from tacit.training.recurrent import LSTMForCausalLM
 
@@ -31,7 +32,7 @@ class _Reading:
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._recurrent = model if isinstance(model, LSTMForCausalLM) else None
-        self.device = next(model.parameters()).device
+        self.device = device_of(model)
 
     def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
         """Logits after these tokens (beginnings by tokens), and the state there."""

@@ -18,6 +18,7 @@ from tacit.attacking.attack import Need, Progress, Scores
 from tacit.attacking.rates import proportion
 from tacit.attacking.target import Reader, Target
 from tacit.errors import DataError
+from tacit.training.devices import device_of
 from tacit.training.measuring import forward, still
 
 USERS = 200
@@ -167,7 +168,7 @@ def reproduced(
     first, _ = reader.task.frame(reader.tokenizer)
     shown = [given] * len(ids) if isinstance(given, int) else given
     hit = np.zeros(len(ids), dtype=bool)
-    device = next(reader.model.parameters()).device
+    device = device_of(reader.model)
     order = np.argsort([len(row) for row in ids], kind="stable")
     with still(reader.model):
         for start in range(0, len(order), _BATCH):

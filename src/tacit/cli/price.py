@@ -41,7 +41,7 @@ def price(
     user_rate: Annotated[float | None, _option("Chance of a user to be in a step.")] = None,
     record_rate: Annotated[float | None, _option("Chance of a record to be in a step.")] = None,
     entity_rate: Annotated[float | None, _option("Chance of an entity to be in a step.")] = None,
-    users_per_entity: Annotated[int | None, _option("Cap k (2).")] = None,
+    users_per_entity: Annotated[int | None, _option("Cap k (1).")] = None,
     entity_share: Annotated[float | None, _option("Tau, from 0 to 2 (0.5).")] = None,
     records_per_user: Annotated[int | None, _option("Cap on a user's records (flat).")] = None,
     records_per_entity: Annotated[int | None, _option("Cap on an entity's records (flat).")] = None,
@@ -182,7 +182,7 @@ def _event(given: Mapping[str, Any]) -> Any:
     else:
         event = UserClip(
             user_rate=need("user_rate"),
-            users_per_entity=need("users_per_entity", 2),
+            users_per_entity=need("users_per_entity", 1),
             entity_share=float(need("entity_share", 0.5)),
             entity_rate=need("entity_rate", 1.0),
             noise_multiplier=noise,
