@@ -165,9 +165,7 @@ STUDIES = {
     "conll2003-plain-rate": Study(
         plain_rates(), "CoNLL-2003, the published algorithm", "share of plain records drawn"
     ),
-    "wikitext2": Study(
-        marked_tokens("lstm"), "WikiText-2, marked tokens", "epsilon at delta 1e-5"
-    ),
+    "wikitext2": Study(marked_tokens("lstm"), "WikiText-2, marked tokens", "epsilon at delta 1e-5"),
     "wikitext2-pretrained": Study(
         marked_tokens("smollm2"), "WikiText-2, SmolLM2 and adapters", "epsilon at delta 1e-5"
     ),

@@ -185,7 +185,7 @@ def keep_few(found: dict[str, dict[int, float]], folder: Path) -> float:
 
 def attack(folder: Path, given: Any) -> None:
     """Attack the kept models and the last, and score; unless that is done."""
-    from tacit.attacking import write_scores
+    from tacit.attacking import keep_scores
     from tacit.cli.attack import attack_model, attack_series
     from tacit.cli.compare import _score
     from tacit.training.checkpoints import kept_models
@@ -196,7 +196,7 @@ def attack(folder: Path, given: Any) -> None:
     if kept_models(folder):
         attack_series(folder, given)
     else:
-        write_scores(folder / "attacks.json", attack_model(folder, given))
+        keep_scores(folder, attack_model(folder, given))
     _score(folder)
 
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedTokenizerBase
 
+from tacit.attacking import Scores, keep_scores
 from tacit.corpus import Corpus
 from tacit.errors import DataError, PrivacyRefused, UsageError
 from tacit.training import networks, runs, tokens
@@ -406,8 +407,14 @@ def test_any_column_may_be_hidden_and_nothing_is_promised(
     assert certificate.standing == "heuristic"
     assert certificate.epsilon == math.inf
     assert certificate.context["settings of the regularizer"]["attribute"] == attribute
-    assert [c.what for c in verify(tmp_path / "run") if not c.ok] == []
+    assert certificate.assumptions == ()
     assert "no epsilon" in (tmp_path / "run" / "certificate.md").read_text()
+    keep_scores(tmp_path / "run", [Scores("linkage", {"accuracy": 0.3125, "chance": math.nan})])
+    keep_scores(tmp_path / "run", [Scores("tab", {"canaries_reproduced": 0.25})])
+    text = (tmp_path / "run" / "certificate.md").read_text()
+    assert '"linkage": "accuracy 0.3125"' in text
+    assert '"tab": "canaries reproduced 0.25"' in text
+    assert [c.what for c in verify(tmp_path / "run") if not c.ok] == []
     assert f"method {method}" in (tmp_path / "run" / "README.md").read_text()
 
 

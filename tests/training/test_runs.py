@@ -13,6 +13,7 @@ from small import dialogs
 
 from tacit.corpora import customersim
 from tacit.errors import PrivacyRefused, TacitError, UsageError
+from tacit.privacy.certificate import write_certificate
 from tacit.privacy.events import NotPrivate
 from tacit.privacy.ledger import read_ledger
 from tacit.training import runs, scoring
@@ -65,6 +66,21 @@ def test_a_run_without_promise_says_so(tmp_path: Path, base: dict[str, Any], met
     assert [c.what for c in verify(tmp_path / "run") if not c.ok] == []
     (event,) = read_ledger(tmp_path / "run" / "ledger.jsonl").releases()
     assert isinstance(event, NotPrivate)
+
+
+def test_a_vocabulary_of_the_private_text_ends_the_promise(
+    tmp_path: Path, base: dict[str, Any]
+) -> None:
+    counted = base | {"tokenizer": {"kind": "words", "min_count": 2}, "seed": None}
+    done = runs.train(Run(**counted, plan=USERS), tmp_path / "run")
+    made = done.certificate
+    assert made.standing == "heuristic"
+    assert made.sentence.startswith("Nothing is promised for what is released")
+    assert "The vocabulary was counted from the private text" in made.not_covered[0]
+    assert [c.what for c in verify(tmp_path / "run") if not c.ok] == []
+    better = made.model_copy(update={"standing": "proved"})
+    write_certificate(better, tmp_path / "run")
+    assert "standing" in [c.what for c in verify(tmp_path / "run") if not c.ok]
 
 
 class Kill(Exception):

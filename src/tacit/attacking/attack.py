@@ -10,6 +10,7 @@ import numpy as np
 
 from tacit.errors import DataError, UsageError
 from tacit.fields import read_fields, write_fields
+from tacit.privacy.certificate import read_certificate, write_certificate
 
 if TYPE_CHECKING:
     from tacit.attacking.target import Target
@@ -166,6 +167,28 @@ def write_scores(path: Path, scores: Iterable[Scores]) -> None:
     kept |= {one.attack: one for one in scores}
     fields = {"format": FORMAT, "version": VERSION}
     write_fields(path, fields | {name: one.as_dict() for name, one in kept.items()})
+
+
+def keep_scores(folder: Path, scores: Iterable[Scores]) -> None:
+    """The scores of a run's model in its folder; in its certificate, too, if that has no other.
+
+    A regularizer promises nothing: what attacks measured is all that can be said of it.
+    """
+    write_scores(folder / "attacks.json", scores)
+    path = folder / "certificate.json"
+    if not path.exists() or "regularizer" not in (made := read_certificate(path)).context:
+        return
+    measured = {one.attack: _in_words(one) for one in read_scores(folder / "attacks.json")}
+    context = made.context | {"measured by attacks (not private)": measured}
+    write_certificate(made.model_copy(update={"context": context}), folder)
+
+
+def _in_words(scores: Scores) -> str:
+    return ", ".join(
+        f"{name.replace('_', ' ')} {value:.4g}"
+        for name, value in scores.figures.items()
+        if math.isfinite(value)
+    )
 
 
 Series = dict[int, dict[str, Scores]]

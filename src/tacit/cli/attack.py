@@ -203,7 +203,7 @@ def attack(
     `tacit attack gpt2-folder --corpus mail.jsonl --using membership` ·
     `tacit attack RUN --over-checkpoints`
     """
-    from tacit.attacking import write_scores
+    from tacit.attacking import keep_scores, write_scores
 
     if to is not None and (len(models) > 1 or over_checkpoints):
         raise UsageError("-o names one file; with several models, each folder gets its own.")
@@ -216,7 +216,7 @@ def attack(
             everything[str(folder)] = attack_series(folder, given, shared)
         else:
             found = attack_model(folder, given, shared)
-            write_scores(to or folder / "attacks.json", found)
+            write_scores(to, found) if to else keep_scores(folder, found)
             everything[str(folder)] = {0: {s.attack: s for s in found}}
     if as_json:
         print_json(
@@ -256,7 +256,7 @@ def attack_model(folder: Path, given: Given, workers: Workers | None = None) -> 
 
 def attack_series(folder: Path, given: Given, workers: Workers | None = None) -> "Series":
     """The same on every model that a run kept, and on the last; both are written to its folder."""
-    from tacit.attacking import write_scores
+    from tacit.attacking import keep_scores
     from tacit.attacking.attack import write_series
     from tacit.attacking.running import last_step, need_kept, steps_of, wanted
 
@@ -270,7 +270,7 @@ def attack_series(folder: Path, given: Given, workers: Workers | None = None) ->
     for (_, step), one in zip(shares, scores, strict=True):
         found.setdefault(last_step(target) if step is None else step, {})[one.attack] = one
     write_series(folder / "attacks-over-steps.json", found)
-    write_scores(folder / "attacks.json", found[max(found)].values())
+    keep_scores(folder, found[max(found)].values())
     return found
 
 

@@ -126,7 +126,7 @@ class _Work:
     given: "Given"
 
     def __call__(self, trial: Trial) -> None:
-        from tacit.attacking import write_scores
+        from tacit.attacking import keep_scores
         from tacit.cli.attack import attack_model, attack_series
         from tacit.training.checkpoints import kept_models
 
@@ -136,7 +136,7 @@ class _Work:
         if kept_models(folder):
             attack_series(folder, self.given)
         else:
-            write_scores(folder / "attacks.json", attack_model(folder, self.given))
+            keep_scores(folder, attack_model(folder, self.given))
         _score(folder)
         say(f"{name}: done")
 

@@ -41,6 +41,11 @@ NOT_FOR_RELEASE = (
     "Nothing is promised: the randomness came from a fixed seed, so the noise can be subtracted."
 )
 
+LEAKS = (
+    "Nothing is promised for what is released: a part of it was made from the private text "
+    "without protection."
+)
+
 
 class Cost(Frozen):
     """Epsilon for one unit, and how sure it is."""
@@ -115,8 +120,10 @@ def issue(
     recall); `data` is a commitment, not a digest; `by_degree` as in `wording.guarantee`. With a
     `published` claim and no plan the standing is that claim's, and what is proved stands beside it:
     the costs are computed from the ledger all the same. Where a plan was kept, its promise stands,
-    and the claim beside it.
+    and the claim beside it. What the ledger's first line names as `leaks` is released unprotected
+    beside the weights, so that nothing is promised for the whole.
     """
+    leaks = [str(leak) for leak in books.about.get("leaks", ())]
     replaces = published is not None and not plan
     releases = whole_passes(books.releases())
     costs = {unit: _cost(price(releases, unit, delta, fresh=True), books) for unit in units}
@@ -124,11 +131,13 @@ def issue(
     epsilon = float(main.epsilon)
     sentence = guarantee(protect, main.adjacency, epsilon, delta, by_degree)
     standing: Standing = "heuristic"
-    if math.isfinite(epsilon) and randomness == "system":
+    if math.isfinite(epsilon) and randomness == "system" and not leaks:
         standing = "proved"
     if published is not None and replaces:
         standing = published.standing
         sentence = claimed(published.source, published.epsilon[protect], delta, sentence)
+    if leaks and math.isfinite(epsilon):
+        sentence = f"{LEAKS} Of the weights alone: {sentence}"
     if randomness == "fixed seed":
         sentence = f"{NOT_FOR_RELEASE} With unpredictable randomness it would be: {sentence}"
     return Certificate(
@@ -143,7 +152,7 @@ def issue(
         ledger_entries=len(books.entries),
         phases={phase: sum(books.releases(phase).values()) for phase in books.phases()},
         assumptions=tuple(assumptions(releases, by_degree, capped=not replaces)),
-        not_covered=tuple(not_covered(releases, by_degree)),
+        not_covered=tuple(not_covered(releases, by_degree, leaks)),
         context=dict(context or {}),
         weights=dict(weights or {}),
         provenance=Provenance(

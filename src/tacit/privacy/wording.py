@@ -103,10 +103,16 @@ def up(epsilon: float) -> str:
     return f"{math.ceil(epsilon / unit - 1e-9) * unit:.4g}"
 
 
-def not_covered(events: Iterable[AnyEvent], by_degree: int | None = None) -> list[str]:
-    """What the guarantee does not say, for the events that were carried out."""
+def not_covered(
+    events: Iterable[AnyEvent], by_degree: int | None = None, leaks: Iterable[str] = ()
+) -> list[str]:
+    """What the guarantee does not say, for the events that were carried out.
+
+    `leaks` are things that were made from the private text without protection and are released
+    together with the model.
+    """
     events = list(events)
-    found = []
+    found = list(leaks)
     if by_degree is not None:
         found += [
             f"Entities that more than {by_degree} users name: they are protected less, by the "
@@ -174,6 +180,8 @@ def assumptions(
         "Every sum is divided by public constants only.",
         "Noise comes from a generator that nobody can predict or rewind.",
     ]
+    if all(isinstance(e, NotPrivate | Public) for e in events):
+        found = []  # nothing was drawn, summed or noised
     if by_degree is not None:
         found += [
             "No record was dropped because of what other records hold, and each user's weight "

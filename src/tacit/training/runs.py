@@ -150,13 +150,15 @@ def _carry_out(opened: Opened, folder: Path, plan: Plan | None, tell: Tell | Non
         need_shared(run)
     salt = own_salt()
     data = commitment(opened.corpus.digest(), salt)
-    about = {
+    about: dict[str, Any] = {
         "plan": plan.digest() if plan else None,
         "config": run.digest(),
         "data": data,
         "randomness": opened.chance.name,
         "code": code_digest(),
     }
+    if opened.leaks:
+        about["leaks"] = opened.leaks
     if opened.attribute is not None:
         about["attribute"] = commitment(opened.attribute.digest(), salt)
     earlier = earlier_books(run)
@@ -354,8 +356,6 @@ def _context(opened: Opened, stuff: Material) -> dict[str, Any]:
         if opened.leaks
         else "public",
     }
-    if opened.leaks:
-        facts["leak"] = opened.leaks
     if stuff.owners is not None:
         caps = "the caps of the plan were enforced on it" if stuff.bounded else "nothing was capped"
         facts["owner graph"] = f"held fixed; {caps}"
@@ -384,7 +384,7 @@ def _context(opened: Opened, stuff: Material) -> dict[str, Any]:
     if run.regularizer is not None:
         facts["regularizer"] = (
             "makes an attribute harder to tell from the last hidden state, and promises nothing: "
-            "what leaks is for attacks to measure"
+            "what leaks is measured by `tacit attack`, which puts its figures here"
         )
         facts["settings of the regularizer"] = run.regularizer.model_dump(mode="json")
     if run.entity_list is not None:
