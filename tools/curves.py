@@ -378,7 +378,7 @@ def _few_lines(folder: Path, data: str | None) -> Path:
     splits, texts = whole.column("split").to_pylist(), whole.column("text").to_pylist()
     long = [row for row, text in enumerate(texts) if len(text.split()) >= 60]
     train = [row for row in long if splits[row] == "train"][:800]
-    test = [row for row in long if splits[row] == "test"][:150]
+    test = [row for row in long if splits[row] == "test"][:100]
     path = folder / "lines.jsonl"
     write(whole.take(train + test), path)
     return path

@@ -16,6 +16,7 @@ from tacit.errors import DataError, PrivacyRefused, UsageError
 from tacit.privacy.events import SampledGaussian, SelectivePart, UserClip, whole_passes
 from tacit.privacy.ledger import read_ledger
 from tacit.privacy.published import uedp as published
+from tacit.reading import read
 from tacit.training import opening, runs, tokens
 from tacit.training.loop import Progress
 from tacit.training.redacted_start import redacted
@@ -205,6 +206,22 @@ def test_a_transformer_learns_in_both_phases_and_the_certificate_explains_them(
         assert done.metrics["parameters"]["unmoved"] == 0
     assert done.metrics["valid"]["perplexity_sensitive"] > 0
     assert audit_run(tmp_path / "run", canaries=256)[0].verdict != "contradicted"
+
+
+def test_an_encoder_learns_labels_in_both_phases(tmp_path: Path, base: dict[str, Any]) -> None:
+    tiny = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+            "intermediate_size": 32}  # fmt: skip
+    fields = base | {"seed": None, "task": "classification", "model": {"kind": "bert"}}
+    fields["model"]["config"] = tiny
+    done = runs.train(Run(**fields, **EVERY["redacted"]), tmp_path / "run")
+    assert (done.certificate.standing, list(done.certificate.costs)) == ("proved", ["tokens"])
+    assert done.certificate.phases == {"redacted": 1, "train": 4}
+    assert [c.what for c in verify(tmp_path / "run") if not c.ok] == []
+    assert 0 <= done.metrics["valid"]["error_rate"] <= 1
+    corpus = read(Path(base["corpus"]))
+    pairs = corpus.table.append_column("pair", corpus.column("text"))
+    with pytest.raises(PrivacyRefused, match="second text"):
+        redacted(Corpus(pairs), tokens.byte_level_bpe(size=300), {})
 
 
 def test_a_policy_that_overlooks_on_purpose_is_certified_as_such(

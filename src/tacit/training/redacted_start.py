@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from tacit.corpus import Corpus
 from tacit.detecting.policies import spans_of
+from tacit.errors import PrivacyRefused
 from tacit.plan import Plan
 from tacit.privacy.events import NotPrivate
 from tacit.privacy.ledger import Ledger
@@ -70,6 +71,10 @@ def redacted(corpus: Corpus, tokenizer: PreTrainedTokenizerBase, sensitive: Span
 
     Whole tokens are masked, not characters: a token that touches something sensitive goes.
     """
+    if "pair" in corpus.columns:
+        raise PrivacyRefused(
+            "Records with a second text cannot be redacted: nothing is marked there. Give one text."
+        )
     ids, old = corpus.column("id").to_pylist(), corpus.column("text").to_pylist()
     texts = []
     for record, text, pieces in zip(ids, old, pieces_of(old, tokenizer), strict=True):

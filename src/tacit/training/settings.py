@@ -452,8 +452,10 @@ def _plan_problems(run: Run) -> Iterator[str]:
 def _token_problems(run: Run) -> Iterator[str]:
     if run.policy is None and not run.knows_entities:
         yield f"method={run.method} needs a policy, such as digits; or {_MENTIONS}."
-    if run.task != "next-word":
-        yield f"method={run.method} predicts next words; task={run.task} has no segments."
+    if run.method == "selective" and run.task != "next-word":
+        yield f"method=selective predicts next words; task={run.task} has no segments."
+    if run.task == "tagging":
+        yield f"method={run.method} masks words, and task=tagging needs a tag for each of them."
     if run.method == "selective" and (
         run.model.lora_rank or run.model.kind not in ("lstm", "awd-lstm", "folder")
     ):
