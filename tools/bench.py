@@ -198,6 +198,18 @@ def training() -> list[tuple[str, str]]:
     return rows
 
 
+def methods() -> list[tuple[str, str]]:
+    """A step of the papers' methods over a plain one."""
+    script = str(Path(__file__).with_name("bench_methods.py"))
+    own = os.environ | {"OMP_NUM_THREADS": "1"}
+    rows = []
+    for contest in ("paper", "selective"):
+        command = [sys.executable, script, contest]
+        out = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=own).stdout
+        rows.append((f"methods, {contest}", json.dumps(json.loads(out))))
+    return rows
+
+
 def main() -> None:
     """Print a Markdown table."""
     with tempfile.TemporaryDirectory() as name:
@@ -211,6 +223,7 @@ def main() -> None:
             *pricing(),
             *sanitizing(large=True),
             *training(),
+            *methods(),
         ]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     print(f"| what | CPU time and ratio ({os.cpu_count()} cores) |\n|---|---|")

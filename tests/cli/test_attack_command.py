@@ -376,3 +376,38 @@ def test_methods_are_compared_and_finished_ones_left_alone(
     missing = tacit("compare", tmp_path / "small.yml", "--methods", "magic", "-o", tmp_path / "x")
     assert missing.code == 3
     assert "plain, users" in missing.err
+
+
+@pytest.mark.slow
+def test_seven_methods_stand_side_by_side_and_a_weight_is_swept(
+    tacit: Tacit, attacked: Path, tmp_path: Path
+) -> None:
+    shared = RUN.replace("method: plain\nsteps: 3\n", "detect: patterns\n")
+    (tmp_path / "small.yml").write_text(shared.format(corpus=attacked / "planted.jsonl"))
+    own = {
+        "plain": "method: plain\nsteps: 2\n",
+        "deidentify": "method: deidentify\nsteps: 2\n",
+        "records": "plan: {protect: records, epsilon: 3, steps: 2, record_rate: 0.1, records: 9}\n",
+        "selective": "method: selective\npolicy: digits\nselective: {state_clip: 1.0}\n"
+        "plan: {epsilon: 60, steps: 2, record_rate: 0.1, clip_norm: 0.01}\n",
+        "redact-then-private": "method: redact-then-private\npolicy: digits\nredacted: {steps: 2}\n"
+        "plan: {epsilon: 3, steps: 2, record_rate: 0.1}\n",
+        "adversarial": "method: adversarial\nsteps: 2\nadversarial: {hidden_size: 8}\n",
+        "triplet": "method: triplet\nsteps: 2\n",
+    }
+    for name, text in own.items():
+        (tmp_path / f"small-{name}.yml").write_text(f"base: small.yml\n{text}")
+    done = tacit(
+        "compare", tmp_path / "small.yml", "--methods", ",".join(own),
+        "--sweep", "triplet:triplet.privacy_weight=0.1,1", "-o", tmp_path / "out",
+        "--using", "exposure,membership,tab,linkage",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    data = json.loads((tmp_path / "out" / "report.json").read_text())
+    side = next(s for s in data["sections"] if s["title"] == "Side by side")
+    swept = {f"triplet-privacy_weight-{weight}" for weight in ("0.1", "1")}
+    assert {row[0] for row in side["rows"]} == set(own) - {"triplet"} | swept
+    for heading in ("exposure", "membership accuracy", "tab accuracy", "time", "lost"):
+        assert any(heading in one for one in side["headings"]), heading
+    for name in ("adversarial", *swept):
+        assert "measured by attacks" in (tmp_path / "out" / name / "certificate.md").read_text()

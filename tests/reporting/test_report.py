@@ -152,6 +152,7 @@ def test_methods_stand_side_by_side(run: Path) -> None:
     [
         ({"error_rate": 0.125, "accuracy": 0.875}, "0.125", "error rate"),
         ({"pearson": -0.0625, "loss": 1.5}, "-0.0625", "correlation"),
+        ({"accuracy": 0.75, "loss": 1.5}, "0.75", "right tags"),
     ],
 )
 def test_other_tasks_are_shown_by_their_own_measure(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from small import dialogs
 
 from tacit.corpora import customersim
@@ -81,6 +81,11 @@ def test_a_vocabulary_of_the_private_text_ends_the_promise(
     better = made.model_copy(update={"standing": "proved"})
     write_certificate(better, tmp_path / "run")
     assert "standing" in [c.what for c in verify(tmp_path / "run") if not c.ok]
+
+
+TINY = {"n_layer": 1, "n_embd": 8, "n_head": 1}
+ENCODER = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1,
+           "intermediate_size": 16}  # fmt: skip
 
 
 class Kill(Exception):
@@ -176,6 +181,81 @@ def test_resuming_is_refused_when_something_changed(tmp_path: Path, base: dict[s
     finally:
         corpus.write_text(text)
     assert runs.resume(tmp_path / "run").stopped is None
+
+
+def _other_mentions(folder: Path, run: dict[str, Any]) -> None:
+    path = Path(run["mentions"])
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[::2]))
+
+
+def _without_ledger(folder: Path, run: dict[str, Any]) -> None:
+    (folder / "ledger.jsonl").unlink()
+
+
+def _shorter_ledger(folder: Path, run: dict[str, Any]) -> None:
+    path = folder / "ledger.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:2]))
+
+
+def _another_base(folder: Path, run: dict[str, Any]) -> None:
+    weights = Path(run["model"]["folder"]) / "model.safetensors"
+    save_file({n: t + 0.01 for n, t in load_file(weights).items()}, weights, {"format": "pt"})
+
+
+@pytest.mark.parametrize(
+    "change", [_other_mentions, _without_ledger, _shorter_ledger, _another_base]
+)
+def test_resuming_is_refused_when_what_it_stands_on_changed(tmp_path: Path, change: Any) -> None:
+    run = dialogs(tmp_path, customers=60)
+    if change is _another_base:
+        plain = {"steps": 1, "method": "plain", "model": {"kind": "gpt2", "config": TINY}}
+        runs.train(Run(**run | plain), tmp_path / "base")
+        run["model"] = {"kind": "folder", "folder": str(tmp_path / "base"), "lora_rank": 1}
+        run["model"]["carry_ledger"] = False
+        run["tokenizer"] = {"kind": "folder"}
+    with pytest.raises(Kill):
+        runs.train(Run(**run, plan=BOTH), tmp_path / "run", tell=_kill_at(2))
+    change(tmp_path / "run", run)
+    with pytest.raises(PrivacyRefused, match=r"another plan, corpus or run|not the ledger"):
+        runs.resume(tmp_path / "run")
+
+
+def test_a_run_that_was_killed_before_it_could_be_resumed_is_begun_anew(
+    tmp_path: Path, base: dict[str, Any]
+) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "plan.yml").write_text("half")
+    (tmp_path / "run" / ".run.yml.draft").mkdir()
+    runs.train(Run(**base, plan=USERS), tmp_path / "run")
+    assert [c.what for c in verify(tmp_path / "run") if not c.ok] == []
+
+
+@pytest.mark.parametrize("task", ["classification", "tagging"])
+def test_long_texts_are_answered_as_far_as_the_model_reads(
+    tmp_path: Path, base: dict[str, Any], task: str
+) -> None:
+    model = {"kind": "bert", "config": ENCODER}
+    run = base | {"task": task, "model": model, "context": 16, "method": "plain", "steps": 1}
+    if task == "tagging":
+        rows = [json.loads(line) for line in Path(base["corpus"]).read_text().splitlines()]
+        for row in rows:
+            row["tokens"] = row["text"].split()
+            row["pos"] = ["X" if len(word) > 4 else "Y" for word in row["tokens"]]
+            row["text"] = " ".join(row["tokens"])
+        run["corpus"] = str(tmp_path / "tagged.jsonl")
+        kept = ("id", "user", "text", "split", "tokens", "pos")
+        lines = [json.dumps({k: r[k] for k in kept if k in r}) for r in rows]
+        Path(run["corpus"]).write_text("\n".join(lines) + "\n")
+        del run["mentions"]
+    runs.train(Run(**run), tmp_path / "run")
+    found = scoring.predict(tmp_path / "run", "where is my order " * 12)
+    if task == "tagging":
+        assert len(found["tags"]) == 48
+        assert found["tags"][0][1] is not None
+        assert found["tags"][-1][1] is None
+    else:
+        assert found["class"] in dict(found["probabilities"])
+    assert scoring.evaluate(tmp_path / "run", "test")["accuracy"] >= 0
 
 
 def test_evaluate_and_predict(tmp_path: Path, base: dict[str, Any]) -> None:

@@ -146,7 +146,7 @@ class _live:
                 self._name + at.phase, total=at.steps, said=""
             )
         said = f"not private: loss {at.seen.loss:.3f}, drawn {at.seen.units}"
-        if at.seen.units and at.seen.clipped:
+        if at.seen.units and (at.seen.clipped or at.spent):
             said += f", clipped {at.seen.clipped / at.seen.units:.0%}"
         if at.seen.not_finite:
             said += f", left out {at.seen.not_finite} (not finite)"

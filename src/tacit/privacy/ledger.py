@@ -331,6 +331,18 @@ class Ledger:
         for entry in books.entries[known:]:
             self._chain.append(entry.event, f"{EARLIER}/{entry.phase}")
 
+    def need_entries(self, count: int, last: str) -> None:
+        """Refuse a ledger that does not begin with so many entries, ending in this hash.
+
+        Whoever goes on from weights needs the whole ledger of what they were made of.
+        """
+        books = read_ledger(self.path)
+        if count > len(books.entries) or (count and books.entries[count - 1].hash != last):
+            raise PrivacyRefused(
+                f"{self.path} is not the ledger of the checkpoint beside it, which knows {count:,} "
+                "releases; put that ledger back, or begin in a new folder."
+            )
+
     @property
     def digest(self) -> str:
         """The hash that stands for everything written so far."""

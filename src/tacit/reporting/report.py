@@ -42,6 +42,7 @@ MEASURES = {
     "perplexity": Measure("perplexity"),
     "error_rate": Measure("error rate"),
     "pearson": Measure("correlation", "higher"),
+    "accuracy": Measure("right tags", "higher"),
 }
 
 

@@ -28,12 +28,16 @@ KEPT = "checkpoints"
 
 @dataclass(frozen=True)
 class Place:
-    """How far a run is: phase, step done, entries in the ledger, steps averaged."""
+    """How far a run is: phase, step done, entries in the ledger, steps averaged.
+
+    `ledger` is the hash that the ledger ended with then.
+    """
 
     phase: str
     step: int
     entries: int
     averaged: int = 0
+    ledger: str = ""
 
 
 def save_checkpoint(

@@ -1,9 +1,16 @@
-"""Which code made a model: a digest of what decides its weights and its price."""
+"""What made a model: digests of the code and of the material that decide its weights."""
 
 import hashlib
+from collections.abc import Iterable
 from pathlib import Path
 
+import numpy as np
+from torch import nn
+
 import tacit
+from tacit.training.examples import Examples
+from tacit.training.material import Material
+from tacit.training.weights import digest_of
 
 _PARTS = ("training", "privacy", "plan.py", "bounding.py", "owners.py", "planning.py")
 
@@ -17,4 +24,31 @@ def code_digest(*also: str) -> str:
         for file in [place] if place.is_file() else sorted(place.rglob("*.py")):
             sha.update(file.relative_to(root).as_posix().encode())
             sha.update(file.read_bytes())
+    return sha.hexdigest()
+
+
+def material_digest(examples: Examples, stuff: Material, model: nn.Module) -> str:
+    """A SHA-256 over what is learnt from, as it is learnt.
+
+    That is tokens, marks, labels, owners, what the caps kept, and the weights that stay as they
+    are. A corpus alone does not decide these: mentions, lists, policies, tokenizers and the folder
+    of a model are read from other files, and detectors from other code.
+    """
+    sha = hashlib.sha256()
+
+    def add(arrays: Iterable[np.ndarray]) -> None:
+        for array in arrays:
+            sha.update(f"{array.dtype.str}{array.shape}".encode())
+            sha.update(np.ascontiguousarray(array).tobytes())
+
+    add([examples.user, examples.record])
+    add(examples.ids)
+    for kept in (examples.sensitive, examples.types, examples.labels):
+        add(kept if isinstance(kept, list) else [] if kept is None else [kept])
+    if stuff.owners is not None:
+        sha.update(stuff.owners.digest().encode())
+    add([stuff.rows, *stuff.rows_of_user])
+    frozen = [p for p in model.parameters() if not p.requires_grad]
+    for tensor in (*frozen, *model.buffers()):
+        sha.update(digest_of(tensor).encode())
     return sha.hexdigest()

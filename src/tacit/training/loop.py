@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -76,6 +76,8 @@ class Loop:
     def resume(self) -> None:
         """Go on where the last checkpoint is; charged steps after it are done again."""
         saved = read_place(self.folder) if self.folder is not None else None
+        if saved is not None and self.ledger is not None:
+            self.ledger.need_entries(saved.entries, saved.ledger)
         if self.folder is not None and saved is not None and saved.phase == self.phase:
             keeper = self._keeper(saved.step)
             place, self.average = load_checkpoint(
@@ -155,8 +157,9 @@ class Loop:
 
     def _save(self) -> None:
         if self.folder is not None:
-            entries = len(self.ledger) if self.ledger is not None else 0
-            place = Place(self.phase, self.done, entries, self.averaged)
+            place = Place(self.phase, self.done, 0, self.averaged)
+            if self.ledger is not None:
+                place = replace(place, entries=len(self.ledger), ledger=self.ledger.digest)
             keeper = self._keeper(self.done)
             aside = keeper.aside() if keeper else None
             save_checkpoint(self.folder, self.model, self.optimizer, self.average, place, aside)

@@ -11,6 +11,9 @@ from tacit.training.generating import complete, next_words
 from tacit.training.tagging import Tagging
 from tacit.training.tasks import Classification, Regression, Task
 
+_ENOUGH = 512
+"""Tokens of a text that are read by a model without a limit of its own."""
+
 
 def answer(
     model: nn.Module,
@@ -23,10 +26,11 @@ def answer(
 ) -> dict[str, Any]:
     """Next tokens with probabilities and the likeliest completion; or labels; or tags."""
     if isinstance(task, Tagging):
-        return {"tags": [list(pair) for pair in task.tag(model, tokenizer, text)]}
+        tagged = task.tag(model, tokenizer, text, context=_room(model))
+        return {"tags": [list(pair) for pair in tagged]}
     if isinstance(task, Classification | Regression):
         corpus = Corpus.from_records([{"id": "0", "text": text}])
-        examples = task.encode(corpus, tokenizer, context=512, training=False)
+        examples = task.encode(corpus, tokenizer, context=_room(model), training=False)
         found = task.predict(model, examples)[0]
         if isinstance(task, Regression):
             return {"value": float(found)}
@@ -37,3 +41,8 @@ def answer(
     )
     likely = next_words(model, tokenizer, text, top=choices)
     return {"next": [list(pair) for pair in likely], "completion": text + added}
+
+
+def _room(model: nn.Module) -> int:
+    """How many tokens a model can read at once."""
+    return int(getattr(model.config, "max_position_embeddings", None) or _ENOUGH)

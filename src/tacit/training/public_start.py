@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from tacit.errors import DataError
 from tacit.files import whole_file
 from tacit.privacy.events import Public
 from tacit.privacy.ledger import Ledger
@@ -116,8 +117,14 @@ def _one_at_a_time(kept: Path | None) -> AbstractContextManager[object]:
 
 
 def _save(model: nn.Module, path: Path) -> None:
-    with whole_file(path) as draft:
-        save_file({name: t.detach().clone() for name, t in trainable(model).items()}, draft)
+    try:
+        with whole_file(path) as draft:
+            save_file({name: t.detach().clone() for name, t in trainable(model).items()}, draft)
+    except (SafetensorError, OSError):
+        raise DataError(
+            f"{path} could not be written; is the disk full? Make room, then --resume "
+            f"{path.parent}."
+        ) from None
 
 
 def _load(model: nn.Module, path: Path) -> bool:

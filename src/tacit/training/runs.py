@@ -26,10 +26,11 @@ from tacit.privacy.ledger import Books, Ledger, read_ledger
 from tacit.privacy.published import PublishedPrice, selective_claim
 from tacit.training import weights
 from tacit.training.checkpoints import kept_folder, kept_steps, read_place
-from tacit.training.fingerprint import code_digest
+from tacit.training.fingerprint import code_digest, material_digest
 from tacit.training.focusing import list_digest
 from tacit.training.following import alike, need_shared, share
 from tacit.training.going_on import earlier_books, need_same_owners
+from tacit.training.gradients import ClippedSums
 from tacit.training.last_states import LastStates
 from tacit.training.loop import Loop, Progress, Tell, Timed, make_optimizer
 from tacit.training.material import (
@@ -82,7 +83,7 @@ class Trained:
 def train(run: Run, folder: Path, *, tell: Tell | None = None) -> Trained:
     """Train from the start into a new folder."""
     folder = Path(folder)
-    if folder.exists() and any(folder.iterdir()):
+    if folder.exists() and any(folder.iterdir()) and not _hardly_begun(folder):
         raise UsageError(f"{folder} is not empty; give a new folder, or --resume {folder}.")
     plan, earlier = run.made_plan(), earlier_books(run)
     if plan is not None:
@@ -91,11 +92,11 @@ def train(run: Run, folder: Path, *, tell: Tell | None = None) -> Trained:
         plan = _without_names(calibrated(plan, also=also), run)
     opened = open_run(run)
     folder.mkdir(parents=True, exist_ok=True)
-    _write(folder / "run.yml", run_yaml(run))
-    _copy_canaries(Path(run.corpus), folder)
-    if plan is not None:
-        _write(folder / "plan.yml", plan_yaml(plan))
     try:
+        _copy_canaries(Path(run.corpus), folder)
+        if plan is not None:
+            _write(folder / "plan.yml", plan_yaml(plan))
+        _write(folder / "run.yml", run_yaml(run))  # last: with it, a run can be resumed
         return _carry_out(opened, folder, plan, tell)
     except TacitError:
         _clear_unless_begun(folder)
@@ -108,6 +109,14 @@ def _copy_canaries(corpus: Path, folder: Path) -> None:
     if source.is_file():
         with whole_file(folder / "canaries.json") as draft:
             shutil.copyfile(source, draft)
+
+
+def _hardly_begun(folder: Path) -> bool:
+    """Whether a folder holds only what `train` writes before anything else: it was killed there."""
+    first = {"canaries.json", "plan.yml"}
+    return all(p.name in first or p.name.startswith(".") for p in folder.iterdir()) and any(
+        p.name.removeprefix(".").startswith(tuple(first | {"run.yml"})) for p in folder.iterdir()
+    )
 
 
 def _clear_unless_begun(folder: Path) -> None:
@@ -167,8 +176,10 @@ def _carry_out(opened: Opened, folder: Path, plan: Plan | None, tell: Tell | Non
     examples = encode(opened, opened.part)
     check_fit(model, examples)
     stuff = prepare(examples, opened.part, opened.mentions, plan, opened.focus)
+    about["material"] = commitment(material_digest(examples, stuff, model), salt)
     if ranks is not None:
         ranks.need_alike(alike(opened, stuff, plan))
+    _need_learnable(opened, stuff, plan)
     before = weights.snapshot(model)
     allows = plan.budget.allows if plan else None
     with Ledger(folder / "ledger.jsonl", about, allows=allows) as ledger:
@@ -208,6 +219,16 @@ def _carry_out(opened: Opened, folder: Path, plan: Plan | None, tell: Tell | Non
         took["train"] = loop.timed
     return finish(
         opened, folder, plan, stuff, before, stopped, took, data=data, notes=examples.notes
+    )
+
+
+def _need_learnable(opened: Opened, stuff: Material, plan: Plan | None) -> None:
+    """Refuse, before anything is trained or charged, what this method could not train."""
+    model, few = opened.model, stuff.rows[:2]
+    if (plan is not None or opened.run.method == "uedp") and opened.run.method != "fedavg":
+        ClippedSums(model)
+    weights.check_trainable(
+        model, (lambda: opened.task.losses(model, stuff.examples.batch(few))) if len(few) else None
     )
 
 
@@ -284,6 +305,9 @@ def finish(
     metrics |= found_and_kept(stuff, opened.part, opened.mentions)
     metrics["time"] = _times(opened.run, plan, took)
     metrics["parameters"] = {"moved": len(moved.moved), "unmoved": len(moved.still)}
+    learns = {name for name, p in opened.model.named_parameters() if p.requires_grad}
+    if stuck := [name for name in moved.still if name in learns]:
+        metrics["parameters"]["trainable and unmoved"] = stuck
     _write(folder / "metrics.json", json.dumps(metrics, indent=2) + "\n")
     books = read_ledger(folder / "ledger.jsonl")
     claim = _claim(opened, stuff, books, plan)
@@ -328,7 +352,10 @@ def _times(run: Run, plan: Plan | None, took: Mapping[str, Timed]) -> dict[str, 
 def _save(opened: Opened, place: Path, folder: Path) -> None:
     try:
         weights.save_model(opened.model, opened.tokenizer, place)
-    except (SafetensorError, OSError):
+    except Exception as problem:
+        # The library of tokenizers raises nothing more special when it cannot write.
+        if not isinstance(problem, SafetensorError | OSError) and "os error" not in str(problem):
+            raise
         raise DataError(
             f"The model could not be written to {place}; is the disk full? The checkpoint and "
             f"the ledger of the run are whole: make room, then --resume {folder}."
@@ -403,5 +430,11 @@ def _context(opened: Opened, stuff: Material) -> dict[str, Any]:
 
 
 def _write(path: Path, text: str) -> None:
-    with whole_file(path) as draft:
-        draft.write_text(text, encoding="utf-8")
+    try:
+        with whole_file(path) as draft:
+            draft.write_text(text, encoding="utf-8")
+    except OSError as problem:
+        raise DataError(
+            f"{path} could not be written ({problem.strerror}); is the disk full? Make room, then "
+            "begin or --resume."
+        ) from None

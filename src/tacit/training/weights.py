@@ -133,10 +133,11 @@ def check_trainable(
 
 def snapshot(model: nn.Module) -> dict[str, str]:
     """A digest of every parameter, to be compared later."""
-    return {name: _digest(parameter) for name, parameter in model.named_parameters()}
+    return {name: digest_of(parameter) for name, parameter in model.named_parameters()}
 
 
-def _digest(tensor: Tensor) -> str:
+def digest_of(tensor: Tensor) -> str:
+    """The SHA-256 of a tensor's bytes."""
     raw = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
     return hashlib.sha256(raw.numpy().data).hexdigest()
 
