@@ -409,6 +409,8 @@ def by_method(lines: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
 
 def tables(name: str) -> str:
     """The study as Markdown: the last models, and those nearest to one perplexity of a seed."""
+    from tacit.reporting.leakage import NEAR
+
     lines = read_lines("imperfect-policy" if name == "policy" else f"methods-{name}")
     if name == "policy" or not lines:
         return "\n".join(json.dumps(line) for line in lines)
@@ -435,9 +437,14 @@ def tables(name: str) -> str:
     for method, own in by_method(lines).items():
         near = [nearest(line, levels[line["seed"]]) for line in own]
         keys = ("step", "perplexity", "exposure", "auc", "tab", "linkage")
-        rows.append(
-            f"| `{method}` | " + " | ".join(shown([o[k] for o in near]) for k in keys) + " |"
-        )
+        cells = [shown([o[k] for o in near]) for k in keys]
+        off = [
+            abs(math.log(o["perplexity"] / levels[x["seed"]]))
+            for x, o in zip(own, near, strict=True)
+        ]
+        if max(off) > math.log(NEAR):
+            cells[1] += " (far)"
+        rows.append(f"| `{method}` | " + " | ".join(cells) + " |")
     level = ", ".join(f"{value:.4g} (seed {seed})" for seed, value in sorted(levels.items()))
     return "\n".join([*rows, "", f"level: {level}"])
 

@@ -178,7 +178,8 @@ def assumptions(
         "Who takes part in a step is drawn anew for every step, by independent coins (Poisson "
         f"sampling){hidden}.",
         "Every sum is divided by public constants only.",
-        "Noise comes from a generator that nobody can predict or rewind.",
+        "Noise comes from a generator that nobody can predict or rewind, and in single precision, "
+        "rounded to about a thousandth of its deviation, it hides as real Gaussian noise does.",
     ]
     if all(isinstance(e, NotPrivate | Public) for e in events):
         found = []  # nothing was drawn, summed or noised

@@ -40,16 +40,21 @@ Tell = Callable[[Progress], None]
 
 @dataclass
 class Timed:
-    """What the steps of this process took: gradients, noise, ledger, updates, nothing else."""
+    """What the steps of this process took: gradients, noise, ledger, updates, nothing else.
+
+    `not_finite` counts what was left out of sums because its loss or gradient was no number.
+    """
 
     steps: int = 0
     units: int = 0
     seconds: float = 0.0
+    not_finite: int = 0
 
-    def add(self, seconds: float, units: int) -> None:
-        """One more step, and how many took part in it."""
-        self.steps, self.units = self.steps + 1, self.units + units
+    def add(self, seconds: float, seen: Seen) -> None:
+        """One more step, and what took part in it."""
+        self.steps, self.units = self.steps + 1, self.units + seen.units
         self.seconds += seconds
+        self.not_finite += seen.not_finite
 
 
 @dataclass
@@ -111,7 +116,7 @@ class Loop:
             except OverBudget as spent:
                 self._save()
                 return str(spent)
-            self.timed.add(time.process_time() - began, seen.units)
+            self.timed.add(time.process_time() - began, seen)
             self.done = step
             # Before the checkpoint: whoever stops in between does the step, and this, again.
             if self.keep is not None and step in self.kept:

@@ -302,6 +302,8 @@ def finish(
     if "valid" in opened.corpus.splits():
         metrics["valid"] = scores(opened, "valid")
     metrics["training"] = {"records": len(stuff.rows), **notes}
+    if left_out := sum(one.not_finite for one in took.values()):
+        metrics["training"]["left_out_not_finite"] = left_out
     metrics |= found_and_kept(stuff, opened.part, opened.mentions)
     metrics["time"] = _times(opened.run, plan, took)
     metrics["parameters"] = {"moved": len(moved.moved), "unmoved": len(moved.still)}
