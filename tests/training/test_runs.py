@@ -258,6 +258,22 @@ def test_long_texts_are_answered_as_far_as_the_model_reads(
     assert scoring.evaluate(tmp_path / "run", "test")["accuracy"] >= 0
 
 
+def test_a_regression_keeps_to_the_range_of_its_labels(
+    tmp_path: Path, base: dict[str, Any]
+) -> None:
+    rows = [json.loads(line) for line in Path(base["corpus"]).read_text().splitlines()]
+    for number, row in enumerate(rows):
+        row["label"] = str(100 + 10 * (number % 11))
+    (tmp_path / "c.jsonl").write_text("\n".join(json.dumps(row) for row in rows) + "\n")
+    run = base | {"corpus": str(tmp_path / "c.jsonl"), "task": "regression", "context": 16}
+    run |= {"model": {"kind": "bert", "config": ENCODER}, "label_range": (100, 200)}
+    done = runs.train(Run(**run, plan=USERS), tmp_path / "run")
+    assert done.metrics["training"]["labels_out_of_bounds"] == 0
+    # Untrained, it says about the lower end, on the scale of the labels.
+    assert 40 < scoring.predict(tmp_path / "run", "where is it")["value"] < 260
+    assert scoring.evaluate(tmp_path / "run", "test")["squared_error"] < 200**2
+
+
 def test_evaluate_and_predict(tmp_path: Path, base: dict[str, Any]) -> None:
     runs.train(Run(**base, plan=USERS), tmp_path / "run")
     scores = scoring.evaluate(tmp_path / "run", "test")

@@ -233,7 +233,9 @@ def _tools(
 def _task(run: Run, labels: list[str] | None) -> Task:
     if run.task == "classification":
         return Classification(tuple(labels or ()))
-    return Regression() if run.task == "regression" else NextWord(long="truncate")
+    if run.task == "regression":
+        return Regression(*run.label_range)
+    return NextWord(long="truncate")
 
 
 def is_personal(name: str, personal: tuple[str, ...]) -> bool:

@@ -105,7 +105,7 @@ def _task(run: Run, part: Corpus) -> Task:
         case "classification":
             return Classification.of(part)
         case "regression":
-            return Regression()
+            return Regression(*run.label_range)
         case "tagging":
             return Tagging.of(part)
     # Cutting a record into several would let one record weigh as many: it is truncated.
@@ -138,6 +138,8 @@ def make_model(run: Run, task: Task, tokenizer: PreTrainedTokenizerBase) -> nn.M
             public = _public_text(run.tokenizer.public_text or "generated", run.data)
             assert public is not None
             networks.begin_with_frequencies(model, tokens.frequencies(tokenizer, public))
+    if isinstance(task, Regression):  # in config.json, for whoever gets the model alone
+        model.config.label_range = [task.low, task.high]  # type: ignore[union-attr]
     if run.model.lora_rank:
         targets = run.model.lora_targets or None
         model = weights.with_lora(model, run.model.lora_rank, targets, seed=seed)  # type: ignore[arg-type]

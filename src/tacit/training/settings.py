@@ -292,6 +292,9 @@ class Run(_Part):
     steps: Annotated[int | None, Field(ge=1)] = None
     batch: Annotated[int, Field(ge=1, description="Records in a step of plain training.")] = 32
     task: Literal["next-word", "classification", "regression", "tagging"] = "next-word"
+    label_range: Annotated[
+        tuple[float, float], Field(description="Of a regression: public bounds of its labels.")
+    ] = (0.0, 5.0)
     model: ModelSettings = ModelSettings()
     tokenizer: TokenizerSettings = TokenizerSettings()
     context: Annotated[int, Field(ge=2, description="Longest record, in tokens.")] = 128

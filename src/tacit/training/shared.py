@@ -41,6 +41,11 @@ def load_shared(folder: Path) -> Shared:
     return Shared(model, tokenizer, task)
 
 
+def _bounds(config: dict[str, Any]) -> tuple[float, float]:
+    low, high = config.get("label_range", (Regression.low, Regression.high))
+    return float(low), float(high)
+
+
 def _task(folder: Path) -> Task:
     try:
         config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -53,5 +58,5 @@ def _task(folder: Path) -> Task:
         return Tagging(labels)
     if kind.endswith("ForSequenceClassification"):
         single = config.get("problem_type") == "regression" or len(labels) == 1
-        return Regression() if single else Classification(labels)
+        return Regression(*_bounds(config)) if single else Classification(labels)
     return NextWord(long="truncate")
