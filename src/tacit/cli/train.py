@@ -226,7 +226,9 @@ def _print_groups(found: "Groups", as_json: bool) -> None:
 
 def predict(
     run: Annotated[Path, typer.Argument(help="Folder of a run.")],
-    text: Annotated[str, typer.Argument(help="Text to go on from, to classify or to tag.")],
+    text: Annotated[
+        str, typer.Argument(help="Text to go on from, to fill, to classify or to tag.")
+    ],
     words: Annotated[int, typer.Option(help="How many tokens to add.")] = 10,
     choices: Annotated[int, typer.Option(help="How many next tokens to show.")] = 5,
     sanitize: Annotated[
@@ -246,7 +248,7 @@ def predict(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """What comes next, with probabilities; or a class, or tags.
+    """What comes next, with probabilities; or what is masked, a class, a number, or tags.
 
     With `--sanitize` the text is changed on this side first; the model sees only what is shown as
     `sanitized`.

@@ -151,8 +151,10 @@ def _problems(run: Run, federation: Federation, plan: Plan | None) -> list[str]:
             "personal parameters begin as the model does, before a public start; train that with "
             "`tacit train`, and begin from its folder (model.kind=folder)."
         )
-    if run.task == "tagging":
-        found.append("task=tagging is not federated; next-word, classification, regression are.")
+    if run.task in ("tagging", "masked-word"):
+        found.append(
+            f"task={run.task} is not federated; next-word, classification, regression are."
+        )
     if federation.personal and plan is not None and plan.record_clip is not None:
         found.append(
             f"entity_share={plan.entity_share:g} needs each record's gradient to depend on that "

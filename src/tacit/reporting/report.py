@@ -40,6 +40,7 @@ class Measure:
 
 MEASURES = {
     "perplexity": Measure("perplexity"),
+    "masked_perplexity": Measure("perplexity of masked words"),
     "error_rate": Measure("error rate"),
     "pearson": Measure("correlation", "higher"),
     "accuracy": Measure("right tags", "higher"),

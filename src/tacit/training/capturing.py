@@ -49,7 +49,7 @@ def find_layers(model: nn.Module) -> list[Layer]:
             for local, p in module.named_parameters(recurse=False, remove_duplicate=False)
             if p.requires_grad
         }
-        if not own:
+        if not own or _only_held(module):
             continue
         _refuse(name, module)
         if len(set(own.values())) < len(own):
@@ -59,6 +59,19 @@ def find_layers(model: nn.Module) -> list[Layer]:
         raise UsageError("The model has no trainable parameter; call requires_grad_(True) on some.")
     _check_shared(layers)
     return layers
+
+
+def _only_held(module: nn.Module) -> bool:
+    """Whether all parameters of a module without a rule belong to linear layers inside it.
+
+    Heads for masked words hold the bias of their last layer under a name of their own.
+    """
+    if find_rules(module) is not None:
+        return False
+    inside = {
+        id(p) for part in module.modules() if isinstance(part, nn.Linear) for p in part.parameters()
+    }
+    return all(id(p) in inside for p in module.parameters(recurse=False))
 
 
 def _refuse(name: str, module: nn.Module) -> None:

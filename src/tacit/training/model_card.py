@@ -7,12 +7,14 @@ from tacit.training.settings import PLANNED, Run
 
 _PIPELINES = {
     "next-word": "text-generation",
+    "masked-word": "fill-mask",
     "classification": "text-classification",
     "regression": "text-classification",
     "tagging": "token-classification",
 }
 _LOADERS = {
     "next-word": "AutoModelForCausalLM",
+    "masked-word": "AutoModelForMaskedLM",
     "classification": "AutoModelForSequenceClassification",
     "regression": "AutoModelForSequenceClassification",
     "tagging": "AutoModelForTokenClassification",

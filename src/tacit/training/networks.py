@@ -18,6 +18,7 @@ from torch import nn
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
+    AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
     PretrainedConfig,
@@ -66,10 +67,11 @@ __all__ = [
     "with_lora",
 ]
 
-TaskName = Literal["next-word", "classification", "regression", "tagging"]
+TaskName = Literal["next-word", "masked-word", "classification", "regression", "tagging"]
 
 _AUTO: dict[str, Any] = {
     "next-word": AutoModelForCausalLM,
+    "masked-word": AutoModelForMaskedLM,
     "classification": AutoModelForSequenceClassification,
     "regression": AutoModelForSequenceClassification,
     "tagging": AutoModelForTokenClassification,
@@ -139,7 +141,7 @@ def load_model(
                 "folder of a causal model for next words, of any text model for the others."
             ) from None
     absent = {*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])}
-    new = () if task == "next-word" else HEADS
+    new = {"next-word": (), "masked-word": ("cls", "lm_head")}.get(task, HEADS)
     if lost := sorted(name for name in absent if not set(new) & set(name.split("."))):
         raise DataError(
             f"{path} has no weights of the right size for {len(lost)} parameter(s) of "
@@ -271,7 +273,7 @@ def _auto(task: TaskName) -> Any:
 
 
 def _label_fields(task: TaskName, labels: Sequence[str] | None) -> dict[str, Any]:
-    if task == "next-word":
+    if task in ("next-word", "masked-word"):
         return {}
     if task == "regression":
         return {"num_labels": 1, "problem_type": "regression"}

@@ -15,6 +15,7 @@ from tacit.training.attributes import Attribute, attribute_of
 from tacit.training.deidentifying import deidentified
 from tacit.training.devices import chosen_device
 from tacit.training.focusing import Focus, focus_on
+from tacit.training.masked_words import MaskedWord
 from tacit.training.material import Found, find_mentions, open_corpus, training_part
 from tacit.training.memory import keep_freed_memory
 from tacit.training.randomness import Chance
@@ -62,7 +63,7 @@ def open_run(run: Run) -> Opened:
         part = deidentified(part, mentions)
     chance = Chance(run.seed)
     tokenizer, leaks = _tokenizer(run, part)
-    task = _task(run, part)
+    task = _task(run, part, tokenizer)
     model = make_model(run, task, tokenizer)
     focus = _focus(run, found)
     policy = open_policy(run.policy) if run.policy is not None else None
@@ -90,7 +91,10 @@ def _tokenizer(run: Run, part: Corpus) -> tuple[PreTrainedTokenizerBase, list[st
         )
         return tokenizer, [str(leak)] if public is None else []
     texts = public.column("text").to_pylist() if public is not None else None
-    return tokens.byte_level_bpe(texts, given.size), []
+    tokenizer = tokens.byte_level_bpe(texts, given.size)
+    if run.task == "masked-word":  # which stands for nothing else: every string can be written
+        tokenizer.mask_token = tokenizer.unk_token
+    return tokenizer, []
 
 
 def _public_text(name: str | None, data: str | None) -> Corpus | None:
@@ -100,8 +104,10 @@ def _public_text(name: str | None, data: str | None) -> Corpus | None:
     return open_corpus(name, data) if name else None
 
 
-def _task(run: Run, part: Corpus) -> Task:
+def _task(run: Run, part: Corpus, tokenizer: PreTrainedTokenizerBase) -> Task:
     match run.task:
+        case "masked-word":
+            return MaskedWord.of(tokenizer)
         case "classification":
             return Classification.of(part)
         case "regression":
@@ -179,8 +185,8 @@ def load_run(folder: Path) -> Opened:
     run = read_run(folder / "run.yml")
     corpus = open_corpus(run.corpus, run.data)
     part = training_part(corpus)
-    task = _task(run, part)
     tokenizer = tokens.load_tokenizer(folder)
+    task = _task(run, part, tokenizer)
     model: nn.Module = networks.load_model(
         folder,
         run.task,

@@ -8,6 +8,7 @@ from transformers import PreTrainedTokenizerBase
 
 from tacit.corpus import Corpus
 from tacit.training.generating import complete, next_words
+from tacit.training.masked_words import MaskedWord
 from tacit.training.tagging import Tagging
 from tacit.training.tasks import Classification, Regression, Task
 
@@ -24,7 +25,10 @@ def answer(
     words: int,
     choices: int,
 ) -> dict[str, Any]:
-    """Next tokens with probabilities and the likeliest completion; or labels; or tags."""
+    """Next tokens with probabilities and the likeliest completion; or masks, labels or tags."""
+    if isinstance(task, MaskedWord):
+        guessed = task.fill(model, tokenizer, text, top=choices)
+        return {f"mask {n}": [list(pair) for pair in one] for n, one in enumerate(guessed, 1)}
     if isinstance(task, Tagging):
         tagged = task.tag(model, tokenizer, text, context=_room(model))
         return {"tags": [list(pair) for pair in tagged]}

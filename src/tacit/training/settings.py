@@ -291,7 +291,9 @@ class Run(_Part):
     triplet: TripletSettings | None = None
     steps: Annotated[int | None, Field(ge=1)] = None
     batch: Annotated[int, Field(ge=1, description="Records in a step of plain training.")] = 32
-    task: Literal["next-word", "classification", "regression", "tagging"] = "next-word"
+    task: Literal["next-word", "masked-word", "classification", "regression", "tagging"] = (
+        "next-word"
+    )
     label_range: Annotated[
         tuple[float, float], Field(description="Of a regression: public bounds of its labels.")
     ] = (0.0, 5.0)

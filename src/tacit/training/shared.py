@@ -10,6 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from tacit.errors import DataError
 from tacit.training import networks, tokens
+from tacit.training.masked_words import MaskedWord
 from tacit.training.memory import keep_freed_memory
 from tacit.training.tagging import Tagging
 from tacit.training.tasks import Classification, NextWord, Regression, Task
@@ -30,8 +31,8 @@ def load_shared(folder: Path) -> Shared:
     if not (folder / "config.json").exists():
         raise DataError(f"{folder} holds no trained model; train it, or --resume it, first.")
     keep_freed_memory()
-    task = _task(folder)
     tokenizer = tokens.load_tokenizer(folder)
+    task = _task(folder, tokenizer)
     model = networks.load_model(
         folder,
         task.name,  # type: ignore[arg-type]
@@ -46,7 +47,7 @@ def _bounds(config: dict[str, Any]) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _task(folder: Path) -> Task:
+def _task(folder: Path, tokenizer: PreTrainedTokenizerBase) -> Task:
     try:
         config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         kind = str((config.get("architectures") or [""])[0])
@@ -59,4 +60,6 @@ def _task(folder: Path) -> Task:
     if kind.endswith("ForSequenceClassification"):
         single = config.get("problem_type") == "regression" or len(labels) == 1
         return Regression(*_bounds(config)) if single else Classification(labels)
+    if kind.endswith("ForMaskedLM"):
+        return MaskedWord.of(tokenizer)
     return NextWord(long="truncate")
