@@ -34,6 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 TOGETHER = ("attacking/", "server/test_jobs", "sanitizing/test_planted", "training/test_mutants")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         for part in TOGETHER:

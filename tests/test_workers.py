@@ -75,7 +75,7 @@ def test_ray_keeps_order_and_does_lost_shares_again(tmp_path: Path, ray_here: st
     need_all(Workers(2, ray_here), tmp_path)
 
 
-@pytest.mark.parametrize("method", ["santext", "pseudonym"])
+@pytest.mark.parametrize("method", ["santext", pytest.param("pseudonym", marks=pytest.mark.slow)])
 def test_detecting_and_sanitizing_are_the_same_wherever_they_are_done(
     tmp_path: Path, ray_here: str, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -391,7 +391,9 @@ NAMES = [f"{n:032x}" for n in range(9)]
 
 
 def test_a_user_of_two_clients_is_one_of_them_alone() -> None:
-    plan = Plan(**PLANS["both"] | {"epsilon": 8, "steps": 1, "user_rate": 0.5})
+    plan = Plan(
+        **PLANS["both"] | {"epsilon": 8, "steps": 1, "user_rate": 0.5, "users_per_entity": 2}
+    )
     one = Present((NAMES[0], NAMES[1]), "1", "", (0, 1, 1), ((NAMES[7],), (NAMES[8],), ()))
     two = Present((NAMES[1], NAMES[2]), "1", "", (0, 1), ((NAMES[8],), (NAMES[7],)))
     roster = make_roster(plan, [one, two])

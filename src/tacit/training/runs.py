@@ -217,9 +217,10 @@ def _carry_out(opened: Opened, folder: Path, plan: Plan | None, tell: Tell | Non
             ranks.end()
         loop.finish()
         took["train"] = loop.timed
-    return finish(
-        opened, folder, plan, stuff, before, stopped, took, data=data, notes=examples.notes
-    )
+    notes = dict(examples.notes)
+    if left_out := sum(one.not_finite for one in took.values()):
+        notes["left_out_not_finite"] = left_out
+    return finish(opened, folder, plan, stuff, before, stopped, took, data=data, notes=notes)
 
 
 def _need_learnable(opened: Opened, stuff: Material, plan: Plan | None) -> None:
@@ -302,8 +303,6 @@ def finish(
     if "valid" in opened.corpus.splits():
         metrics["valid"] = scores(opened, "valid")
     metrics["training"] = {"records": len(stuff.rows), **notes}
-    if left_out := sum(one.not_finite for one in took.values()):
-        metrics["training"]["left_out_not_finite"] = left_out
     metrics |= found_and_kept(stuff, opened.part, opened.mentions)
     metrics["time"] = _times(opened.run, plan, took)
     metrics["parameters"] = {"moved": len(moved.moved), "unmoved": len(moved.still)}
