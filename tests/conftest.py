@@ -30,16 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="also run the tests marked slow")
 
 
-# What the fixtures of these files make takes long: one worker makes it, once (--dist loadgroup).
-TOGETHER = ("attacking/", "server/test_jobs", "sanitizing/test_planted", "training/test_mutants")
-
-
-@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    for item in items:
-        for part in TOGETHER:
-            if f"tests/{part}" in item.path.as_posix():
-                item.add_marker(pytest.mark.xdist_group(part))
     if config.getoption("--slow"):
         return
     skip = pytest.mark.skip(reason="minutes of work: give --slow")

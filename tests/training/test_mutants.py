@@ -10,8 +10,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 import tacit
 
 HERE = Path(__file__).resolve().parent
@@ -91,9 +89,9 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
     ),
     "a vocabulary counted from private text": (
         "training/opening.py",
-        "if public is not None else None\n    return tokens.byte_level_bpe",
+        "if public is not None else None\n    tokenizer = tokens.byte_level_bpe",
         'if public is not None else part.column("text").to_pylist()\n'
-        "    return tokens.byte_level_bpe",
+        "    tokenizer = tokens.byte_level_bpe",
         "training/test_pitfalls.py::test_no_vocabulary_is_counted_from_private_text_without_a_word",
     ),
     "a leaking vocabulary that is not recorded": (
@@ -190,9 +188,9 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int | str]:
-    source = tmp_path_factory.mktemp("mutants") / "src"
+def test_every_planted_bug_is_caught_and_nothing_else(tmp_path: Path) -> None:
+    """One test, so that one worker does it once."""
+    source = tmp_path / "src"
     own = Path(tacit.__file__).parent
     shutil.copytree(own, source / "tacit", ignore=shutil.ignore_patterns("__pycache__"))
     names = ("file", "old", "new", "test")
@@ -205,13 +203,5 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int | str]:
         env=os.environ | {"OMP_NUM_THREADS": "1"}, cwd=source.parent,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout)
-
-
-def test_without_a_bug_the_same_tests_pass(outcomes: dict[str, int | str]) -> None:
-    assert outcomes["unchanged"] == 0
-
-
-@pytest.mark.parametrize("name", MUTANTS)
-def test_a_planted_bug_is_caught(outcomes: dict[str, int | str], name: str) -> None:
-    assert outcomes[name] == 1, "survives" if outcomes[name] == 0 else outcomes[name]
+    # 0: the tests pass; 1: they fail; a text: the change could not be made.
+    assert json.loads(done.stdout) == {"unchanged": 0} | dict.fromkeys(MUTANTS, 1)
