@@ -73,11 +73,24 @@ def over_epsilon(corpus: str, model: str, epsilons: tuple[float, ...]) -> list[C
     return cases
 
 
+TWO = {"plan.users_per_entity": 2}
+"""What the cap was before training had shown that one is better."""
+
+
+def with_two() -> list[Case]:
+    """Users and entities, an entity kept in two users."""
+    preset = "conll2003-lstm-users+entities"
+    return [
+        Case("users+entities, k = 2", e, preset, _rates(preset, e) | TWO)
+        for e in (8.0, 2.0, 4.0, 1.0)
+    ]
+
+
 def kinds() -> list[Case]:
     """Users and one kind of entity, the kinds of the corpus each in turn."""
     preset = "conll2003-lstm-users+entities"
     return [
-        Case(f"users+{name}", e, preset, _rates(preset, e) | {"plan.kinds": own})
+        Case(f"users+{name}", e, preset, _rates(preset, e) | TWO | {"plan.kinds": own})
         for name, own in KINDS.items()
         for e in (2.0, 8.0)
     ]
@@ -145,7 +158,7 @@ def marked_tokens(model: str) -> list[Case]:
 
 STUDIES = {
     "conll2003": Study(
-        over_epsilon("conll2003", "lstm", (8.0, 2.0, 4.0, 1.0)),
+        over_epsilon("conll2003", "lstm", (8.0, 2.0, 4.0, 1.0)) + with_two(),
         "CoNLL-2003, next words",
         "epsilon at delta 1e-5",
     ),
