@@ -69,7 +69,10 @@ def _only_held(module: nn.Module) -> bool:
     if find_rules(module) is not None:
         return False
     inside = {
-        id(p) for part in module.modules() if isinstance(part, nn.Linear) for p in part.parameters()
+        id(p)
+        for part in module.modules()
+        if part is not module and isinstance(part, nn.Linear) and find_rules(part) is not None
+        for p in part.parameters(recurse=False)
     }
     return all(id(p) in inside for p in module.parameters(recurse=False))
 
