@@ -60,27 +60,25 @@ def test_a_share_is_hidden_and_never_the_frame(tokenizer: Any) -> None:
         assert not bool((targets == token).any())
 
 
+class SameCoins(MaskedWord):
+    """The same coins for a record, alone or with others: those of its length."""
+
+    def _coins(self, batch: dict[str, torch.Tensor], luck: Any) -> torch.Tensor:
+        width = batch["input_ids"].shape[1]
+        seeds = (torch.Generator().manual_seed(int(n)) for n in batch["attention_mask"].sum(1))
+        return torch.stack([torch.rand(width, generator=seed) for seed in seeds])
+
+
 def test_the_sum_is_that_of_a_loop_over_users(tokenizer: Any) -> None:
-    task = MaskedWord.of(tokenizer)
+    task = SameCoins.of(tokenizer)
     config = {"kind": "bert", "context": 64, "dropout": 0.0, "attention_dropout": 0.0} | ENCODER
     model = networks.scratch_model(config, "masked-word", tokenizer=tokenizer).double()
     examples = task.encode(some_texts(), tokenizer, context=64)
     batch = examples.batch(examples.record)
     owner = torch.from_numpy(examples.user.astype("int64"))
 
-    # The same coins for a record, alone or with others: those of its length.
     def losses(given: dict[str, torch.Tensor]) -> torch.Tensor:
-        whole = []
-        for row in range(len(given["input_ids"])):
-            alone = {name: value[row : row + 1] for name, value in given.items()}
-            torch.manual_seed(int(alone["attention_mask"].sum()))
-            whole.append(torch.rand(alone["input_ids"].shape))
-        coins = torch.cat(whole)
-        original, torch.rand = torch.rand, lambda *_, **__: coins  # type: ignore[assignment]
-        try:
-            return task.losses(model, given)
-        finally:
-            torch.rand = original  # type: ignore[assignment]
+        return task.losses(model, given)
 
     model.eval()
     got = ClippedSums(model).users(losses, [(batch, owner)], clip_norm=0.3)

@@ -87,6 +87,18 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
         "parts = [np.random.SeedSequence(entropy)] * count",
         "training/test_pitfalls.py::test_parameters_of_one_shape_get_noise_of_their_own",
     ),
+    "a vocabulary that leaks, and is proved": (
+        "privacy/certificate.py",
+        'randomness == "system" and not leaks:',
+        'randomness == "system":',
+        "training/test_runs.py::test_a_vocabulary_of_the_private_text_ends_the_promise",
+    ),
+    "weights that go on without their ledger": (
+        "training/loop.py",
+        "self.ledger.need_entries(saved.entries, saved.ledger)",
+        "pass",
+        "training/test_runs.py::test_resuming_is_refused_when_what_it_stands_on_changed",
+    ),
     "a vocabulary counted from private text": (
         "training/opening.py",
         "if public is not None else None\n    tokenizer = tokens.byte_level_bpe",

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from small import dialogs
 
 from tacit.corpora import customersim
-from tacit.errors import PrivacyRefused, TacitError, UsageError
+from tacit.errors import DataError, PrivacyRefused, TacitError, UsageError
 from tacit.privacy.certificate import write_certificate
 from tacit.privacy.events import NotPrivate
 from tacit.privacy.ledger import read_ledger
@@ -223,10 +223,34 @@ def test_resuming_is_refused_when_what_it_stands_on_changed(tmp_path: Path, chan
 def test_a_run_that_was_killed_before_it_could_be_resumed_is_begun_anew(
     tmp_path: Path, base: dict[str, Any]
 ) -> None:
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "plan.yml").write_text("half")
-    (tmp_path / "run" / ".run.yml.draft").mkdir()
-    runs.train(Run(**base, plan=USERS), tmp_path / "run")
+    run = Run(**base, plan=USERS)
+    (tmp_path / "run" / ".run.yml.draft").mkdir(parents=True)
+    runs.train(run, tmp_path / "run")
+    # Killed after its settings were written, and before anything else was.
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "run.yml").write_text(run_yaml(run))
+    runs.resume(tmp_path / "other")
+    for folder in ("run", "other"):
+        assert [c.what for c in verify(tmp_path / folder) if not c.ok] == []
+    # What somebody else has put there is neither used nor taken away.
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "plan.yml").write_text("my own")
+    with pytest.raises(UsageError, match="not empty"):
+        runs.train(run, tmp_path / "mine")
+    assert (tmp_path / "mine" / "plan.yml").read_text() == "my own"
+
+
+def test_a_tokenizer_that_cannot_be_written_loses_nothing(
+    tmp_path: Path, base: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise Exception("File too large (os error 27)")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("transformers.PreTrainedTokenizerFast.save_pretrained", full)
+        with pytest.raises(DataError, match="is the disk full"):
+            runs.train(Run(**base, plan=USERS), tmp_path / "run")
+    runs.resume(tmp_path / "run")
     assert [c.what for c in verify(tmp_path / "run") if not c.ok] == []
 
 

@@ -20,12 +20,10 @@ from tacit.training.examples import IGNORED, Examples, Progress, Spans
 from tacit.training.measuring import (
     TOKEN_BUDGET,
     Batch,
-    Tally,
-    evaluating,
     forward,
-    groups,
     mean_of_row,
     still,
+    tally_tokens,
     token_losses,
 )
 
@@ -94,13 +92,13 @@ class MaskedWord:
         The masks are the same for every model.
         """
         luck = torch.Generator().manual_seed(0)
-        tally = {"": Tally(), "_sensitive": Tally(), "_plain": Tally()}
-        for rows, batch in evaluating(model, examples, token_budget, progress):
-            logits, targets = self._guess(model, batch, luck)
-            lost, right = token_losses(logits, targets), logits.argmax(-1) == targets
-            marks = examples.marks(rows, targets.shape[1]).to(targets.device)
-            for name, chosen in groups(targets >= 0, marks):
-                tally[name].add(lost[chosen], right[chosen])
+        tally = tally_tokens(
+            lambda model, batch: self._guess(model, batch, luck),
+            model,
+            examples,
+            token_budget,
+            progress,
+        )
         found: dict[str, float] = {}
         for name, one in tally.items():
             if name == "" or examples.sensitive is not None:
@@ -139,8 +137,12 @@ class MaskedWord:
         can = batch["labels"] >= 0
         for token in self.special:
             can = can & (ids != token)
-        drawn = torch.rand(ids.shape, generator=luck).to(ids.device).masked_fill(~can, 2.0)
+        drawn = self._coins(batch, luck).to(ids.device).masked_fill(~can, 2.0)
         chosen = can & ((drawn < RATE) | (drawn == drawn.amin(1, keepdim=True)))
         shown = torch.where(chosen, torch.full_like(ids, self.mask), ids)
         logits = forward(model, {**batch, "input_ids": shown})
         return logits, torch.where(chosen, ids, torch.full_like(ids, IGNORED))
+
+    def _coins(self, batch: Batch, luck: torch.Generator | None) -> Tensor:
+        """A number between 0 and 1 for every token."""
+        return torch.rand(batch["input_ids"].shape, generator=luck)

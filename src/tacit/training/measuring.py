@@ -198,6 +198,29 @@ class Tally:
         return self.right / self.count if self.count else math.nan
 
 
+def tally_tokens(
+    guess: Callable[[nn.Module, Batch], tuple[Tensor, Tensor]],
+    model: nn.Module,
+    examples: Examples,
+    token_budget: int,
+    progress: Progress | None,
+    *,
+    ahead: int = 0,
+) -> dict[str, Tally]:
+    """Losses and right guesses at all, at sensitive and at plain targets.
+
+    `guess` gives logits and targets; a target stands `ahead` of the token that it is.
+    """
+    tally = {"": Tally(), "_sensitive": Tally(), "_plain": Tally()}
+    for rows, batch in evaluating(model, examples, token_budget, progress):
+        logits, targets = guess(model, batch)
+        lost, right = token_losses(logits, targets), logits.argmax(-1) == targets
+        marks = examples.marks(rows, targets.shape[1]).roll(-ahead, 1).to(targets.device)
+        for name, chosen in groups(targets != IGNORED, marks):
+            tally[name].add(lost[chosen], right[chosen])
+    return tally
+
+
 def groups(targets: Tensor, marks: Tensor) -> list[tuple[str, Tensor]]:
     """All targets, the sensitive and the plain ones, each with the ending of its scores."""
     return [("", targets), ("_sensitive", targets & marks), ("_plain", targets & ~marks)]

@@ -83,24 +83,36 @@ class Trained:
 def train(run: Run, folder: Path, *, tell: Tell | None = None) -> Trained:
     """Train from the start into a new folder."""
     folder = Path(folder)
-    if folder.exists() and any(folder.iterdir()) and not _hardly_begun(folder):
+    # A draft of its first file is what a process that was killed at once leaves behind.
+    if folder.exists() and any(not p.name.startswith(".run.yml.") for p in folder.iterdir()):
         raise UsageError(f"{folder} is not empty; give a new folder, or --resume {folder}.")
-    plan, earlier = run.made_plan(), earlier_books(run)
-    if plan is not None:
-        need_same_owners(run, plan)
-        also = earlier.releases() if earlier is not None else None
-        plan = _without_names(calibrated(plan, also=also), run)
+    plan = _calibrated(run)
     opened = open_run(run)
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        _copy_canaries(Path(run.corpus), folder)
-        if plan is not None:
-            _write(folder / "plan.yml", plan_yaml(plan))
-        _write(folder / "run.yml", run_yaml(run))  # last: with it, a run can be resumed
-        return _carry_out(opened, folder, plan, tell)
+        _write(folder / "run.yml", run_yaml(run))
+        return _carry_out(opened, folder, _begun(run, plan, folder), tell)
     except TacitError:
         _clear_unless_begun(folder)
         raise
+
+
+def _calibrated(run: Run) -> Plan | None:
+    """The plan with noise that meets its targets, together with what was released before."""
+    plan, earlier = run.made_plan(), earlier_books(run)
+    if plan is None:
+        return None
+    need_same_owners(run, plan)
+    also = earlier.releases() if earlier is not None else None
+    return _without_names(calibrated(plan, also=also), run)
+
+
+def _begun(run: Run, plan: Plan | None, folder: Path) -> Plan | None:
+    """Write what a run keeps beside its settings; the plan."""
+    _copy_canaries(Path(run.corpus), folder)
+    if plan is not None:
+        _write(folder / "plan.yml", plan_yaml(plan))
+    return plan
 
 
 def _copy_canaries(corpus: Path, folder: Path) -> None:
@@ -109,14 +121,6 @@ def _copy_canaries(corpus: Path, folder: Path) -> None:
     if source.is_file():
         with whole_file(folder / "canaries.json") as draft:
             shutil.copyfile(source, draft)
-
-
-def _hardly_begun(folder: Path) -> bool:
-    """Whether a folder holds only what `train` writes before anything else: it was killed there."""
-    first = {"canaries.json", "plan.yml"}
-    return all(p.name in first or p.name.startswith(".") for p in folder.iterdir()) and any(
-        p.name.removeprefix(".").startswith(tuple(first | {"run.yml"})) for p in folder.iterdir()
-    )
 
 
 def _clear_unless_begun(folder: Path) -> None:
@@ -132,6 +136,9 @@ def resume(folder: Path, *, tell: Tell | None = None) -> Trained:
     if not (folder / "run.yml").exists():
         raise DataError(f"{folder} holds no run; give the folder that `tacit train -o` made.")
     run = read_run(folder / "run.yml")
+    if not (folder / "ledger.jsonl").exists() and read_place(folder) is None:
+        # It was stopped before anything was released.
+        return _carry_out(open_run(run), folder, _begun(run, _calibrated(run), folder), tell)
     plan = read_plan(folder / "plan.yml") if run.method in PLANNED else None
     if plan is not None and plan.entity_list != _without_names(plan, run).entity_list:
         raise PrivacyRefused(
@@ -353,10 +360,7 @@ def _times(run: Run, plan: Plan | None, took: Mapping[str, Timed]) -> dict[str, 
 def _save(opened: Opened, place: Path, folder: Path) -> None:
     try:
         weights.save_model(opened.model, opened.tokenizer, place)
-    except Exception as problem:
-        # The library of tokenizers raises nothing more special when it cannot write.
-        if not isinstance(problem, SafetensorError | OSError) and "os error" not in str(problem):
-            raise
+    except (SafetensorError, OSError):
         raise DataError(
             f"The model could not be written to {place}; is the disk full? The checkpoint and "
             f"the ledger of the run are whole: make room, then --resume {folder}."

@@ -34,11 +34,10 @@ from tacit.training.examples import (
 from tacit.training.measuring import (
     TOKEN_BUDGET,
     Batch,
-    Tally,
     evaluating,
     forward,
-    groups,
     mean_of_row,
+    tally_tokens,
     token_losses,
 )
 
@@ -130,13 +129,13 @@ class Tagging:
         progress: Progress | None = None,
     ) -> dict[str, float]:
         """Share of words with the right tag: all, sensitive and plain ones."""
-        tally = {"": Tally(), "_sensitive": Tally(), "_plain": Tally()}
-        for rows, batch in evaluating(model, examples, token_budget, progress):
-            logits, tags = forward(model, batch), batch["labels"]
-            lost, right = token_losses(logits, tags), logits.argmax(-1) == tags
-            marks = examples.marks(rows, tags.shape[1]).to(tags.device)
-            for name, chosen in groups(tags != IGNORED, marks):
-                tally[name].add(lost[chosen], right[chosen])
+        tally = tally_tokens(
+            lambda model, batch: (forward(model, batch), batch["labels"]),
+            model,
+            examples,
+            token_budget,
+            progress,
+        )
         made: dict[str, float] = {"loss": tally[""].mean}
         for name, one in tally.items():
             if name == "" or examples.sensitive is not None:

@@ -43,12 +43,12 @@ from tacit.training.measuring import (
     check_fit,
     evaluating,
     forward,
-    groups,
     label_losses,
     mean_of_row,
     measured_losses,
     next_word_scores,
     outputs,
+    tally_tokens,
     token_losses,
 )
 from tacit.training.tagging import Tagging
@@ -161,13 +161,7 @@ class NextWord:
 
         Perplexity is the exponential of the mean loss of a token, whichever record it is in.
         """
-        tally = {"": Tally(), "_sensitive": Tally(), "_plain": Tally()}
-        for rows, batch in evaluating(model, examples, token_budget, progress):
-            logits, targets = self._predict(model, batch)
-            lost, right = token_losses(logits, targets), logits.argmax(-1) == targets
-            marks = examples.marks(rows, targets.shape[1]).roll(-1, 1).to(targets.device)
-            for name, chosen in groups(targets >= 0, marks):
-                tally[name].add(lost[chosen], right[chosen])
+        tally = tally_tokens(self._predict, model, examples, token_budget, progress, ahead=1)
         return next_word_scores(tally, marked=examples.sensitive is not None)
 
     def record_losses(

@@ -182,13 +182,23 @@ def save_model(
         with quiet():
             whole.save_pretrained(draft)
             if tokenizer is not None:
-                tokenizer.save_pretrained(str(draft))
+                _save_tokenizer(tokenizer, draft)
         folder.mkdir(exist_ok=True)
         for file in sorted(draft.iterdir()):
             os.replace(file, folder / file.name)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return folder
+
+
+def _save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    try:
+        tokenizer.save_pretrained(str(folder))
+    except Exception as problem:
+        # Its library raises nothing more special than this when a disk is full.
+        if "os error" in str(problem):
+            raise OSError(str(problem)) from None
+        raise
 
 
 def _merged(model: Any, *, adapter: bool) -> Any:
