@@ -90,7 +90,7 @@ def kinds() -> list[Case]:
     """Users and one kind of entity, the kinds of the corpus each in turn."""
     preset = "conll2003-lstm-users+entities"
     return [
-        Case(f"users+{name}", e, preset, _rates(preset, e) | TWO | {"plan.kinds": own})
+        Case(f"users+{name}", e, preset, _rates(preset, e) | {"plan.kinds": own})
         for name, own in KINDS.items()
         for e in (2.0, 8.0)
     ]

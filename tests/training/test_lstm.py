@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from tacit.training import lstm
 from tacit.training.lstm import GateLSTM
 
 
@@ -49,6 +50,19 @@ def test_equals_torch(
         )
     for right, got in zip(everything(theirs, x, state), everything(ours, x, state), strict=True):
         torch.testing.assert_close(got, right, rtol=1e-10, atol=1e-12)
+
+
+def test_equals_torch_when_few_records_meet_a_large_matrix(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch.manual_seed(0)
+    theirs, ours = twins(3, 4, 2)
+    x = torch.randn(5, 3, 3, dtype=torch.float64, requires_grad=True)
+    asked: list[int] = []
+    monkeypatch.setattr(lstm, "_better_turned", lambda batch, _: asked.append(batch) or True)
+    for right, got in zip(everything(theirs, x, None), everything(ours, x, None), strict=True):
+        torch.testing.assert_close(got, right, rtol=1e-10, atol=1e-12)
+    assert asked == [3] * 4  # both layers, forwards and backwards
 
 
 def test_equals_torch_in_single_precision() -> None:

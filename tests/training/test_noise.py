@@ -13,7 +13,7 @@ from tacit.privacy.events import Flat, NotPrivate, SampledGaussian, UserClip
 from tacit.privacy.ledger import Ledger, read_ledger
 from tacit.training.gradients import BoundedSum, ClippedSums
 from tacit.training.noise import release
-from tacit.training.randomness import Chance
+from tacit.training.randomness import Chance, Normals
 
 EVENT = SampledGaussian(unit="users", rate=0.1, noise_multiplier=3.0)
 
@@ -48,6 +48,34 @@ def test_noise_differs_between_coordinates_steps_and_runs(tmp_path: Path) -> Non
     halves = np.split(first[: len(first) // 2 * 2], 2)
     for a, b in [(first, second), (third, fourth), (halves[0], halves[1])]:
         assert abs(np.corrcoef(a, b)[0, 1]) < 5 / np.sqrt(len(a))
+
+
+def test_numbers_from_a_cipher_are_normal_and_independent() -> None:
+    many = 1 << 16
+    source = Normals(bytes(32))
+    found = np.stack([source.draw(stream, many).astype(float) for stream in range(32)])
+    assert stats.kstest(found.ravel(), "norm").pvalue > 1e-3
+    for level in (1.0, 2.0, 3.0, 4.0):
+        share, wanted = (np.abs(found) > level).mean(), 2 * stats.norm.sf(level)
+        assert abs(share - wanted) < 5 * np.sqrt(wanted / found.size)
+    cosines, sines = np.split(found, 2, axis=1)  # made in pairs, which share a radius
+    neighbours = found[:, :-1], found[:, 1:]
+    streams = found[:-1], found[1:]
+    other_key = found[0], Normals(bytes(31) + b"k").draw(0, many).astype(float)
+    for a, b in [(cosines, sines), neighbours, streams, other_key]:
+        for power in (1, 2):
+            r = np.corrcoef((a**power).ravel(), (b**power).ravel())[0, 1]
+            assert abs(r) < 5 / np.sqrt(a.size)
+
+
+def test_no_noise_is_used_twice_in_a_large_sum(tmp_path: Path) -> None:
+    sums = ClippedSums(nn.Linear(1024, 512, bias=False))  # two streams
+    assert 2 * Normals.LENGTH == 1024 * 512
+    total = sums.users(lambda batch: batch["x"].sum(1), [], clip_norm=1.0, units=0)
+    with Ledger(tmp_path / "ledger.jsonl", {}) as ledger:
+        out = release(total, EVENT, ledger, Chance(3), phase="train", step=1)
+    first, second = np.split(out["weight"].numpy().ravel(), 2)
+    assert abs(np.corrcoef(first, second)[0, 1]) < 5 / np.sqrt(len(first))
 
 
 def test_every_release_has_its_entry_first(tmp_path: Path) -> None:

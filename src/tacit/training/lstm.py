@@ -20,6 +20,9 @@ State = tuple[Tensor, Tensor]
 _WORTH_SHARING = 1 << 22
 """Multiplications in a step from which several threads are faster than one."""
 
+_FEW_RECORDS, _LARGE_MATRIX = 64, 1 << 21
+"""Up to so many records, and from so many weights on, threads share the rows of the matrix."""
+
 
 class Listener(Protocol):
     """Hears of one layer's gates in the backward pass; all tensors are batch x time x width."""
@@ -164,10 +167,13 @@ class _Layer(torch.autograd.Function):
         hs = x.new_empty(steps + 1, batch, units)
         cs = x.new_empty(steps + 1, batch, units)
         hs[0], cs[0] = h0, c0
-        recurrent = w_hh.t()
+        recurrent, turned = w_hh.t(), _better_turned(batch, w_hh)
         with _threads_for(batch * w_hh.numel()):
             for step in range(steps):
-                now = gates[step].addmm_(hs[step], recurrent)
+                if turned:
+                    now = gates[step].add_((w_hh @ hs[step].t()).t())
+                else:
+                    now = gates[step].addmm_(hs[step], recurrent)
                 now[:, : 2 * units].sigmoid_()
                 i, f, g, o = now.chunk(4, 1)
                 g.tanh_()
@@ -223,15 +229,29 @@ def _through_time(
     g.copy_(to_g)
     dc = d_cell.clone()
     dh: Tensor | None = None
+    columns = w_hh.t().contiguous() if _better_turned(batch, w_hh) else None
     for step in reversed(range(steps)):
-        dh = d_out[step] if dh is None else dh.add_(d_out[step])
+        dh = d_out[step] if dh is None else d_out[step] + dh
         dc.addcmul_(dh, to_cell[step])
         by_gate = gates[step].view(batch, 4, -1)
         by_gate[:, 3].mul_(dh)
         by_gate[:, :3].mul_(dc.unsqueeze(1))
-        dh = gates[step] @ w_hh
+        dh = gates[step] @ w_hh if columns is None else (columns @ gates[step].t()).t()
         dc.mul_(forget[step])
     return (torch.zeros_like(dc) if dh is None else dh), dc
+
+
+def _better_turned(batch: int, w_hh: Tensor) -> bool:
+    """Whether a step's product is faster as matrix times records than as records times matrix.
+
+    Threads divide the rows of the product: those of a large matrix are many, records are few.
+    """
+    return (
+        batch <= _FEW_RECORDS
+        and w_hh.numel() >= _LARGE_MATRIX
+        and w_hh.device.type == "cpu"
+        and torch.get_num_threads() > 1
+    )
 
 
 @contextmanager

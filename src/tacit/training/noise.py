@@ -7,9 +7,7 @@ deviation from the event that it wrote: clip norm, noise and entry cannot drift 
 from concurrent.futures import ThreadPoolExecutor
 from math import frexp, ldexp
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from tacit.errors import PrivacyRefused
@@ -23,12 +21,10 @@ from tacit.privacy.events import (
 )
 from tacit.privacy.ledger import Ledger
 from tacit.training.gradients import BoundedSum
-from tacit.training.randomness import Chance
+from tacit.training.randomness import Chance, Normals
 
 GRID_BITS = 10
 """Released values are rounded to a multiple of about noise_std / 2^10."""
-
-_BLOCK = 1 << 20
 
 
 def release(
@@ -91,32 +87,27 @@ def _need_unit(total: BoundedSum, event: AnyEvent, unit: str) -> BoundedSum:
 def _add(
     tensors: dict[str, Tensor], noise_std: float, chance: Chance, step: int, part: int = 0
 ) -> None:
-    """Noise and rounding in place, block by block on all cores, a stream for each block."""
+    """Noise and rounding in place, piece by piece on all cores, a stream for each piece."""
     if noise_std == 0:
         return
-    blocks = [
-        (tensor.view(-1), start)
-        for tensor in tensors.values()
-        for start in range(0, tensor.numel(), _BLOCK)
-    ]
-    streams = chance.streams("noise", step, len(blocks), part=part)
-    grid = _grid(noise_std)
+    pieces = [p for tensor in tensors.values() for p in tensor.view(-1).split(Normals.LENGTH)]
+    key, grid = chance.key(step, part), _grid(noise_std)
+    workers = min(torch.get_num_threads(), len(pieces))
 
-    def fill(job: tuple[tuple[Tensor, int], np.random.Generator]) -> None:
-        (flat, start), rng = job
-        part = flat[start : start + _BLOCK]
-        single = part.dtype == torch.float32
-        noise: NDArray = rng.standard_normal(part.numel(), dtype=np.float32 if single else float)
-        part.add_(torch.from_numpy(noise).to(part.device), alpha=noise_std)
-        part.div_(grid).round_().mul_(grid)
+    def fill(first: int) -> None:
+        normals = Normals(key, max(piece.numel() for piece in pieces))
+        for number in range(first, len(pieces), workers):
+            piece = pieces[number]
+            noise = torch.from_numpy(normals.draw(number, piece.numel()))
+            # In units of the grid, a power of two: scaling by it loses nothing.
+            piece.mul_(1 / grid).add_(noise.to(piece), alpha=noise_std / grid)
+            piece.round_().mul_(grid)
 
-    jobs, workers = zip(blocks, streams, strict=True), torch.get_num_threads()
-    if workers == 1 or len(blocks) == 1:  # nothing to share, so nobody to wait for
-        for job in jobs:
-            fill(job)
+    if workers == 1:  # nothing to share, so nobody to wait for
+        fill(0)
         return
     with ThreadPoolExecutor(workers) as pool:
-        list(pool.map(fill, jobs))
+        list(pool.map(fill, range(workers)))
 
 
 def _grid(noise_std: float) -> float:
