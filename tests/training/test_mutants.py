@@ -22,8 +22,8 @@ PASSED_ON = "training/test_selective.py::test_what_plain_segments_begin_with_is_
 MUTANTS: dict[str, tuple[str, str, str, str]] = {
     "variance passed as standard deviation": (
         "training/noise.py",
-        "part.add_(torch.from_numpy(noise).to(part.device), alpha=noise_std)",
-        "part.add_(torch.from_numpy(noise).to(part.device), alpha=noise_std**2)",
+        "noise *= np.float32(noise_std / grid)",
+        "noise *= np.float32(noise_std**2 / grid)",
         "training/test_noise.py::test_noise_is_gaussian_with_the_declared_deviation",
     ),
     "each tensor clipped instead of the user's update": (
@@ -77,14 +77,14 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
     ),
     "forked workers repeat one random stream": (
         "training/randomness.py",
-        "secrets.randbits(256)",
-        "int(np.random.randint(2**31))  # noqa: NPY002",
+        "secrets.token_bytes(32)",
+        "np.random.bytes(32)  # noqa: NPY002",
         "training/test_pitfalls.py::test_forked_workers_draw_their_own_noise",
     ),
     "one stream for all parameters": (
-        "training/randomness.py",
-        "parts = np.random.SeedSequence(entropy).spawn(count)",
-        "parts = [np.random.SeedSequence(entropy)] * count",
+        "training/noise.py",
+        "normals.draw(number, ",
+        "normals.draw(0, ",
         "training/test_pitfalls.py::test_parameters_of_one_shape_get_noise_of_their_own",
     ),
     "a vocabulary that leaks, and is proved": (

@@ -44,11 +44,11 @@ import os
 from tacit.training.randomness import Chance
 for _ in range(2):
     if os.fork() == 0:
-        print(Chance().stream("noise", 1).random(), flush=True)
+        print(Chance().key(1).hex(), flush=True)
         os._exit(0)
 for _ in range(2):
     os.wait()
-print(Chance().stream("noise", 1).random())
+print(Chance().key(1).hex())
 """
 
 

@@ -14,7 +14,15 @@ from torch import Tensor, nn
 
 from tacit.errors import UsageError
 from tacit.training.capturing import Parts, find_layers, run
-from tacit.training.summing import Gradient, Grams, Squares, Units, as_run, sum_of_squares
+from tacit.training.summing import (
+    Gradient,
+    Grams,
+    Squares,
+    Units,
+    as_run,
+    row_norms,
+    sum_of_squares,
+)
 
 Losses = Callable[[dict[str, Tensor]], Tensor]
 """From a batch to one loss for each of its records."""
@@ -202,8 +210,12 @@ class _Step:
         if self._pending:
             raise UsageError("A unit was to go on in a later batch, and none came.")
         seen = max(self._closed, default=-1) + 1
+        tensors: dict[str, Tensor] = {}
+        for name in self._parameters:  # one goes as the other comes: never two of all
+            self._into(name)
+            tensors[name] = self._total.pop(name).contiguous()
         return BoundedSum(
-            {name: self._into(name) for name in self._parameters},
+            tensors,
             self._clip_norm * self._weight_cap,
             unit,
             self._record_clip,
@@ -287,9 +299,9 @@ class _Step:
                     run, found = as_run(own), []
                     for name in fused:
                         if name not in spaces:
-                            spaces[name] = torch.empty_like(self._into(name))
-                        found.append(sum_of_squares(gradients[name].of(run, scale, spaces[name])))
-                    square += float(torch.stack(found).sum())
+                            spaces[name] = torch.empty_like(self._into(name, fused=True))
+                        found.append(row_norms(gradients[name].of(run, scale, spaces[name])))
+                    square += float(torch.cat(found).to(torch.float64).square().sum())
                 if not math.isfinite(square):
                     gradients = self._put_aside(gradients, unit, own, scale)
                     self._settle(unit)
@@ -341,10 +353,18 @@ class _Step:
         for name, tensor in total.items():
             self._into(name).add_(tensor, alpha=factor)
 
-    def _into(self, name: str) -> Tensor:
-        """The sum of one parameter; made when it is first needed, past the peak of memory."""
+    def _into(self, name: str, *, fused: bool = False) -> Tensor:
+        """The sum of one parameter; made when it is first needed, past the peak of memory.
+
+        One that grows user by user is kept with its longer side first, whichever that is:
+        threads divide the first side of a product, and these products are small.
+        """
         if name not in self._total:
-            self._total[name] = torch.zeros_like(self._parameters[name].data)
+            like = self._parameters[name].data
+            wide = fused and like.shape[1] > like.shape[0]
+            self._total[name] = (
+                like.new_zeros(like.shape[::-1]).t() if wide else like.new_zeros(like.shape)
+            )
         return self._total[name]
 
     def _factor(self, unit: int, square: float) -> float:

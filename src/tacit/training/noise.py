@@ -7,7 +7,9 @@ deviation from the event that it wrote: clip norm, noise and entry cannot drift 
 from concurrent.futures import ThreadPoolExecutor
 from math import frexp, ldexp
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from tacit.errors import PrivacyRefused
@@ -91,23 +93,33 @@ def _add(
     if noise_std == 0:
         return
     pieces = [p for tensor in tensors.values() for p in tensor.view(-1).split(Normals.LENGTH)]
-    key, grid = chance.key(step, part), _grid(noise_std)
+    key = chance.key(step, part)
     workers = min(torch.get_num_threads(), len(pieces))
 
     def fill(first: int) -> None:
         normals = Normals(key, max(piece.numel() for piece in pieces))
         for number in range(first, len(pieces), workers):
-            piece = pieces[number]
-            noise = torch.from_numpy(normals.draw(number, piece.numel()))
-            # In units of the grid, a power of two: scaling by it loses nothing.
-            piece.mul_(1 / grid).add_(noise.to(piece), alpha=noise_std / grid)
-            piece.round_().mul_(grid)
+            _disturb(pieces[number], normals.draw(number, pieces[number].numel()), noise_std)
 
     if workers == 1:  # nothing to share, so nobody to wait for
         fill(0)
         return
     with ThreadPoolExecutor(workers) as pool:
         list(pool.map(fill, range(workers)))
+
+
+def _disturb(piece: Tensor, noise: NDArray[np.float32], noise_std: float) -> None:
+    """Noise and rounding, in units of the grid: a power of two, so that scaling loses nothing."""
+    grid = _grid(noise_std)
+    noise *= np.float32(noise_std / grid)
+    if piece.device.type == "cpu" and piece.dtype in (torch.float32, torch.float64):
+        values = piece.numpy()  # torch would share each of these among threads of its own
+        values *= values.dtype.type(1 / grid)
+        values += noise
+        np.rint(values, out=values)
+        values *= values.dtype.type(grid)
+        return
+    piece.mul_(1 / grid).add_(torch.from_numpy(noise).to(piece)).round_().mul_(grid)
 
 
 def _grid(noise_std: float) -> float:

@@ -254,9 +254,14 @@ def scaled(x: Tensor, scale: Tensor | None) -> Tensor:
     return x if scale is None else x * scale.view(-1, *[1] * (x.dim() - 1))
 
 
+def row_norms(x: Tensor) -> Tensor:
+    """The norm of every row, or of every column where these follow each other in memory."""
+    return torch.linalg.vector_norm(x if x.is_contiguous() else x.t(), dim=-1).view(-1)
+
+
 def sum_of_squares(x: Tensor) -> Tensor:
     """The squared norm, row by row and then in double precision."""
-    return torch.linalg.vector_norm(x, dim=-1).to(torch.float64).square().sum()
+    return row_norms(x).to(torch.float64).square().sum()
 
 
 def _cat(tensors: Sequence[Tensor]) -> Tensor:
