@@ -288,7 +288,7 @@ def draw(name: str) -> None:
         axes.set_ylabel(f"{study.score.replace('_', ' ')} on test")
         axes.set_title(study.title, loc="left")
         if axes.get_legend_handles_labels()[1]:
-            axes.legend(frameon=False, fontsize=8)
+            axes.legend(framealpha=1, edgecolor="none", fontsize=8)
         axes.spines[["top", "right"]].set_visible(False)
         means = [spread(v)[0] for places in found.values() for v in places.values()]
         _draw_levels(axes, levels, means)
