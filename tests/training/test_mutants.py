@@ -87,6 +87,12 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
         "normals.draw(0, ",
         "training/test_pitfalls.py::test_parameters_of_one_shape_get_noise_of_their_own",
     ),
+    "streams of noise that are one stream, shifted": (
+        "training/randomness.py",
+        'stream.to_bytes(8, "big") + bytes(8)',
+        'bytes(8) + stream.to_bytes(8, "big")',
+        "training/test_noise.py::test_streams_of_one_key_do_not_overlap",
+    ),
     "a vocabulary that leaks, and is proved": (
         "privacy/certificate.py",
         'randomness == "system" and not leaks:',

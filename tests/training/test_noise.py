@@ -68,6 +68,21 @@ def test_numbers_from_a_cipher_are_normal_and_independent() -> None:
             assert abs(r) < 5 / np.sqrt(a.size)
 
 
+def test_streams_of_one_key_do_not_overlap() -> None:
+    """Not shifted either: the distance from the origin is made of the first bits of a stream."""
+    source, many = Normals(bytes(32)), 1 << 14
+    squares = [(source.draw(i, many).astype(float) ** 2).reshape(2, -1).sum(0) for i in (0, 1)]
+    pairs = many // 2
+    for shift in range(-8, 9):
+        first = squares[0][max(0, shift) : pairs + min(0, shift)]
+        second = squares[1][max(0, -shift) : pairs - max(0, shift)]
+        assert abs(np.corrcoef(first, second)[0, 1]) < 5 / np.sqrt(len(first))
+
+
+def test_nothing_gets_no_noise() -> None:
+    assert len(Normals(bytes(32), 0).draw(0, 0)) == 0
+
+
 def test_no_noise_is_used_twice_in_a_large_sum(tmp_path: Path) -> None:
     sums = ClippedSums(nn.Linear(1024, 512, bias=False))  # two streams
     assert 2 * Normals.LENGTH == 1024 * 512
