@@ -52,17 +52,23 @@ def test_equals_torch(
         torch.testing.assert_close(got, right, rtol=1e-10, atol=1e-12)
 
 
-def test_equals_torch_when_few_records_meet_a_large_matrix(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch without oneDNN")
+@pytest.mark.parametrize("bias", [True, False])
+def test_equals_torch_with_matrices_laid_out_once(
+    monkeypatch: pytest.MonkeyPatch, bias: bool
 ) -> None:
     torch.manual_seed(0)
-    theirs, ours = twins(3, 4, 2)
-    x = torch.randn(5, 3, 3, dtype=torch.float64, requires_grad=True)
-    asked: list[int] = []
-    monkeypatch.setattr(lstm, "_better_turned", lambda batch, _: asked.append(batch) or True)
+    theirs, ours = twins(3, 4, 2, dtype=torch.float32, bias=bias)
+    x = torch.randn(5, 3, 3, requires_grad=True)
+    packed: list[tuple[int, ...]] = []
+    monkeypatch.setattr(lstm, "_WORTH_PACKING", 1)
+    real = lstm._packs
+    monkeypatch.setattr(lstm, "_packs", lambda m: real(m) and not packed.append(tuple(m.shape)))
     for right, got in zip(everything(theirs, x, None), everything(ours, x, None), strict=True):
-        torch.testing.assert_close(got, right, rtol=1e-10, atol=1e-12)
-    assert asked == [3] * 4  # both layers, forwards and backwards
+        torch.testing.assert_close(got, right, rtol=1e-5, atol=1e-6)
+    forwards = [(16, 3), (16, 4), (16, 4), (16, 4)]
+    backwards = [(4, 16), (4, 16), (4, 16), (3, 16)]
+    assert packed == forwards + backwards
 
 
 def test_equals_torch_in_single_precision() -> None:

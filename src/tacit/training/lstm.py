@@ -6,7 +6,7 @@ Every gradient of an LSTM's weights is a product of the gate gradients with what
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -20,8 +20,8 @@ State = tuple[Tensor, Tensor]
 _WORTH_SHARING = 1 << 22
 """Multiplications in a step from which several threads are faster than one."""
 
-_FEW_RECORDS, _LARGE_MATRIX = 64, 1 << 21
-"""Up to so many records, and from so many weights on, threads share the rows of the matrix."""
+_WORTH_PACKING = 1 << 20
+"""Weights of a matrix from which laying it out anew, once for all steps, pays."""
 
 
 class Listener(Protocol):
@@ -156,24 +156,18 @@ class _Layer(torch.autograd.Function):
         steps, batch, width = x.shape
         units = w_hh.shape[1]
         x = x.contiguous()
-        flat = x.view(-1, width)
-        gates = (
-            flat @ w_ih.t()
-            if b_ih is None or b_hh is None
-            else torch.addmm(b_ih + b_hh, flat, w_ih.t())
-        )
+        gates = _times(w_ih, steps * batch)(x.view(-1, width))
+        if b_ih is not None and b_hh is not None:
+            gates += b_ih + b_hh
         gates = gates.view(steps, batch, 4 * units)
         # One more step in front: `hs[:-1]` is what the gates read, `hs[1:]` what the layer says.
         hs = x.new_empty(steps + 1, batch, units)
         cs = x.new_empty(steps + 1, batch, units)
         hs[0], cs[0] = h0, c0
-        recurrent, turned = w_hh.t(), _better_turned(batch, w_hh)
         with _threads_for(batch * w_hh.numel()):
+            recurrent = _times(w_hh, batch)
             for step in range(steps):
-                if turned:
-                    now = gates[step].add_((w_hh @ hs[step].t()).t())
-                else:
-                    now = gates[step].addmm_(hs[step], recurrent)
+                now = gates[step].add_(recurrent(hs[step]))
                 now[:, : 2 * units].sigmoid_()
                 i, f, g, o = now.chunk(4, 1)
                 g.tanh_()
@@ -199,7 +193,7 @@ class _Layer(torch.autograd.Function):
         with _threads_for(gates.shape[1] * w_hh.numel()):
             d_h0, d_c0 = _through_time(gates, cs, w_hh, d_out, d_cell)
         flat = gates.view(-1, gates.shape[-1])
-        d_x = (flat @ w_ih).view_as(x) if needs[0] else None
+        d_x = _times(w_ih.t(), len(flat))(flat).view_as(x) if needs[0] else None
         if ctx.tell is not None:
             ctx.tell(x.transpose(0, 1), hs[:-1].transpose(0, 1), gates.transpose(0, 1))
             return d_x, None, None, None, None, d_h0, d_c0, None
@@ -229,28 +223,37 @@ def _through_time(
     g.copy_(to_g)
     dc = d_cell.clone()
     dh: Tensor | None = None
-    columns = w_hh.t().contiguous() if _better_turned(batch, w_hh) else None
+    back = _times(w_hh.t(), batch)
     for step in reversed(range(steps)):
         dh = d_out[step] if dh is None else d_out[step] + dh
         dc.addcmul_(dh, to_cell[step])
         by_gate = gates[step].view(batch, 4, -1)
         by_gate[:, 3].mul_(dh)
         by_gate[:, :3].mul_(dc.unsqueeze(1))
-        dh = gates[step] @ w_hh if columns is None else (columns @ gates[step].t()).t()
+        dh = back(gates[step])
         dc.mul_(forget[step])
     return (torch.zeros_like(dc) if dh is None else dh), dc
 
 
-def _better_turned(batch: int, w_hh: Tensor) -> bool:
-    """Whether a step's product is faster as matrix times records than as records times matrix.
+def _times(matrix: Tensor, rows: int) -> Callable[[Tensor], Tensor]:
+    """What multiplies so many rows by `matrix` transposed, again and again.
 
-    Threads divide the rows of the product: those of a large matrix are many, records are few.
+    A matrix product begins by copying the matrix into the order in which the processor reads it;
+    here that is done once for all steps, by the operators that `torch.compile` uses for it.
     """
+    if not _packs(matrix):
+        turned = matrix.t()
+        return lambda x: x @ turned
+    packed = torch.ops.mkldnn._reorder_linear_weight(matrix.contiguous(), rows)
+    return lambda x: torch.ops.mkldnn._linear_pointwise(x, packed, None, "none", [], "")
+
+
+def _packs(matrix: Tensor) -> bool:
     return (
-        batch <= _FEW_RECORDS
-        and w_hh.numel() >= _LARGE_MATRIX
-        and w_hh.device.type == "cpu"
-        and torch.get_num_threads() > 1
+        matrix.numel() >= _WORTH_PACKING
+        and matrix.device.type == "cpu"
+        and matrix.dtype == torch.float32
+        and torch.backends.mkldnn.is_available()
     )
 
 

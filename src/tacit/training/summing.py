@@ -242,7 +242,8 @@ class Gradient:
             if self.product.factor is None:
                 total.addmm_(left.t(), right)
             else:
-                total.addcmul_(left.t() @ right, self.product.factor)
+                like = left.t() @ right if total.is_contiguous() else (right.t() @ left).t()
+                total.addcmul_(like, self.product.factor)
         if self.whole is not None:
             total.view(-1).addmv_(self.whole.flatten(1).t(), weight)
         if self.lookup is not None:
