@@ -1,16 +1,21 @@
 """How the cost of a private step grows: users, records, tokens, vocabulary, parameters.
 
     python tools/bench_scaling.py            # measures, draws docs/figures/scaling.svg, prints
+    python tools/bench_scaling.py --memory   # peaks instead, each in a process of its own
 
 Processor time of one step of user-level training (clipped sum, ledger, noise, SGD), medians; a
 straight line is fitted to each curve, and its largest miss is told as a share of the largest time.
 """
 
+import argparse
+import multiprocessing
 import os
+import resource
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,9 +29,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from tacit.plan import Plan
 from tacit.privacy.events import SampledGaussian
 from tacit.privacy.ledger import Ledger
+from tacit.training.examples import Examples
+from tacit.training.material import Material
 from tacit.training.memory import keep_freed_memory
+from tacit.training.methods.private import private
 from tacit.training.noise import release
 from tacit.training.randomness import Chance
 from tacit.training.recurrent import LSTMConfig, LSTMForCausalLM
@@ -106,8 +115,64 @@ def seconds(sizes: Sequence[Size], ledger: Ledger) -> list[float]:
     return [statistics.median(times) for times in took]
 
 
+def _peak(size: Size) -> float:
+    """The peak of a few steps of the training loop's own method over the loaded corpus, in MB."""
+    torch.set_num_threads(1)
+    rng = np.random.default_rng(0)
+    records = size.corpus * size.records
+    everything = np.arange(records)
+    user = np.repeat(np.arange(size.corpus), size.records).astype(np.int32)
+    ids = [rng.integers(size.vocabulary, size=size.tokens, dtype=np.int32) for _ in range(records)]
+    material = Material(
+        Examples(ids, user, everything.astype(np.int32), pad=0),
+        everything,
+        tuple(everything.reshape(size.corpus, -1)),
+        None,
+        None,
+    )
+    plan = Plan.model_validate(
+        {
+            "protect": "users", "epsilon": 8.0, "users": size.corpus, "user_rate": size.users / size.corpus,
+            "steps": 3, "clip_norm": 1.0, "noise_multiplier": 1.0,
+        }
+    )  # fmt: skip
+
+    def losses(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        logits = model(batch["input_ids"][:, :-1]).logits
+        wanted = batch["input_ids"][:, 1:]
+        each = F.cross_entropy(logits.flatten(0, 1), wanted.flatten(), reduction="none")
+        return each.view(wanted.shape).mean(1)
+
+    with tempfile.TemporaryDirectory() as folder, Ledger(Path(folder) / "l.jsonl", {}) as ledger:
+        method = private(size.model(), losses, material, Chance(0), ledger, plan, token_budget=2048)
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        for step in range(3):
+            method.gradient(step + 1)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return peak - pages * resource.getpagesize() / 2**20
+
+
+def peaks() -> None:
+    """Memory over users of the corpus, and over users drawn."""
+    context = multiprocessing.get_context("spawn")
+    print("| over | peak of a step over the loaded corpus, MB |\n|---|---|")
+    for name, values in {"corpus": (1000, 10_000, 100_000), "users": (80, 320, 900)}.items():
+        sizes = [replace(Size(), **{name: value}) for value in values]
+        with ProcessPoolExecutor(1, mp_context=context, max_tasks_per_child=1) as fresh:
+            found = [
+                f"{value:,}: {peak:.0f}"
+                for value, peak in zip(values, fresh.map(_peak, sizes), strict=True)
+            ]
+        print(f"| {CURVES[name][0]} | {', '.join(found)} |", flush=True)
+
+
 def main() -> None:
     """Measure every curve, draw them, print them as a table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--memory", action="store_true", help="peaks of memory, not times")
+    if parser.parse_args().memory:
+        peaks()
+        return
     torch.set_num_threads(1)
     keep_freed_memory()
     found: dict[str, tuple[list[float], list[float]]] = {}
