@@ -132,10 +132,15 @@ def _peak(size: Size) -> float:
     )
     plan = Plan.model_validate(
         {
-            "protect": "users", "epsilon": 8.0, "users": size.corpus, "user_rate": size.users / size.corpus,
-            "steps": 3, "clip_norm": 1.0, "noise_multiplier": 1.0,
+            "protect": "users",
+            "epsilon": 8.0,
+            "users": size.corpus,
+            "user_rate": size.users / size.corpus,
+            "steps": 3,
+            "clip_norm": 1.0,
+            "noise_multiplier": 1.0,
         }
-    )  # fmt: skip
+    )
 
     def losses(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         logits = model(batch["input_ids"][:, :-1]).logits
