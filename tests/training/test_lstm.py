@@ -61,9 +61,12 @@ def test_equals_torch_with_matrices_laid_out_once(
     theirs, ours = twins(3, 4, 2, dtype=torch.float32, bias=bias)
     x = torch.randn(5, 3, 3, requires_grad=True)
     packed: list[tuple[int, ...]] = []
-    monkeypatch.setattr(lstm, "_WORTH_PACKING", 1)
+    monkeypatch.setattr(lstm, "_LARGE_MATRIX", 1)
+    monkeypatch.setattr(lstm, "_MANY_ROWS", 15)
     real = lstm._packs
-    monkeypatch.setattr(lstm, "_packs", lambda m: real(m) and not packed.append(tuple(m.shape)))
+    monkeypatch.setattr(
+        lstm, "_packs", lambda m, rows: real(m, rows) and not packed.append(tuple(m.shape))
+    )
     for right, got in zip(everything(theirs, x, None), everything(ours, x, None), strict=True):
         torch.testing.assert_close(got, right, rtol=1e-5, atol=1e-6)
     forwards = [(16, 3), (16, 4), (16, 4), (16, 4)]

@@ -20,8 +20,8 @@ State = tuple[Tensor, Tensor]
 _WORTH_SHARING = 1 << 22
 """Multiplications in a step from which several threads are faster than one."""
 
-_WORTH_PACKING = 1 << 20
-"""Weights of a matrix from which laying it out anew, once for all steps, pays."""
+_LARGE_MATRIX, _MANY_ROWS = 1 << 20, 128
+"""Weights of a matrix, and rows it is multiplied by in all, from which laying it out anew pays."""
 
 
 class Listener(Protocol):
@@ -156,7 +156,7 @@ class _Layer(torch.autograd.Function):
         steps, batch, width = x.shape
         units = w_hh.shape[1]
         x = x.contiguous()
-        gates = _times(w_ih, steps * batch)(x.view(-1, width))
+        gates = _times(w_ih, steps * batch, 1)(x.view(-1, width))
         if b_ih is not None and b_hh is not None:
             gates += b_ih + b_hh
         gates = gates.view(steps, batch, 4 * units)
@@ -165,7 +165,7 @@ class _Layer(torch.autograd.Function):
         cs = x.new_empty(steps + 1, batch, units)
         hs[0], cs[0] = h0, c0
         with _threads_for(batch * w_hh.numel()):
-            recurrent = _times(w_hh, batch)
+            recurrent = _times(w_hh, batch, steps)
             for step in range(steps):
                 now = gates[step].add_(recurrent(hs[step]))
                 now[:, : 2 * units].sigmoid_()
@@ -193,7 +193,7 @@ class _Layer(torch.autograd.Function):
         with _threads_for(gates.shape[1] * w_hh.numel()):
             d_h0, d_c0 = _through_time(gates, cs, w_hh, d_out, d_cell)
         flat = gates.view(-1, gates.shape[-1])
-        d_x = _times(w_ih.t(), len(flat))(flat).view_as(x) if needs[0] else None
+        d_x = _times(w_ih.t(), len(flat), 1)(flat).view_as(x) if needs[0] else None
         if ctx.tell is not None:
             ctx.tell(x.transpose(0, 1), hs[:-1].transpose(0, 1), gates.transpose(0, 1))
             return d_x, None, None, None, None, d_h0, d_c0, None
@@ -223,7 +223,7 @@ def _through_time(
     g.copy_(to_g)
     dc = d_cell.clone()
     dh: Tensor | None = None
-    back = _times(w_hh.t(), batch)
+    back = _times(w_hh.t(), batch, steps)
     for step in reversed(range(steps)):
         dh = d_out[step] if dh is None else d_out[step] + dh
         dc.addcmul_(dh, to_cell[step])
@@ -235,22 +235,23 @@ def _through_time(
     return (torch.zeros_like(dc) if dh is None else dh), dc
 
 
-def _times(matrix: Tensor, rows: int) -> Callable[[Tensor], Tensor]:
-    """What multiplies so many rows by `matrix` transposed, again and again.
+def _times(matrix: Tensor, rows: int, times: int) -> Callable[[Tensor], Tensor]:
+    """What multiplies so many rows by `matrix` transposed, so many times.
 
     A matrix product begins by copying the matrix into the order in which the processor reads it;
     here that is done once for all steps, by the operators that `torch.compile` uses for it.
     """
-    if not _packs(matrix):
+    if not _packs(matrix, rows * times):
         turned = matrix.t()
         return lambda x: x @ turned
     packed = torch.ops.mkldnn._reorder_linear_weight(matrix.contiguous(), rows)
     return lambda x: torch.ops.mkldnn._linear_pointwise(x, packed, None, "none", [], "")
 
 
-def _packs(matrix: Tensor) -> bool:
+def _packs(matrix: Tensor, rows: int) -> bool:
     return (
-        matrix.numel() >= _WORTH_PACKING
+        matrix.numel() >= _LARGE_MATRIX
+        and rows >= _MANY_ROWS
         and matrix.device.type == "cpu"
         and matrix.dtype == torch.float32
         and torch.backends.mkldnn.is_available()
