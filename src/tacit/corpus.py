@@ -161,7 +161,7 @@ class Corpus:
         if name not in self.columns:
             raise DataError(
                 f"{self.name} has no column {name!r}; name the source column that holds it "
-                f"(on the command line: --{name} NAME)."
+                f"(tacit corpus convert FILE --{name} NAME -o NEW.parquet)."
             )
         return self.table.column(name)
 

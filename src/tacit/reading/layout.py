@@ -73,8 +73,9 @@ class Layout:
                     found[ours] = usual[0]
         if "text" not in found and "tokens" not in found:
             raise DataError(
-                f"{name} has no column 'text'; name the one that holds it with --text NAME "
-                "(for a CSV file without a header line, name all columns with --header)."
+                f"{name} has no column 'text'; name the one that holds it "
+                "(tacit corpus convert FILE --text NAME -o NEW.parquet; for a CSV file without "
+                "a header line, name all columns with --header)."
             )
         return found
 
