@@ -71,7 +71,13 @@ class Living:
         raise AssertionError("the job has no process")
 
     def kill_child(self, job: str) -> None:
-        os.kill(self.child_of(job), signal.SIGKILL)
+        """Kill a job's process, and wait until the server has started another one for it."""
+        killed = self.child_of(job)
+        os.kill(killed, signal.SIGKILL)
+        until = time.monotonic() + 30
+        while self.child_of(job) == killed:
+            assert time.monotonic() < until, "the job is not taken up again"
+            time.sleep(0.05)
 
     @contextmanager
     def stopped(self, job: str) -> Iterator[None]:
