@@ -140,7 +140,9 @@ def models() -> list[Case]:
         cases += [
             Case(f"AWD-LSTM 3 x 128, {protect}", e, preset, _rates(preset, e)) for e in (8.0, 2.0)
         ]
-    cases.append(Case("SmolLM2-135M, LoRA, users", 8.0, "conll2003-smollm2-users", seeds=(0,)))
+    adapters, one = "SmolLM2-135M, LoRA", (0,)
+    cases.append(Case(f"{adapters}, plain", None, "conll2003-smollm2-plain", seeds=one))
+    cases.append(Case(f"{adapters}, users", 8.0, "conll2003-smollm2-users", seeds=one))
     return cases
 
 
