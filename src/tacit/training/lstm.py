@@ -6,7 +6,7 @@ Every gradient of an LSTM's weights is a product of the gate gradients with what
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -156,18 +156,19 @@ class _Layer(torch.autograd.Function):
         steps, batch, width = x.shape
         units = w_hh.shape[1]
         x = x.contiguous()
-        gates = _times(w_ih, steps * batch, 1)(x.view(-1, width))
+        gates = x.new_zeros(steps * batch, 4 * units)
         if b_ih is not None and b_hh is not None:
-            gates += b_ih + b_hh
+            gates.copy_(b_ih + b_hh)
+        _Matrix(w_ih, steps * batch, 1).add(x.view(-1, width), gates)
         gates = gates.view(steps, batch, 4 * units)
         # One more step in front: `hs[:-1]` is what the gates read, `hs[1:]` what the layer says.
         hs = x.new_empty(steps + 1, batch, units)
         cs = x.new_empty(steps + 1, batch, units)
         hs[0], cs[0] = h0, c0
         with _threads_for(batch * w_hh.numel()):
-            recurrent = _times(w_hh, batch, steps)
+            recurrent = _Matrix(w_hh, batch, steps)
             for step in range(steps):
-                now = gates[step].add_(recurrent(hs[step]))
+                now = recurrent.add(hs[step], gates[step])
                 now[:, : 2 * units].sigmoid_()
                 i, f, g, o = now.chunk(4, 1)
                 g.tanh_()
@@ -193,7 +194,7 @@ class _Layer(torch.autograd.Function):
         with _threads_for(gates.shape[1] * w_hh.numel()):
             d_h0, d_c0 = _through_time(gates, cs, w_hh, d_out, d_cell)
         flat = gates.view(-1, gates.shape[-1])
-        d_x = _times(w_ih.t(), len(flat), 1)(flat).view_as(x) if needs[0] else None
+        d_x = _Matrix(w_ih.t(), len(flat), 1)(flat).view_as(x) if needs[0] else None
         if ctx.tell is not None:
             ctx.tell(x.transpose(0, 1), hs[:-1].transpose(0, 1), gates.transpose(0, 1))
             return d_x, None, None, None, None, d_h0, d_c0, None
@@ -223,7 +224,7 @@ def _through_time(
     g.copy_(to_g)
     dc = d_cell.clone()
     dh: Tensor | None = None
-    back = _times(w_hh.t(), batch, steps)
+    back = _Matrix(w_hh.t(), batch, steps)
     for step in reversed(range(steps)):
         dh = d_out[step] if dh is None else d_out[step] + dh
         dc.addcmul_(dh, to_cell[step])
@@ -235,17 +236,27 @@ def _through_time(
     return (torch.zeros_like(dc) if dh is None else dh), dc
 
 
-def _times(matrix: Tensor, rows: int, times: int) -> Callable[[Tensor], Tensor]:
+class _Matrix:
     """What multiplies so many rows by `matrix` transposed, so many times.
 
     A matrix product begins by copying the matrix into the order in which the processor reads it;
-    here that is done once for all steps, by the operators that `torch.compile` uses for it.
+    a large one is copied once for all steps, by the operators that `torch.compile` uses for it.
     """
-    if not _packs(matrix, rows * times):
-        turned = matrix.t()
-        return lambda x: x @ turned
-    packed = torch.ops.mkldnn._reorder_linear_weight(matrix.contiguous(), rows)
-    return lambda x: torch.ops.mkldnn._linear_pointwise(x, packed, None, "none", [], "")
+
+    def __init__(self, matrix: Tensor, rows: int, times: int) -> None:
+        self._turned, self._packed = matrix.t(), None
+        if _packs(matrix, rows * times):
+            self._packed = torch.ops.mkldnn._reorder_linear_weight(matrix.contiguous(), rows)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self._packed is None:
+            return x @ self._turned
+        product: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, None, "none", [], "")
+        return product
+
+    def add(self, x: Tensor, onto: Tensor) -> Tensor:
+        """Add the product to `onto`, in place."""
+        return onto.addmm_(x, self._turned) if self._packed is None else onto.add_(self(x))
 
 
 def _packs(matrix: Tensor, rows: int) -> bool:
