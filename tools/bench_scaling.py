@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -75,6 +76,14 @@ CURVES: dict[str, tuple[str, Sequence[int]]] = {
 }
 
 
+def losses(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+    """The mean loss of a next word, for each record."""
+    logits = model(batch["input_ids"][:, :-1]).logits
+    wanted = batch["input_ids"][:, 1:]
+    each = F.cross_entropy(logits.flatten(0, 1), wanted.flatten(), reduction="none")
+    return each.view(wanted.shape).mean(1)
+
+
 def step_of(size: Size, ledger: Ledger) -> Callable[[], None]:
     """A step that can be done again and again."""
     model = size.model()
@@ -85,15 +94,9 @@ def step_of(size: Size, ledger: Ledger) -> Callable[[], None]:
     ids = torch.randint(0, size.vocabulary, (size.users * size.records, size.tokens + 1))
     owner = torch.arange(size.users).repeat_interleave(size.records)
 
-    def losses(batch: dict[str, Tensor]) -> Tensor:
-        logits = model(batch["input_ids"][:, :-1]).logits
-        wanted = batch["input_ids"][:, 1:]
-        each = F.cross_entropy(logits.flatten(0, 1), wanted.flatten(), reduction="none")
-        return each.view(wanted.shape).mean(1)
-
     def step() -> None:
         sampler.draw(rng)
-        total = sums.users(losses, [({"input_ids": ids}, owner)], clip_norm=1.0)
+        total = sums.users(partial(losses, model), [({"input_ids": ids}, owner)], clip_norm=1.0)
         noisy = release(total, event, ledger, Chance(), phase="train", step=1)
         with torch.no_grad():
             for name, parameter in model.named_parameters():
@@ -141,12 +144,6 @@ def _peak(size: Size) -> float:
             "noise_multiplier": 1.0,
         }
     )
-
-    def losses(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        logits = model(batch["input_ids"][:, :-1]).logits
-        wanted = batch["input_ids"][:, 1:]
-        each = F.cross_entropy(logits.flatten(0, 1), wanted.flatten(), reduction="none")
-        return each.view(wanted.shape).mean(1)
 
     with tempfile.TemporaryDirectory() as folder, Ledger(Path(folder) / "l.jsonl", {}) as ledger:
         method = private(size.model(), losses, material, Chance(0), ledger, plan, token_budget=2048)
