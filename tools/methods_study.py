@@ -35,7 +35,9 @@ METHODS = ("plain", "deidentify", "records", "selective", "redact-then-private",
 REPETITIONS = (*range(1, 11), 20, 30, 40, 50)
 ATTACKS = "exposure,membership,secrets,tab,linkage"
 KEPT = 3
-"""Models on the way that are attacked, beside the last; more are kept, and the nearest chosen."""
+"""Models on the way that are attacked, beside the last."""
+ON_THE_WAY = 62
+"""Models that are kept at first, so that of each method one is near to any perplexity."""
 
 # What differs from the presets, which are made for corpora several times as large.
 STEPS = 250
@@ -120,7 +122,7 @@ def write_runs(name: str, corpus: Path, data: str | None, folder: Path, seed: in
     """One file for each method in the folder, as `tacit compare` takes them; their base."""
     preset = f"{name}-lstm"
     common = {"corpus": str(corpus), "seed": seed, "checkpoint_every": 1000,
-              "keep_checkpoints": 12} | ({"data": data} if data else {})  # fmt: skip
+              "keep_checkpoints": ON_THE_WAY} | ({"data": data} if data else {})  # fmt: skip
     for method in METHODS:
         fields = yaml.safe_load(
             yaml.safe_dump({"base": str(PRESETS / f"{preset}-{method}.yml"), **common})

@@ -277,7 +277,7 @@ def _near(one: Cost, other: Cost) -> bool:
 
 
 _WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
-_INSIDE = ("checkpoint.safetensors",)
+_INSIDE = ("checkpoint.safetensors", "redacted-start.safetensors")
 """Files of a run that are not meant to be shared, and so not certified."""
 
 

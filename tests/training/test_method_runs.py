@@ -17,7 +17,7 @@ from tacit.privacy.events import SampledGaussian, SelectivePart, UserClip, whole
 from tacit.privacy.ledger import read_ledger
 from tacit.privacy.published import uedp as published
 from tacit.reading import read
-from tacit.training import opening, runs, tokens
+from tacit.training import opening, runs, scoring, tokens
 from tacit.training.loop import Progress
 from tacit.training.redacted_start import redacted
 from tacit.training.settings import METHODS, Run, read_run, run_yaml
@@ -171,8 +171,11 @@ def test_masked_text_first_then_the_whole_text_with_noise(
         )  # fmt: skip
     runs.resume(tmp_path / "cut")
     whole = runs.train(Run(**base, **EVERY["redacted"]), tmp_path / "whole")
-    one, other = (load_file(f / "model.safetensors") for f in (whole.folder, tmp_path / "cut"))
-    assert all(bool((one[key] == other[key]).all()) for key in one)
+    for file in ("model.safetensors", "redacted-start.safetensors"):
+        one, other = (load_file(f / file) for f in (whole.folder, tmp_path / "cut"))
+        assert all(bool((one[key] == other[key]).all()) for key in one)
+    found = scoring.evaluate(whole.folder, "test")
+    assert found["redacted_only_perplexity"] != found["perplexity"]
 
 
 TRANSFORMERS: dict[str, dict[str, Any]] = {

@@ -303,7 +303,7 @@ def _own(name: str) -> Own:
 # ---- what stands around entities
 
 _SUBJECTS = {"nsubj", "nsubjpass", "nsubj:pass", "csubj", "csubjpass", "csubj:pass", "expl"}
-_OBJECTS = {"dobj", "obj", "iobj", "dative", "pobj", "obl", "oprd", "attr"}
+_OBJECTS = {"dobj", "obj", "iobj", "dative", "pobj", "obl", "nmod", "oprd", "attr"}
 _WORDS = {"PROPN", "PRON"}
 
 
@@ -311,7 +311,8 @@ def contextual_spans(doc: Any) -> list[Span]:
     """Entities, subjects, objects, proper nouns and pronouns of a parsed text.
 
     Source: Shi et al. 2022, section 6. Departs: which labels of a parse are subjects and objects
-    is not printed; here the head words of all that spaCy's English labels so call.
+    is not printed; here the head words of all that spaCy's English labels so call, and of what
+    stands for them in Universal Dependencies (where objects of prepositions are obl and nmod).
     """
     spans = [(ent.start_char, ent.end_char) for ent in doc.ents]
     for token in doc:

@@ -296,6 +296,7 @@ def baselines(runs: Sequence[RunFacts], measure: str = "perplexity") -> dict[str
     """What stands beside a score: models of counts, unprotected, and the public start."""
     names = {
         "public text only": f"public_only_{measure}",
+        "masked text only": f"redacted_only_{measure}",
         "trigram, unprotected": f"trigram_{measure}",
         "unigram, unprotected": f"unigram_{measure}",
     }

@@ -69,15 +69,15 @@ def start_on_public_text(
         return
     kept = _kept(opened.model, examples, start)
     with _one_at_a_time(kept):
-        if kept is None or not kept.exists() or not _load(opened.model, kept):
+        if kept is None or not kept.exists() or not load_weights(opened.model, kept):
             loop.resume()
             loop.run(tell)
             loop.finish()
-            _save(opened.model, folder / NAME)
+            save_weights(opened.model, folder / NAME)
             if kept is not None:
                 _keep(folder / NAME, kept)
         else:
-            _save(opened.model, folder / NAME)
+            save_weights(opened.model, folder / NAME)
 
 
 def load_public_start(opened: Opened, folder: Path) -> nn.Module | None:
@@ -87,7 +87,7 @@ def load_public_start(opened: Opened, folder: Path) -> nn.Module | None:
         return None
     model = make_model(opened.run, opened.task, opened.tokenizer)
     if kept:
-        _load(model, folder / NAME)
+        load_weights(model, folder / NAME)
     return model if kept or not getattr(model, "new_head", False) else None
 
 
@@ -116,7 +116,8 @@ def _one_at_a_time(kept: Path | None) -> AbstractContextManager[object]:
         return nullcontext()
 
 
-def _save(model: nn.Module, path: Path) -> None:
+def save_weights(model: nn.Module, path: Path) -> None:
+    """Write what is trainable of a model."""
     try:
         with whole_file(path) as draft:
             save_file({name: t.detach().clone() for name, t in trainable(model).items()}, draft)
@@ -127,7 +128,7 @@ def _save(model: nn.Module, path: Path) -> None:
         ) from None
 
 
-def _load(model: nn.Module, path: Path) -> bool:
+def load_weights(model: nn.Module, path: Path) -> bool:
     """Put weights in place; False if the file is not what it should be."""
     own: dict[str, Tensor] = dict(trainable(model))
     try:

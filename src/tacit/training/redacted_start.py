@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from tacit.corpus import Corpus
@@ -23,18 +24,23 @@ from tacit.training.examples import Spans
 from tacit.training.loop import Loop, Tell, Timed, make_optimizer
 from tacit.training.material import prepare
 from tacit.training.methods import Plain
-from tacit.training.opening import Opened, sensitive_spans
+from tacit.training.opening import Opened, make_model, sensitive_spans
+from tacit.training.public_start import load_weights, save_weights
 from tacit.training.randomness import Chance
 from tacit.training.settings import RedactedStart
 
 PHASE = "redacted"
+NAME = "redacted-start.safetensors"
 MASK = "[MASK]"
 
 
 def start_on_redacted_text(
     opened: Opened, plan: Plan, folder: Path, ledger: Ledger, tell: Tell | None = None
 ) -> Timed:
-    """Train without noise on masked text, unless that is already behind us; what it took."""
+    """Train without noise on masked text, unless that is already behind us; what it took.
+
+    The folder keeps the weights, to be scored beside what the whole text adds to them.
+    """
     start = opened.run.redacted or RedactedStart()
     event = next(e for e in plan.releases() if isinstance(e, NotPrivate))
     if event not in ledger.releases:
@@ -63,7 +69,16 @@ def start_on_redacted_text(
     loop.resume()
     loop.run(tell)
     loop.finish()
+    save_weights(opened.model, folder / NAME)
     return loop.timed
+
+
+def load_redacted_start(opened: Opened, folder: Path) -> nn.Module | None:
+    """The model before it read a sensitive token; None where there was no such phase."""
+    if not (folder / NAME).exists():
+        return None
+    model = make_model(opened.run, opened.task, opened.tokenizer)
+    return model if load_weights(model, folder / NAME) else None
 
 
 def redacted(corpus: Corpus, tokenizer: PreTrainedTokenizerBase, sensitive: Spans) -> Corpus:

@@ -18,6 +18,7 @@ from tacit.training.examples import Examples
 from tacit.training.opening import Opened, encode, load_run
 from tacit.training.predicting import answer
 from tacit.training.public_start import load_public_start
+from tacit.training.redacted_start import load_redacted_start
 from tacit.training.shared import load_shared
 from tacit.training.tasks import NextWord
 
@@ -63,10 +64,11 @@ def scores(
             train, examples, len(opened.tokenizer), rng=np.random.default_rng(0)
         )
         found |= {f"{name}_perplexity": value for name, value in others.items()}
-    public = load_public_start(opened, beside)
-    if public is not None:
-        score = opened.task.score(public, examples)
-        found |= {f"public_only_{name}": score[name] for name in _HEADLINES if name in score}
+    for what, load in (("public", load_public_start), ("redacted", load_redacted_start)):
+        start = load(opened, beside)
+        if start is not None:
+            score = opened.task.score(start, examples)
+            found |= {f"{what}_only_{name}": score[name] for name in _HEADLINES if name in score}
     return found
 
 
