@@ -98,6 +98,18 @@ def test_perplexities_are_those_of_all_tokens_together(tmp_path: Path) -> None:
     assert read_groups(tmp_path / "groups.json") == made
 
 
+def test_groups_of_a_model_that_ran_away_can_be_kept(tmp_path: Path) -> None:
+    """No interval is NaN, and the file is read again: a report shows such a model, too."""
+    losses, tokens = np.array([1e5, 2e5, 3.0]), np.array([10, 10, 10])
+    found = compare_groups(["a"] * 3, ["u", "v", "w"], losses, tokens, rng=np.random.default_rng(0))
+    Groups("records", "test", found).write(tmp_path / "groups.json")
+    (group,) = read_groups(tmp_path / "groups.json").groups
+    assert group.low is not None
+    assert group.high is not None
+    assert 1 < group.low <= group.perplexity <= group.high < np.inf
+    assert group.perplexity > 1e290
+
+
 def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
     """Users differ, records of one user do not: the interval must know."""
     rng, held = np.random.default_rng(0), 0

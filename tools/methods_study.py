@@ -13,6 +13,7 @@ not for release.
 """
 
 import argparse
+import bisect
 import json
 import math
 import os
@@ -150,39 +151,52 @@ def train(file: Path, folder: Path, changes: dict[str, Any] | None = None) -> No
     runs.train(read_run(file, changes or {}), folder)
 
 
-def perplexities(folder: Path) -> dict[int, float]:
-    """The perplexity on test of every model that a run kept, and of the last (step 0)."""
-    from tacit.training import networks
-    from tacit.training.checkpoints import kept_models
-    from tacit.training.opening import load_run
-    from tacit.training.scoring import whole_text_scores
+def keep_few(folder: Path) -> dict[str, float]:
+    """Keep of every run the model nearest to the perplexity that all reach, and some between.
 
-    opened = load_run(folder)
-    found = {0: float(whole_text_scores(opened, "test")["perplexity"])}
-    for step, place in kept_models(folder).items():
-        model = networks.load_model(
-            place, "next-word", pad_token_id=opened.tokenizer.pad_token_id
-        )  # fmt: skip
-        then = replace(opened, model=model)
-        found[step] = float(whole_text_scores(then, "test")["perplexity"])
-    return found
-
-
-def keep_few(found: dict[str, dict[int, float]], folder: Path) -> float:
-    """Keep the models nearest to the perplexity that all reach, and some between; the level."""
+    The perplexities of the last models; the largest of them, runs that hardly learnt aside, is
+    what all reach. Perplexity falls as training goes on, so the nearest is found by halving.
+    """
     from tacit.reporting.leakage import HARDLY
     from tacit.training.checkpoints import kept_models
 
-    best = {name: min(values.values()) for name, values in found.items()}
-    level = max(b for b in best.values() if b <= HARDLY * min(best.values()))
-    for name, values in found.items():
-        steps = [step for step in values if step]
-        near = sorted(steps, key=lambda s: abs(math.log(values[s] / level)))[:1]
-        spread = [steps[len(steps) * k // (KEPT + 1)] for k in range(1, KEPT)] if steps else []
-        for step, place in kept_models(folder / name).items():
-            if step not in {*near, *spread}:
+    last = {method: Perplexities(folder / method) for method in METHODS}
+    ends = {method: own.of(None) for method, own in last.items()}
+    level = max(end for end in ends.values() if end <= HARDLY * min(ends.values()))
+    for method, own in last.items():
+        places = kept_models(folder / method)
+        steps = list(places)
+        after = bisect.bisect_left(steps, True, key=lambda step: own.of(places[step]) <= level)
+        about = steps[max(0, after - 1) : after + 1]
+        near = min(about, key=lambda step: abs(math.log(own.of(places[step]) / level)))
+        spread = [steps[len(steps) * k // (KEPT + 1)] for k in range(1, KEPT)]
+        for step, place in places.items():
+            if step not in {near, *spread}:
                 shutil.rmtree(place)
-    return level
+    return ends
+
+
+class Perplexities:
+    """What the models that a run kept make of test, each scored when it is asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        from tacit.training.opening import load_run
+
+        self._opened, self._known = load_run(folder), dict[Path | None, float]()
+
+    def of(self, place: Path | None) -> float:
+        """That of the model in a folder; of the last one if None."""
+        from tacit.training import networks
+        from tacit.training.scoring import whole_text_scores
+
+        if place not in self._known:
+            opened = self._opened
+            if place is not None:
+                pad = opened.tokenizer.pad_token_id
+                model = networks.load_model(place, "next-word", pad_token_id=pad)
+                opened = replace(opened, model=model)
+            self._known[place] = float(whole_text_scores(opened, "test")["perplexity"])
+        return self._known[place]
 
 
 def attack(folder: Path, given: Any) -> None:
@@ -213,9 +227,7 @@ def seven_methods(name: str, data: str | None, folder: Path, seed: int) -> None:
         train(base.with_name(f"study-{method}.yml"), folder / method)
     chosen = folder / "perplexities.json"
     if not chosen.exists():
-        found = {method: perplexities(folder / method) for method in METHODS}
-        keep_few(found, folder)
-        chosen.write_text(json.dumps(found, indent=1) + "\n")
+        chosen.write_text(json.dumps(keep_few(folder), indent=1) + "\n")
     for method in METHODS:
         attack(folder / method, Given(using=ATTACKS, seed=seed))
     facts = read_all([folder / method for method in METHODS])

@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,8 @@ FORMAT, VERSION = "tacit-groups", 1
 UNNAMED = "not named"
 _DRAWS = 400
 """So often users are drawn again for an interval."""
+_BEYOND = 690.0
+"""A mean loss from here on is no model at all; sums of its exponentials are still numbers."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +116,7 @@ def ends_of(
     able.sort(key=lambda at: (-wrote.get(str(names[at]), 0), str(names[at])))
     made = []
     for name, own in ((MOST, able[:ENDS]), (FEWEST, able[-ENDS:])):
-        each = np.exp(lost[own] / seen[own])
+        each = _perplexity(lost[own], seen[own])
         made.append(
             Group(name, ENDS, int(rows[own].sum()), int(seen[own].sum()), float(each.mean()))
         )
@@ -154,6 +157,11 @@ def _by_count(corpus: Corpus, part: Corpus) -> list[str]:
     return [labels[int(np.searchsorted(ends, wrote[user]))] for user in writers]
 
 
+def _perplexity(lost: Any, seen: Any) -> Any:
+    """Of whole losses and tokens; of a model that ran away a number so large that it says so."""
+    return np.exp(np.minimum(lost / seen, _BEYOND))
+
+
 def compare_groups(
     names: Sequence[str],
     users: Sequence[str],
@@ -177,8 +185,8 @@ def compare_groups(
         low = high = None
         if len(lost) > 1:
             drawn = rng.multinomial(len(lost), np.full(len(lost), 1 / len(lost)), size=_DRAWS)
-            again = np.exp((drawn @ lost) / np.maximum(drawn @ seen, 1))
+            again = _perplexity(drawn @ lost, np.maximum(drawn @ seen, 1))
             low, high = (float(v) for v in np.quantile(again, [0.025, 0.975]))
-        value = float(np.exp(lost.sum() / seen.sum()))
+        value = float(_perplexity(lost.sum(), seen.sum()))
         made.append(Group(name.strip(), len(lost), len(rows), int(seen.sum()), value, low, high))
     return tuple(made)

@@ -110,6 +110,7 @@ def updates(
     rate: float = 0.0,
     seen: list[tuple[SelectivePart, BoundedSum]] | None = None,
     state_clip: float | None = None,
+    plain_norm: float | None = None,
 ) -> Iterator[dict[str, Tensor]]:
     """The updates of a step; with a rate they are carried out, as in the loop."""
     model = model or small_model()
@@ -123,8 +124,9 @@ def updates(
     monkeypatch.setattr(selective, "release", watched)
     with Ledger(folder / "ledger.jsonl", {}) as ledger:
         method = SelectiveTraining(
-            model, material, Chance(1), ledger, plan, token_budget=64, state_clip=state_clip
-        )
+            model, material, Chance(1), ledger, plan, token_budget=64, state_clip=state_clip,
+            plain_norm=plain_norm,
+        )  # fmt: skip
         for gradient, _ in method.gradients(step):
             yield {name: tensor.clone() for name, tensor in gradient.items()}
             with torch.no_grad():
@@ -204,6 +206,25 @@ def test_records_without_marks_get_the_plain_gradient(
     truth = torch.autograd.grad(mean, list(model.parameters()))
     for (name, _), right in zip(model.named_parameters(), truth, strict=True):
         assert torch.allclose(first[name], right, atol=1e-6)
+
+
+def test_a_norm_scales_plain_updates_down_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[list[np.ndarray]] = []
+    for norm in (None, 0.1, 1e9):
+        folder = tmp_path / str(norm)
+        folder.mkdir()
+        found = updates(corpus_of(RECORDS), folder, monkeypatch, plan_of(), plain_norm=norm)
+        made.append([flat(gradient) for gradient in found])
+    as_it_is, scaled, wide = made
+    for number, (one, other, same) in enumerate(zip(as_it_is, scaled, wide, strict=True)):
+        assert np.array_equal(one, same)
+        if number % 2:  # the private update of a round comes after its plain one
+            assert np.array_equal(one, other)
+        else:
+            assert np.linalg.norm(one) > 0.1
+            assert np.allclose(other, one * 0.1 / np.linalg.norm(one), rtol=1e-4, atol=1e-9)
 
 
 def replaced(records: list[tuple[list[int], list[int]]], at: int, by: list[int]) -> Any:

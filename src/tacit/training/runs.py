@@ -279,7 +279,7 @@ def _method(opened: Opened, stuff: Material, ledger: Ledger, plan: Plan | None) 
             ledger,
             plan,
             token_budget=run.token_budget,
-            state_clip=run.selective.state_clip if run.selective else None,
+            **(run.selective.model_dump() if run.selective else {}),
         )
     if run.method == "fedavg":
         return fedavg(*made_of, plan, run.fedavg or LocalSettings())

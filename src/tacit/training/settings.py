@@ -212,6 +212,14 @@ class SelectiveSettings(_Part):
             gt=0, description="Norm of a hidden or cell state; the plan's clip_norm if not given."
         ),
     ] = None
+    plain_norm: Annotated[
+        float | None,
+        Field(
+            gt=0,
+            description="Norm to which a plain update is scaled down, so that training stays "
+            "stable; no part of the promise. Not scaled if not given.",
+        ),
+    ] = None
 
 
 class RegularizerSettings(_Part):

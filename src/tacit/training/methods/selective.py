@@ -7,7 +7,8 @@ the same plain tokens; see docs/guarantees.md, section 7.
 Departs: batches are drawn by coins, and the sum over sensitive segments is divided by the number
 of them that is expected, which is the same in every step (the listing divides by how many came).
 A record has at most so many sensitive segments, which is what its price depends on; the listing
-has no such cap. The norm of states may be set apart from that of gradients.
+has no such cap. The norm of states may be set apart from that of gradients, and plain updates may
+be scaled down to a norm.
 """
 
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
 
 from tacit.errors import DataError, UsageError
 from tacit.plan import Plan
@@ -53,12 +55,13 @@ class SelectiveTraining:
         *,
         token_budget: int,
         state_clip: float | None = None,
+        plain_norm: float | None = None,
         phase: str = "train",
     ) -> None:
         self._model = need_lstm(model, plan)
         self._material, self._chance, self._ledger = material, chance, ledger
         self._clip, self._state_clip = plan.clip_norm, state_clip or plan.clip_norm
-        self._token_budget, self._phase = token_budget, phase
+        self._token_budget, self._phase, self._plain_norm = token_budget, phase, plain_norm
         event = plan.event()
         assert isinstance(event, Selective)
         self._event = event
@@ -109,7 +112,10 @@ class SelectiveTraining:
                 yield gradient, tally.seen(self._watched)
 
     def _plain(self, cut: "_Cut", tally: "_Seen") -> Gradient:
-        """The mean gradient over plain segments."""
+        """The mean gradient over plain segments, scaled down where it is too long.
+
+        It is made of plain tokens and of states that were released: scaling it costs nothing.
+        """
         self._model.zero_grad(set_to_none=True)
         for rows in cut.within(self._token_budget):
             values, bad = finite_losses(self._watched_plain, cut.batch(rows))
@@ -118,6 +124,8 @@ class SelectiveTraining:
                 (values.sum() / len(cut)).backward()
         named = self._model.named_parameters()
         gradient = {name: p.grad.detach() for name, p in named if p.grad is not None}
+        if self._plain_norm is not None:
+            clip_grad_norm_(self._model.parameters(), self._plain_norm)
         self._model.zero_grad(set_to_none=True)
         return gradient
 
