@@ -4,7 +4,7 @@
     python tools/curves.py customersim
     python tools/curves.py conll2003-kinds conll2003-caps conll2003-plain-rate --data DIR
     python tools/curves.py conll2003-models conll2003-adapters --data DIR
-    python tools/curves.py wikitext2 --data DIR
+    python tools/curves.py wikitext2 wikitext2-norms --data DIR
     python tools/curves.py wikitext2-pretrained --data DIR --pipeline build/contextual/pipeline
     python tools/curves.py --list
 
@@ -168,6 +168,16 @@ def marked_tokens() -> list[Case]:
     return cases
 
 
+def norms() -> list[Case]:
+    """The norm to which gradients of sensitive segments are clipped, as far as it matters."""
+    return [
+        Case(
+            "selective, epsilon 8", norm, "wikitext2-lstm-selective", {"plan.clip_norm": norm}, (0,)
+        )
+        for norm in (1e-5, 1e-4, 1e-3, 1e-2)
+    ]
+
+
 def policies() -> list[Case]:
     """A pretrained model under two policies of a spaCy pipeline, which stands for PIPELINE."""
     stem = "wikitext2-smollm2"
@@ -204,6 +214,7 @@ STUDIES = {
         plain_rates(), "CoNLL-2003, the published algorithm", "share of plain records drawn"
     ),
     "wikitext2": Study(marked_tokens(), "WikiText-2, marked tokens", "epsilon at delta 1e-5"),
+    "wikitext2-norms": Study(norms(), "WikiText-2, selective", "norm of a segment's gradient"),
     "wikitext2-pretrained": Study(
         policies(), "WikiText-2, SmolLM2 and adapters", "epsilon at delta 1e-5"
     ),
@@ -314,7 +325,7 @@ def draw(name: str) -> None:
             values = [s[f"{level}_{study.score}"] for s in scores if f"{level}_{study.score}" in s]
             if values:
                 levels.append((level.replace("_", " "), statistics.median(values), GREY))
-        if "epsilon" in study.across:
+        if "share" not in study.across:
             axes.set_xscale("log", base=2)
             ticks = sorted({x for p in found.values() for x in p if x is not None})
             axes.set_xticks(ticks, [f"{x:g}" for x in ticks])

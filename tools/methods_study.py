@@ -243,7 +243,6 @@ def keep_lines(name: str, facts: list[Any], seed: int) -> None:
     plain = next(run for run in facts if run.method == "plain")
     lines = []
     for run in facts:
-        bits = run.scores["exposure"].rows
         lines.append(
             {
                 "method": run.name,
@@ -255,16 +254,22 @@ def keep_lines(name: str, facts: list[Any], seed: int) -> None:
                 "last": {k: rounded(v) for k, v in figures_of(run, plain).items()},
                 "secrets_accuracy": rounded(run.scores["secrets"].figures["accuracy"]),
                 "linkage": {k: rounded(v) for k, v in run.scores["linkage"].figures.items()},
-                "exposure_by_repetitions": {
-                    str(row["repetitions"]): rounded(row["mean_bits"]) for row in bits
-                },
+                "exposure_by_repetitions": bits_of(run.scores),
                 "time": run.metrics["time"],
                 "over_steps": [
-                    {k: rounded(v) for k, v in vars(one).items()} for one in over_steps(run)
+                    {k: rounded(v) for k, v in vars(one).items()}
+                    | {"exposure_by_repetitions": bits_of(run.series[one.step])}
+                    for one in over_steps(run)
                 ],
             }
         )
     write_lines_of(name, lines, seed)
+
+
+def bits_of(scores: Any) -> dict[str, float]:
+    """The exposure of canaries by how often they were planted."""
+    rows = scores["exposure"].rows
+    return {str(row["repetitions"]): rounded(row["mean_bits"]) for row in rows}
 
 
 def write_lines_of(name: str, lines: list[dict[str, Any]], seed: int) -> None:
@@ -437,8 +442,8 @@ def tables(name: str) -> str:
         rows.append(f"| `{method}` | {price} | " + " | ".join(cells) + " |")
     rows += [
         "",
-        "| method | step | perplexity | exposure | AUC | tab | linkage |",
-        "|---" * 7 + "|",
+        "| method | step | perplexity | exposure | AUC | tab | linkage | 5 times | 10 times |",
+        "|---" * 9 + "|",
     ]
     levels = {
         seed: max(
@@ -452,6 +457,9 @@ def tables(name: str) -> str:
         near = [nearest(line, levels[line["seed"]]) for line in own]
         keys = ("step", "perplexity", "exposure", "auc", "tab", "linkage")
         cells = [shown([o[k] for o in near]) for k in keys]
+        cells += [
+            shown([o["exposure_by_repetitions"][times] for o in near]) for times in ("5", "10")
+        ]
         off = [
             abs(math.log(o["perplexity"] / levels[x["seed"]]))
             for x, o in zip(own, near, strict=True)
