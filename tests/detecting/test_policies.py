@@ -85,6 +85,49 @@ def test_contextual_marks_entities_subjects_objects_names_and_pronouns() -> None
     assert [doc.text[a:b] for a, b in spans_of(mask)] == ["Dogs", "her", "Paris", "blue Monday"]
 
 
+PARSED: list[tuple[list[str], list[str], list[str], list[int], list[str]]] = [
+    (
+        ["Dogs", "often", "met", "her", "in", "Paris"],
+        ["NOUN", "ADV", "VERB", "PRON", "ADP", "PROPN"],
+        ["nsubj", "advmod", "ROOT", "obj", "case", "nmod"],
+        [2, 2, 2, 2, 5, 2],
+        ["O", "O", "O", "O", "O", "B-GPE"],
+    ),
+    (
+        ["Snow", "slowly", "covered", "the", "old", "roofs"],
+        ["NOUN", "ADV", "VERB", "DET", "ADJ", "NOUN"],
+        ["nsubj", "advmod", "ROOT", "det", "amod", "obj"],
+        [2, 2, 2, 5, 5, 2],
+        ["O"] * 6,
+    ),
+]
+
+
+def test_a_trained_pipeline_parses_and_its_parse_decides(tmp_path: Path) -> None:
+    """A real parser, however small: two sentences, learnt by heart."""
+    spacy = pytest.importorskip("spacy")
+    training = pytest.importorskip("spacy.training")
+    spacy.util.fix_random_seed(2)
+    nlp = spacy.blank("en")
+    for pipe, config in {"morphologizer": {}, "parser": {"min_action_freq": 1}, "ner": {}}.items():
+        nlp.add_pipe(pipe, config=config)
+    examples = []
+    for words, pos, deps, heads, ents in PARSED:
+        doc = spacy.tokens.Doc(nlp.vocab, words, pos=pos, deps=deps, heads=heads, ents=ents)
+        examples.append(training.Example(nlp.make_doc(doc.text), doc))
+    nlp.initialize(lambda: examples)
+    for _ in range(40):
+        nlp.update(examples)
+    nlp.to_disk(tmp_path / "pipeline")
+    policy = open_policy(f"contextual={tmp_path / 'pipeline'}")
+    for text, wanted in (
+        ("Dogs often met her in Paris", ["Dogs", "her", "Paris"]),
+        ("Snow slowly covered the old roofs", ["Snow", "roofs"]),
+    ):
+        marked = spans_of(policy(Record("r", text)))
+        assert [text[a:b] for a, b in marked] == wanted
+
+
 OWN = """
 def vowels(record):
     return [(i, i + 1) for i, c in enumerate(record.text) if c in "aeiou"]
