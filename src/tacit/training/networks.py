@@ -4,6 +4,7 @@ Nothing here asks a network: what is not on this machine is not found.
 """
 
 import json
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from importlib import util
@@ -106,6 +107,12 @@ _COMMON: dict[str, dict[str, tuple[str, ...]]] = {
 }
 
 
+_UNREADABLE = (
+    OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError, struct.error,
+)  # fmt: skip
+"""What reading a folder that is no model, or a file that is cut off, ends in."""
+
+
 def load_model(
     where: str | Path,
     task: TaskName,
@@ -134,7 +141,7 @@ def load_model(
             model, info = _auto(task).from_pretrained(
                 path, output_loading_info=True, ignore_mismatched_sizes=True, **options
             )
-        except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError):
+        except _UNREADABLE:
             # The library's own message guesses at names of remote models.
             raise DataError(
                 f"{path} holds no model that transformers can load for task={task}; give the "
