@@ -396,18 +396,39 @@ def _draw_policy(axes: Any, lines: list[dict[str, Any]]) -> None:
     from tacit.reporting.report_figures import COLOURS, MARKERS
 
     for number, method in enumerate(("deidentify", "selective")):
-        own = [line for line in lines if line["method"] == method]
-        for place, wanted in zip(axes, (("50", "40", "30"), ("10", "9", "8")), strict=True):
-            y = [
-                sum(line["exposure_by_repetitions"][k] for k in wanted) / len(wanted)
-                for line in own
-            ]
-            place.plot(
-                [line["miss_rate"] for line in own], y, label=method, color=COLOURS[number],
-                marker=MARKERS[number],
+        for place, wanted in zip(axes, (MANY, SOME), strict=True):
+            bits = [mean_bits(lines, method, rate, wanted) for rate in MISSED]
+            place.errorbar(
+                MISSED, [np.mean(b) for b in bits],
+                yerr=[np.std(b, ddof=1) if len(b) > 1 else 0.0 for b in bits],
+                label=method, color=COLOURS[number], marker=MARKERS[number], capsize=3,
             )  # fmt: skip
-            place.set_title(f"canaries planted {wanted[-1]} to {wanted[0]} times", loc="left")
+            place.set_title(f"canaries planted {wanted[0]} to {wanted[-1]} times", loc="left")
             place.set_xlabel("share of spans that the policy overlooks")
+
+
+MANY, SOME = ("30", "40", "50"), ("8", "9", "10")
+
+
+def mean_bits(
+    lines: list[dict[str, Any]], method: str, rate: float, wanted: tuple[str, ...]
+) -> list[float]:
+    """The exposure of canaries planted so often, a number for each seed."""
+    own = [x for x in lines if x["method"] == method and x["miss_rate"] == rate]
+    return [float(np.mean([line["exposure_by_repetitions"][k] for k in wanted])) for line in own]
+
+
+def policy_table(lines: list[dict[str, Any]]) -> str:
+    """What a policy that overlooks something costs, as Markdown."""
+    rows = ["| method | overlooked | perplexity | 30 to 50 times | 8 to 10 times |",
+            "|---|---|---|---|---|"]  # fmt: skip
+    for method in ("deidentify", "selective"):
+        for rate in MISSED:
+            own = [x for x in lines if x["method"] == method and x["miss_rate"] == rate]
+            cells = [shown([line["perplexity"] for line in own])]
+            cells += [shown(mean_bits(lines, method, rate, wanted)) for wanted in (MANY, SOME)]
+            rows.append(f"| `{method}` | {rate:g} | " + " | ".join(cells) + " |")
+    return "\n".join(rows)
 
 
 COLUMNS = {
@@ -432,7 +453,7 @@ def tables(name: str) -> str:
 
     lines = read_lines("imperfect-policy" if name == "policy" else f"methods-{name}")
     if name == "policy" or not lines:
-        return "\n".join(json.dumps(line) for line in lines)
+        return policy_table(lines) if lines else ""
     rows = ["| method | epsilon | " + " | ".join(COLUMNS.values()) + " |",
             "|---" * (len(COLUMNS) + 2) + "|"]  # fmt: skip
     for method, own in by_method(lines).items():
