@@ -358,6 +358,7 @@ def draw(name: str) -> None:
     """The figures of a study from its lines."""
     import matplotlib
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, NullFormatter
 
     from tacit.reporting.plots import STYLE, save
     from tacit.reporting.report_figures import COLOURS, MARKERS
@@ -383,6 +384,9 @@ def draw(name: str) -> None:
             axes[0].set_xlabel("how often a canary was planted")
             axes[1].set_xlabel("perplexity on test")
             axes[1].set_xscale("log")
+            axes[1].xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axes[1].xaxis.set_major_formatter("{x:g}")
+            axes[1].xaxis.set_minor_formatter(NullFormatter())
         for place in axes:
             place.set_ylabel("mean exposure, bits")
             place.set_ylim(bottom=0)
