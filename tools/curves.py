@@ -296,14 +296,17 @@ def spread(values: list[float]) -> tuple[float, float]:
 
 
 def draw(name: str) -> None:
-    """One figure: curves with error bars, and what stands beside them as level lines."""
+    """One figure: curves with error bars, and what stands beside them as level lines.
+
+    None of a study with one place only: that is a table.
+    """
     import matplotlib
     from matplotlib.figure import Figure
 
     from tacit.reporting.plots import GREY, STYLE, save
 
     study, found = STUDIES[name], grouped(name)
-    if not found:
+    if len({x for places in found.values() for x in places if x is not None}) < 2:
         return
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(8.4, 4.6), layout="constrained")
