@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from safetensors.torch import load_file
 from small import dialogs
@@ -17,7 +18,8 @@ from tacit.privacy.events import SampledGaussian, SelectivePart, UserClip, whole
 from tacit.privacy.ledger import read_ledger
 from tacit.privacy.published import uedp as published
 from tacit.reading import read
-from tacit.training import opening, runs, scoring, tokens
+from tacit.training import baselines, opening, runs, scoring, tokens
+from tacit.training.deidentifying import deidentified
 from tacit.training.loop import Progress
 from tacit.training.redacted_start import redacted
 from tacit.training.settings import METHODS, Run, read_run, run_yaml
@@ -150,6 +152,23 @@ def test_selective_proves_a_price_and_shows_the_published_one(
     fields["published"]["inputs"]["state_releases"] = 0
     path.write_text(json.dumps(fields))
     assert "published figure" in [c.what for c in verify(tmp_path / "run") if not c.ok]
+
+
+def test_beside_a_deidentified_text_stand_counts_of_such_a_text(
+    tmp_path: Path, base: dict[str, Any]
+) -> None:
+    """Counts of the text as it was written would make names of kinds look hard to predict."""
+    done = runs.train(Run(**base, **EVERY["deidentify"]), tmp_path / "run")
+    found = scoring.evaluate(done.folder, "test")
+    opened = opening.load_run(done.folder)
+    train, test = (
+        opening.encode(opened, deidentified(opened.corpus.only(split), opened.mentions))
+        for split in ("train", "test")
+    )
+    right = baselines.baseline_perplexities(
+        train, test, len(opened.tokenizer), rng=np.random.default_rng(0)
+    )
+    assert {name: found[f"{name}_perplexity"] for name in right} == pytest.approx(right)
 
 
 def test_masked_text_first_then_the_whole_text_with_noise(

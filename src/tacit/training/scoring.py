@@ -15,6 +15,7 @@ from tacit.grouping import Groups, compare_groups, ends_of, group_names
 from tacit.training import baselines
 from tacit.training.deidentifying import deidentified
 from tacit.training.examples import Examples
+from tacit.training.material import training_part
 from tacit.training.opening import Opened, encode, load_run
 from tacit.training.predicting import answer
 from tacit.training.public_start import load_public_start
@@ -59,7 +60,10 @@ def scores(
             f"whole_text_{name}": value for name, value in whole_text_scores(opened, split).items()
         }
     if opened.run.task == "next-word":
-        train = encode(opened, opened.part)
+        learnt = training_part(opened.corpus)
+        if opened.run.method == "deidentify":
+            learnt = deidentified(learnt, opened.mentions)
+        train = encode(opened, learnt)
         others = baselines.baseline_perplexities(
             train, examples, len(opened.tokenizer), rng=np.random.default_rng(0)
         )
