@@ -236,14 +236,27 @@ def replaced(records: list[tuple[list[int], list[int]]], at: int, by: list[int])
     return [*records[:at], (fresh, marks), *records[at + 1 :]]
 
 
+@pytest.mark.parametrize("plain_norm", [None, 0.1])
 def test_a_plain_gradient_knows_nothing_of_sensitive_tokens(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain_norm: float | None
 ) -> None:
-    """Back-propagation stops at borders: with the passed state held fixed, nothing gets through."""
+    """Back-propagation stops at borders: with the passed state held fixed, nothing gets through.
+
+    Nor by how far a plain update is scaled down.
+    """
     rounds = {}
     for clip in (1e-60, 1e9):  # passed on: nothing (it rounds to zero), or the state
         rounds[clip] = [
-            list(updates(corpus_of(records), tmp_path, monkeypatch, plan_of(), state_clip=clip))
+            list(
+                updates(
+                    corpus_of(records),
+                    tmp_path,
+                    monkeypatch,
+                    plan_of(),
+                    state_clip=clip,
+                    plain_norm=plain_norm,
+                )
+            )
             for records in (RECORDS, replaced(RECORDS, 0, [17, 18]))
         ]
     for one, other in zip(*rounds[1e-60], strict=True):

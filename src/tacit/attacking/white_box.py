@@ -171,7 +171,7 @@ def _audit_selective(
         method = Overheard(
             worst_model(count, plan.states // 2), canary_records(inside, plan.segments), chance,
             ledger, plan, token_budget=max(64, run.token_budget),
-            state_clip=run.selective.state_clip if run.selective else None,
+            **(run.selective.model_dump() if run.selective else {}),
         )  # fmt: skip
         for step in range(1, steps + 1):
             method.step(step)

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from tacit.errors import DataError
@@ -182,3 +182,30 @@ def _fill(model: nn.Module, tensors: dict[str, Tensor]) -> None:
     with torch.no_grad():
         for name, tensor in tensors.items():
             own[name].copy_(tensor)
+
+
+def save_weights(model: nn.Module, path: Path) -> None:
+    """Write what is trainable of a model."""
+    try:
+        with whole_file(path) as draft:
+            save_file({name: t.detach().clone() for name, t in trainable(model).items()}, draft)
+    except (SafetensorError, OSError):
+        raise DataError(
+            f"{path} could not be written; is the disk full? Make room, then --resume "
+            f"{path.parent}."
+        ) from None
+
+
+def load_weights(model: nn.Module, path: Path) -> bool:
+    """Put weights in place; False if the file is not what it should be."""
+    own: dict[str, Tensor] = dict(trainable(model))
+    try:
+        found = load_file(path)
+    except (SafetensorError, OSError):
+        return False
+    if {n: t.shape for n, t in found.items()} != {n: t.shape for n, t in own.items()}:
+        return False
+    with torch.no_grad():
+        for name, tensor in found.items():
+            own[name].copy_(tensor)
+    return True

@@ -7,18 +7,13 @@ from importlib.metadata import version
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
-import torch
 from filelock import FileLock
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import nn
 
-from tacit.errors import DataError
-from tacit.files import whole_file
 from tacit.privacy.events import Public
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.price_cache import cache_folder
-from tacit.training.checkpoints import trainable
+from tacit.training.checkpoints import load_weights, save_weights, trainable
 from tacit.training.loop import Loop, Tell, make_optimizer
 from tacit.training.material import open_corpus, prepare
 from tacit.training.methods import Plain
@@ -114,33 +109,6 @@ def _one_at_a_time(kept: Path | None) -> AbstractContextManager[object]:
         return FileLock(str(kept) + ".lock").acquire()
     except OSError:
         return nullcontext()
-
-
-def save_weights(model: nn.Module, path: Path) -> None:
-    """Write what is trainable of a model."""
-    try:
-        with whole_file(path) as draft:
-            save_file({name: t.detach().clone() for name, t in trainable(model).items()}, draft)
-    except (SafetensorError, OSError):
-        raise DataError(
-            f"{path} could not be written; is the disk full? Make room, then --resume "
-            f"{path.parent}."
-        ) from None
-
-
-def load_weights(model: nn.Module, path: Path) -> bool:
-    """Put weights in place; False if the file is not what it should be."""
-    own: dict[str, Tensor] = dict(trainable(model))
-    try:
-        found = load_file(path)
-    except (SafetensorError, OSError):
-        return False
-    if {n: t.shape for n, t in found.items()} != {n: t.shape for n, t in own.items()}:
-        return False
-    with torch.no_grad():
-        for name, tensor in found.items():
-            own[name].copy_(tensor)
-    return True
 
 
 def _keep(made: Path, kept: Path) -> None:

@@ -18,14 +18,13 @@ from tacit.errors import PrivacyRefused
 from tacit.plan import Plan
 from tacit.privacy.events import NotPrivate
 from tacit.privacy.ledger import Ledger
-from tacit.training.checkpoints import read_place
+from tacit.training.checkpoints import load_weights, read_place, save_weights
 from tacit.training.encoding import pieces_of, touching
 from tacit.training.examples import Spans
 from tacit.training.loop import Loop, Tell, Timed, make_optimizer
 from tacit.training.material import prepare
 from tacit.training.methods import Plain
 from tacit.training.opening import Opened, make_model, sensitive_spans
-from tacit.training.public_start import load_weights, save_weights
 from tacit.training.randomness import Chance
 from tacit.training.settings import RedactedStart
 
