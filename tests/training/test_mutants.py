@@ -69,6 +69,12 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
         "tuple((h.unsqueeze(0), own[1]) for (h, _), own in zip(pairs, after))",
         f"{PASSED_ON}[2]",
     ),
+    "plain updates scaled by what sensitive segments lost": (
+        "training/methods/selective.py",
+        "clip_grad_norm_(self._model.parameters(), self._plain_norm)",
+        "clip_grad_norm_(self._model.parameters(), self._plain_norm * tally.losses)",
+        "training/test_selective.py::test_a_plain_gradient_knows_nothing_of_sensitive_tokens[0.001]",
+    ),
     "hidden state passed on unclipped": (
         "training/states.py",
         "made = rows.detach() * factors.to(rows.dtype).unsqueeze(1)",

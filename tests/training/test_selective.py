@@ -236,7 +236,7 @@ def replaced(records: list[tuple[list[int], list[int]]], at: int, by: list[int])
     return [*records[:at], (fresh, marks), *records[at + 1 :]]
 
 
-@pytest.mark.parametrize("plain_norm", [None, 0.1])
+@pytest.mark.parametrize("plain_norm", [None, 0.001])
 def test_a_plain_gradient_knows_nothing_of_sensitive_tokens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain_norm: float | None
 ) -> None:
