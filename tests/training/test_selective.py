@@ -316,6 +316,16 @@ def test_every_release_has_an_entry_of_its_own_in_order(
     assert [total.units for _, total in seen] == [3, 2, 2, 1, 1, 1]
 
 
+def test_no_more_records_are_clipped_than_were_drawn(tmp_path: Path) -> None:
+    plan = plan_of(clip_norm=1e-9)
+    with Ledger(tmp_path / "ledger.jsonl", {}) as ledger:
+        method = SelectiveTraining(
+            small_model(), corpus_of(RECORDS), Chance(1), ledger, plan, token_budget=64
+        )
+        seen = [told for _, told in method.gradients(1)]
+    assert [(told.units, told.clipped) for told in seen][-1] == (4, 3)
+
+
 def test_a_step_to_which_nobody_comes_is_charged_and_noisy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

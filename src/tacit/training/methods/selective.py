@@ -137,7 +137,7 @@ class SelectiveTraining:
             clip_norm=self._clip,
             units=len(cut),
         )
-        tally.clipped += total.clipped
+        tally.clipped = max(tally.clipped, total.clipped)  # a record has a segment in each round
         tally.not_finite += total.not_finite
         noisy = self._release(total, number, 0, step, part)
         for tensor in noisy.values():
@@ -317,7 +317,7 @@ class _Cut:
 
 @dataclass
 class _Seen:
-    """What the updates of a step saw so far."""
+    """What the updates of a step saw so far; clipped is that of the round with most."""
 
     units: int
     clipped: int = 0
