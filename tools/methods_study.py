@@ -2,7 +2,6 @@
 
     python tools/methods_study.py customersim
     python tools/methods_study.py newsgroups20 --data DIR
-    python tools/methods_study.py policy                  # a policy that overlooks a stated share
     python tools/methods_study.py customersim --only-draw
 
 Every method begins with the preset of its name, made small enough for two cores; each user's
@@ -20,6 +19,8 @@ import os
 import shutil
 import sys
 from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,6 @@ SMALL: dict[str, dict[str, dict[str, Any]]] = {
         "": {"tokenizer": {"size": 4000}, "context": 64},
     },
 }
-MISSED = (0.0, 0.1, 0.5)
 DIGITS = 5
 """Of a canary: a hundred thousand secrets are ranked in seconds."""
 
@@ -286,65 +286,6 @@ def rounded(value: Any) -> Any:
     return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
-# ---- an imperfect policy
-
-
-def imperfect_policy(folder: Path, seed: int) -> None:
-    """Selective and de-identified training under policies that overlook a share of their spans."""
-    from tacit.attacking.exposure import ATTACK
-    from tacit.attacking.target import open_target
-    from tacit.detecting import detect
-    from tacit.detecting.mentions import write_lines
-    from tacit.detecting.policies import mark, open_policy
-    from tacit.reading import read
-
-    corpus = corpus_of("customersim", None, folder, seed=seed)
-    write_runs("customersim", corpus, None, folder, seed)
-    whole = read(corpus)
-    found = detect(whole, "patterns,lists")
-    lines = []
-    for rate in MISSED:
-        policy = open_policy(f"missing({rate:g}, patterns+lists)")
-        kept = dict(mark(whole, policy))
-        seen = [
-            m for m in found.mentions
-            if any(start <= m.start < end for start, end in kept[m.record])
-        ]  # fmt: skip
-        path = folder / f"mentions-{rate:g}.jsonl"
-        write_lines(path, seen)
-        write_lines(path.with_suffix(".entities.jsonl"), found.entities)
-        for method, changes in {
-            "selective": {"policy": policy.name},
-            "deidentify": {"mentions": str(path)},
-        }.items():
-            place = folder / f"{method}-{rate:g}"
-            train(folder / f"study-{method}.yml", place, changes | {"keep_checkpoints": 0})
-            target = open_target(place)
-            scores = ATTACK.run(target, rng=np.random.default_rng(seed))
-            lines.append(
-                {
-                    "method": method,
-                    "miss_rate": rate,
-                    "seed": seed,
-                    "perplexity": rounded(scores.perplexity),
-                    "exposure_by_repetitions": {
-                        str(row["repetitions"]): rounded(row["mean_bits"]) for row in scores.rows
-                    },
-                    "missed_canary_records": missed_records(target, kept),
-                }
-            )
-            print(json.dumps(lines[-1]), file=sys.stderr, flush=True)
-    write_lines_of("imperfect-policy", lines, seed)
-
-
-def missed_records(target: Any, kept: dict[str, list[tuple[int, int]]]) -> dict[str, float]:
-    """How many records of a canary the policy overlooked, on average, by repetition."""
-    by_count = defaultdict(list)
-    for canary in target.planted.inside():
-        by_count[canary.repetitions].append(sum(not kept[r] for r in canary.records))
-    return {str(count): float(np.mean(values)) for count, values in sorted(by_count.items())}
-
-
 # ---- drawing
 
 
@@ -354,85 +295,52 @@ def read_lines(name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def draw(name: str) -> None:
-    """The figures of a study from its lines."""
+@contextmanager
+def two_drawings(path: Path) -> Iterator[Any]:
+    """Two axes beside each other for bits of exposure, saved when they are drawn."""
     import matplotlib
     from matplotlib.figure import Figure
-    from matplotlib.ticker import LogLocator, NullFormatter
 
     from tacit.reporting.plots import STYLE, save
-    from tacit.reporting.report_figures import COLOURS, MARKERS
 
-    lines = read_lines("imperfect-policy" if name == "policy" else f"methods-{name}")
-    if not lines:
-        return
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(9.2, 4.2), layout="constrained")
         axes = figure.subplots(1, 2)
-        if name == "policy":
-            _draw_policy(axes, lines)
-        else:
-            for number, (method, own) in enumerate(by_method(lines).items()):
-                look = {"color": COLOURS[number % 7], "marker": MARKERS[number % 7], "ms": 5}
-                bits = [line["exposure_by_repetitions"] for line in own]
-                mean = {k: sum(b[k] for b in bits) / len(bits) for k in bits[0]}
-                axes[0].plot(range(len(mean)), list(mean.values()), label=method, **look)
-                axes[0].set_xticks(range(len(mean)), list(mean), fontsize=7)
-                for line in own:
-                    points = sorted((p["perplexity"], p["exposure"]) for p in line["over_steps"])
-                    axes[1].plot(*zip(*points, strict=True), label=method, **look)
-            axes[0].set_xlabel("how often a canary was planted")
-            axes[1].set_xlabel("perplexity on test")
-            axes[1].set_xscale("log")
-            axes[1].xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            axes[1].xaxis.set_major_formatter("{x:g}")
-            axes[1].xaxis.set_minor_formatter(NullFormatter())
+        yield axes
         for place in axes:
             place.set_ylabel("mean exposure, bits")
             place.set_ylim(bottom=0)
             place.spines[["top", "right"]].set_visible(False)
         axes[0].legend(frameon=False, fontsize=8)
     FIGURES.mkdir(parents=True, exist_ok=True)
-    save(figure, FIGURES / ("imperfect-policy.svg" if name == "policy" else f"methods-{name}.svg"))
+    save(figure, path)
 
 
-def _draw_policy(axes: Any, lines: list[dict[str, Any]]) -> None:
+def draw(name: str) -> None:
+    """Exposure over how often a canary was planted, and over perplexity."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
     from tacit.reporting.report_figures import COLOURS, MARKERS
 
-    for number, method in enumerate(("deidentify", "selective")):
-        for place, wanted in zip(axes, (MANY, SOME), strict=True):
-            bits = [mean_bits(lines, method, rate, wanted) for rate in MISSED]
-            place.errorbar(
-                MISSED, [np.mean(b) for b in bits],
-                yerr=[np.std(b, ddof=1) if len(b) > 1 else 0.0 for b in bits],
-                label=method, color=COLOURS[number], marker=MARKERS[number], capsize=3,
-            )  # fmt: skip
-            place.set_title(f"canaries planted {wanted[0]} to {wanted[-1]} times", loc="left")
-            place.set_xlabel("share of spans that the policy overlooks")
-
-
-MANY, SOME = ("30", "40", "50"), ("8", "9", "10")
-
-
-def mean_bits(
-    lines: list[dict[str, Any]], method: str, rate: float, wanted: tuple[str, ...]
-) -> list[float]:
-    """The exposure of canaries planted so often, a number for each seed."""
-    own = [x for x in lines if x["method"] == method and x["miss_rate"] == rate]
-    return [float(np.mean([line["exposure_by_repetitions"][k] for k in wanted])) for line in own]
-
-
-def policy_table(lines: list[dict[str, Any]]) -> str:
-    """What a policy that overlooks something costs, as Markdown."""
-    rows = ["| method | overlooked | perplexity | 30 to 50 times | 8 to 10 times |",
-            "|---|---|---|---|---|"]  # fmt: skip
-    for method in ("deidentify", "selective"):
-        for rate in MISSED:
-            own = [x for x in lines if x["method"] == method and x["miss_rate"] == rate]
-            cells = [shown([line["perplexity"] for line in own])]
-            cells += [shown(mean_bits(lines, method, rate, wanted)) for wanted in (MANY, SOME)]
-            rows.append(f"| `{method}` | {rate:g} | " + " | ".join(cells) + " |")
-    return "\n".join(rows)
+    lines = read_lines(f"methods-{name}")
+    if not lines:
+        return
+    with two_drawings(FIGURES / f"methods-{name}.svg") as axes:
+        for number, (method, own) in enumerate(by_method(lines).items()):
+            look = {"color": COLOURS[number % 7], "marker": MARKERS[number % 7], "ms": 5}
+            bits = [line["exposure_by_repetitions"] for line in own]
+            mean = {k: sum(b[k] for b in bits) / len(bits) for k in bits[0]}
+            axes[0].plot(range(len(mean)), list(mean.values()), label=method, **look)
+            axes[0].set_xticks(range(len(mean)), list(mean), fontsize=7)
+            for line in own:
+                points = sorted((p["perplexity"], p["exposure"]) for p in line["over_steps"])
+                axes[1].plot(*zip(*points, strict=True), label=method, **look)
+        axes[0].set_xlabel("how often a canary was planted")
+        axes[1].set_xlabel("perplexity on test")
+        axes[1].set_xscale("log")
+        axes[1].xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes[1].xaxis.set_major_formatter("{x:g}")
+        axes[1].xaxis.set_minor_formatter(NullFormatter())
 
 
 COLUMNS = {
@@ -455,9 +363,9 @@ def tables(name: str) -> str:
     """The study as Markdown: the last models, and those nearest to one perplexity of a seed."""
     from tacit.reporting.leakage import NEAR
 
-    lines = read_lines("imperfect-policy" if name == "policy" else f"methods-{name}")
-    if name == "policy" or not lines:
-        return policy_table(lines) if lines else ""
+    lines = read_lines(f"methods-{name}")
+    if not lines:
+        return ""
     rows = ["| method | epsilon | " + " | ".join(COLUMNS.values()) + " |",
             "|---" * (len(COLUMNS) + 2) + "|"]  # fmt: skip
     for method, own in by_method(lines).items():
@@ -516,23 +424,31 @@ def shown(values: list[float | None]) -> str:
 
 def main() -> None:
     """Do what is missing, then draw."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("study", choices=["customersim", "newsgroups20", "policy"])
+    parser = arguments(__doc__)
+    parser.add_argument("study", choices=["customersim", "newsgroups20"])
     parser.add_argument("--data", help="folder of the known corpora")
+    given = parser.parse_args()
+    if not given.only_draw:
+        seven_methods(given.study, given.data, work_folder(given, given.study), given.seed)
+    draw(given.study)
+    print(tables(given.study))
+
+
+def arguments(about: str) -> argparse.ArgumentParser:
+    """What the studies of methods are all told."""
+    parser = argparse.ArgumentParser(description=about.splitlines()[0])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--work", type=Path, help="folder of the runs; build/study-NAME")
     parser.add_argument("--only-draw", action="store_true")
-    given = parser.parse_args()
-    if not given.only_draw:
-        ending = f"-{given.seed}" if given.seed else ""
-        folder = (given.work or HERE / "build" / f"study-{given.study}{ending}").resolve()
-        folder.mkdir(parents=True, exist_ok=True)
-        if given.study == "policy":
-            imperfect_policy(folder, given.seed)
-        else:
-            seven_methods(given.study, given.data, folder, given.seed)
-    draw(given.study)
-    print(tables(given.study))
+    return parser
+
+
+def work_folder(given: argparse.Namespace, name: str) -> Path:
+    """Where the runs of a study are; what is finished there is not done again."""
+    ending = f"-{given.seed}" if given.seed else ""
+    folder: Path = (given.work or HERE / "build" / f"study-{name}{ending}").resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 if __name__ == "__main__":
