@@ -154,8 +154,8 @@ def models() -> list[Case]:
 def adapters() -> list[Case]:
     """The same corpus with adapters of a small pretrained model, whose tokens are others."""
     return [
-        Case("plain", None, "conll2003-smollm2-plain", seeds=(0,)),
-        Case("users", 8.0, "conll2003-smollm2-users", seeds=(0,)),
+        Case("plain", None, "conll2003-smollm2-plain"),
+        Case("users", 8.0, "conll2003-smollm2-users"),
     ]
 
 
