@@ -166,6 +166,8 @@ def keep_few(folder: Path) -> dict[str, float]:
     for method, own in last.items():
         places = kept_models(folder / method)
         steps = list(places)
+        if len(steps) <= KEPT:
+            continue  # chosen before
         after = bisect.bisect_left(steps, True, key=lambda step: own.of(places[step]) <= level)
         about = steps[max(0, after - 1) : after + 1]
         near = min(about, key=lambda step: abs(math.log(own.of(places[step]) / level)))

@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
+from tacit.attacking.running import last_step
+from tacit.attacking.target import open_target
 from tacit.corpora import customersim
 from tacit.training import runs
 from tacit.training.checkpoints import kept_models, kept_steps
@@ -87,6 +89,37 @@ def test_resuming_keeps_what_an_uninterrupted_run_keeps(
     for step, place in kept_models(tmp_path / "whole").items():
         assert same(place, kept_models(tmp_path / "cut")[step])
     assert same(tmp_path / "whole", tmp_path / "cut")
+
+
+@pytest.mark.parametrize(("phase", "at"), [("redacted", 3), ("train", 2)])
+def test_both_phases_of_redact_then_private_keep_models(
+    tmp_path: Path, base: dict[str, Any], phase: str, at: int
+) -> None:
+    """Steps are counted from the first on masked text, also after a stop in either phase."""
+    run = Run(
+        **base, method="redact-then-private", policy="given", redacted={"steps": 4, "batch": 8},
+        plan={"epsilon": 3, "steps": 4, "record_rate": 0.1, "noise_multiplier": 2.0},
+        keep_checkpoints=7, checkpoint_every=2,
+    )  # fmt: skip
+    runs.train(run, tmp_path / "whole")
+    kept = kept_models(tmp_path / "whole")
+    assert list(kept) == [1, 2, 3, 4, 5, 6, 7]
+    masked_only = load_file(tmp_path / "whole" / "redacted-start.safetensors")
+    last_masked, first_noisy = (load_file(kept[step] / "model.safetensors") for step in (4, 5))
+    assert all(bool((last_masked[name] == masked_only[name]).all()) for name in masked_only)
+    assert any(bool((last_masked[name] != first_noisy[name]).any()) for name in last_masked)
+    assert last_step(open_target(tmp_path / "whole")) == 8
+
+    def stop(now: Progress) -> None:
+        if (now.phase, now.step) == (phase, at):
+            raise Kill
+
+    with pytest.raises(Kill):
+        runs.train(run, tmp_path / "cut", tell=stop)
+    runs.resume(tmp_path / "cut")
+    again = kept_models(tmp_path / "cut")
+    assert list(again) == list(kept)
+    assert all(same(kept[step], again[step]) for step in kept)
 
 
 def test_keeping_models_changes_no_digest(base: dict[str, Any]) -> None:

@@ -84,8 +84,8 @@ def at_step(target: Target, step: int | None) -> Target:
 
 def last_step(target: Target) -> int:
     """How far a run is."""
-    place = read_place(target.folder)
-    return place.step if place is not None else _need_run(target).run.total_steps
+    run, place = _need_run(target).run, read_place(target.folder)
+    return run.masked_steps + (run.total_steps if place is None else place.step)
 
 
 def need_kept(folder: Path) -> None:

@@ -73,6 +73,8 @@ class Loop:
     checkpoint_every: int = 1
     keep: Callable[[int], None] | None = None
     kept: frozenset[int] = frozenset()
+    before: int = 0
+    """Steps of an earlier phase of the run: kept models are counted from the first of those."""
     average: dict[str, Tensor] = field(default_factory=dict)
     averaged: int = 0
     done: int = 0
@@ -89,7 +91,7 @@ class Loop:
                 self.folder, self.model, self.optimizer, keeper.put_aside if keeper else None
             )
             self.done, self.averaged = place.step, place.averaged
-            forget_after(self.folder, self.done)
+            forget_after(self.folder, self.before + self.done)
 
     def _keeper(self, step: int) -> KeepsAside | None:
         """Who keeps something beside the model; after the last step nobody needs it any more."""
@@ -119,8 +121,8 @@ class Loop:
             self.timed.add(time.process_time() - began, seen)
             self.done = step
             # Before the checkpoint: whoever stops in between does the step, and this, again.
-            if self.keep is not None and step in self.kept:
-                self.keep(step)
+            if self.keep is not None and self.before + step in self.kept:
+                self.keep(self.before + step)
             if step % self.checkpoint_every == 0 or step == self.steps:
                 self._save()
             if tell:

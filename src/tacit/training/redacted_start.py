@@ -5,6 +5,7 @@ Guarantee: for neighbours that differ in sensitive tokens only, this phase sees 
 costs nothing for `tokens`, and everything for records, users and entities: the ledger says so.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +35,13 @@ MASK = "[MASK]"
 
 
 def start_on_redacted_text(
-    opened: Opened, plan: Plan, folder: Path, ledger: Ledger, tell: Tell | None = None
+    opened: Opened,
+    plan: Plan,
+    folder: Path,
+    ledger: Ledger,
+    tell: Tell | None = None,
+    keep: Callable[[int], None] | None = None,
+    kept: frozenset[int] = frozenset(),
 ) -> Timed:
     """Train without noise on masked text, unless that is already behind us; what it took.
 
@@ -64,6 +71,8 @@ def start_on_redacted_text(
         folder=folder,
         ledger=ledger,
         checkpoint_every=opened.run.checkpoint_every,
+        keep=keep,
+        kept=kept,
     )
     loop.resume()
     loop.run(tell)

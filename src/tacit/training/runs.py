@@ -193,9 +193,16 @@ def _carry_out(opened: Opened, folder: Path, plan: Plan | None, tell: Tell | Non
         if earlier is not None:
             ledger.carry(earlier)
         start_on_public_text(opened, folder, ledger, tell)
+
+        def keep(step: int) -> None:
+            _save(opened, kept_folder(folder, step), folder)
+
+        kept = kept_steps(run.masked_steps + run.total_steps, run.keep_checkpoints)
         took = {}
-        if run.method == "redact-then-private" and plan is not None:
-            took["redacted"] = start_on_redacted_text(opened, plan, folder, ledger, tell)
+        if run.masked_steps and plan is not None:
+            took["redacted"] = start_on_redacted_text(
+                opened, plan, folder, ledger, tell, keep, kept
+            )
         method = _method(opened, stuff, ledger, plan)
         if ranks is not None:
             share(method, opened, ranks)
@@ -210,8 +217,9 @@ def _carry_out(opened: Opened, folder: Path, plan: Plan | None, tell: Tell | Non
             folder=folder,
             ledger=ledger,
             checkpoint_every=run.checkpoint_every,
-            keep=lambda step: _save(opened, kept_folder(folder, step), folder),
-            kept=kept_steps(run.total_steps, run.keep_checkpoints),
+            keep=keep,
+            kept=kept,
+            before=run.masked_steps,
         )
         loop.resume()
 

@@ -384,6 +384,13 @@ class Run(_Part):
         plan = self.made_plan()
         return plan.steps if plan else int(self.steps or 0)
 
+    @property
+    def masked_steps(self) -> int:
+        """How many steps on masked text come before those; 0 for methods without such a phase."""
+        if self.method != "redact-then-private":
+            return 0
+        return (self.redacted or RedactedStart()).steps
+
     def digest(self) -> str:
         """A SHA-256 of every setting that matters to the result."""
         fields = self.model_dump(mode="json", exclude=_NO_MATTER)
