@@ -143,7 +143,7 @@ def test_methods_stand_side_by_side(run: Path) -> None:
     assert not [p for p in sections([plain]) if p.title == "Side by side"]
     untimed = {"train": {"steps": 9, "cpu_seconds": 9.0}}
     users = replace(plain, metrics={"time": untimed})
-    assert seconds_per_record(users) is None  # users are no records
+    assert seconds_per_record(users) is None  # how many records passed is not known
     assert not [p for p in sections([plain, other], shareable=True) if p.title == "Side by side"]
 
 

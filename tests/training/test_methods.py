@@ -67,15 +67,17 @@ def test_records_without_noise_and_clipping_are_plain_sgd(tmp_path: Path) -> Non
 
 def test_users_without_noise_and_clipping_are_the_sum_over_the_denominator(tmp_path: Path) -> None:
     plan = Plan(protect="users", user_rate=1.0, users=50, **QUIET)
-    got, _ = step_of("private", CORPUS, plan, tmp_path, by=curved)
+    got, seen = step_of("private", CORPUS, plan, tmp_path, by=curved)
     assert np.allclose(got, gradient(range(6)) / 50, rtol=1e-5)
+    assert (seen.units, seen.records) == (3, 6)
 
 
 def test_one_local_step_is_a_mean_gradient_and_several_are_local_sgd(tmp_path: Path) -> None:
     plan = Plan(protect="users", user_rate=1.0, users=50, **QUIET)
     of_users = [[0, 1, 2], [3, 4], [5]]
     local = LocalSettings(local_batch=99, local_rate=0.25)
-    got, _ = step_of("fedavg", CORPUS, plan, tmp_path, local=local, by=curved)
+    got, seen = step_of("fedavg", CORPUS, plan, tmp_path, local=local, by=curved)
+    assert (seen.units, seen.records) == (3, 6)
     wanted = sum(gradient(rows) / len(rows) for rows in of_users) * 0.25 / 50
     assert np.allclose(got, wanted, rtol=1e-5)
     several = LocalSettings(local_epochs=3, local_batch=99, local_rate=0.25)
@@ -113,7 +115,7 @@ def test_the_published_update_is_the_published_formula(
     weight = record * np.array([w_u[r.user] for r in CORPUS.records])
     below = sum(w_u) * (sum(w_e) + (3 * w_s if estimator == "f_E+" else 0.0))
     assert np.allclose(got, 0.5 * gradient(range(6), weight) / below, rtol=1e-5)
-    assert seen.units == 3
+    assert (seen.units, seen.records) == (3, 6 if estimator == "f_E+" else 3)
 
 
 def test_published_records_take_part_if_any_or_if_all_of_their_entities_do(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ _MEANINGS: tuple[tuple[set[str], str], ...] = (
     ({"linkage"}, "Linkage tells authors from hidden states."),
     (
         {"cost"},
-        "Time is that of the processor for steps of training, over the records drawn.",
+        "Time is the processor's for steps of training, over the records that passed the model.",
     ),
     (
         {"drop_most", "drop_fewest"},
@@ -89,7 +89,7 @@ def score_on_text(run: "RunFacts", name: str) -> float | None:
 
 
 def seconds_per_record(run: "RunFacts") -> float | None:
-    """Processor time of all phases over all records that they drew."""
+    """Processor time of all phases over all records that passed the model in them."""
     phases = run.metrics.get("time", {})
     known = [p for p in phases.values() if isinstance(p, dict) and p.get("records")]
     if not known or len(known) < len(phases):

@@ -46,13 +46,13 @@ class Timed:
     """
 
     steps: int = 0
-    units: int = 0
+    records: int = 0
     seconds: float = 0.0
     not_finite: int = 0
 
     def add(self, seconds: float, seen: Seen) -> None:
         """One more step, and what took part in it."""
-        self.steps, self.units = self.steps + 1, self.units + seen.units
+        self.steps, self.records = self.steps + 1, self.records + seen.records
         self.seconds += seconds
         self.not_finite += seen.not_finite
 

@@ -319,7 +319,7 @@ def finish(
         metrics["valid"] = scores(opened, "valid")
     metrics["training"] = {"records": len(stuff.rows), **notes}
     metrics |= found_and_kept(stuff, opened.part, opened.mentions)
-    metrics["time"] = _times(opened.run, plan, took)
+    metrics["time"] = _times(took)
     metrics["parameters"] = {"moved": len(moved.moved), "unmoved": len(moved.still)}
     learns = {name for name, p in opened.model.named_parameters() if p.requires_grad}
     if stuck := [name for name in moved.still if name in learns]:
@@ -353,15 +353,14 @@ def finish(
     return Trained(folder, certificate, metrics, stopped)
 
 
-def _times(run: Run, plan: Plan | None, took: Mapping[str, Timed]) -> dict[str, Any]:
-    """Processor time of the steps, phase by phase; per record where a step draws records."""
-    of_records = run.method not in ("fedavg", "uedp") and (plan is None or plan.user_rate is None)
+def _times(took: Mapping[str, Timed]) -> dict[str, Any]:
+    """Processor time of the steps, phase by phase, and how many records passed the model."""
     made: dict[str, Any] = {}
     for phase, one in took.items():
         if one.steps:
             made[phase] = {"steps": one.steps, "cpu_seconds": round(one.seconds, 3)}
-            if of_records:
-                made[phase]["records"] = one.units
+            if one.records:
+                made[phase]["records"] = one.records
     return made
 
 

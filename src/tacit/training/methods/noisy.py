@@ -22,12 +22,16 @@ Drawn_co = TypeVar("Drawn_co", covariant=True)
 
 @dataclass(frozen=True)
 class Seen:
-    """What a step saw of the data: exact, hence not private."""
+    """What a step saw of the data: exact, hence not private.
+
+    `records` counts passes through the model here, whoever the units are; 0 where others pass.
+    """
 
     units: int
     clipped: int
     not_finite: int
     loss: float
+    records: int = 0
 
 
 class Method(Protocol):
@@ -61,11 +65,11 @@ class KeepsAside(Protocol):
 
 
 class Watched:
-    """Losses of a model that remember their mean, for the line that is shown while training."""
+    """Losses of a model that remember their mean and number, for what is shown of training."""
 
     def __init__(self, model: nn.Module, losses: Losses) -> None:
         self._model, self._losses = model, losses
-        self._sum, self._count = 0.0, 0
+        self._sum, self._count, self._records = 0.0, 0, 0
 
     def __call__(self, batch: dict[str, Tensor]) -> Tensor:
         """One loss for each record."""
@@ -73,13 +77,14 @@ class Watched:
         kept = values.detach()[torch.isfinite(values.detach())]
         self._sum += float(kept.sum())
         self._count += len(kept)
+        self._records += len(values)
         return values
 
-    def mean(self) -> float:
-        """The mean since it was last asked for; losses that are not finite do not count."""
-        mean = self._sum / max(1, self._count)
-        self._sum, self._count = 0.0, 0
-        return mean
+    def since(self) -> tuple[float, int]:
+        """The mean since it was last asked for, finite losses only, and of how many records."""
+        since = self._sum / max(1, self._count), self._records
+        self._sum, self._count, self._records = 0.0, 0, 0
+        return since
 
 
 def finite_losses(
@@ -141,4 +146,5 @@ class NoisySums(Generic[Drawn_co]):
         )
         for tensor in noisy.values():
             tensor.div_(self._denominator)
-        return noisy, Seen(total.units, total.clipped, total.not_finite, self._watched.mean())
+        loss, records = self._watched.since()
+        return noisy, Seen(total.units, total.clipped, total.not_finite, loss, records)

@@ -60,4 +60,4 @@ def mean_loss(values: Tensor) -> Tensor:
 
 def seen_of(values: Tensor, drawn: int, bad: int) -> Seen:
     """What a step saw of its records."""
-    return Seen(drawn, 0, bad, float(mean_loss(values).detach()))
+    return Seen(drawn, 0, bad, float(mean_loss(values).detach()), records=drawn)

@@ -328,5 +328,6 @@ class _Seen:
     def seen(self, watched: Watched) -> Seen:
         """As the line that is shown has it; the loss is the mean over updates."""
         self.updates += 1
-        self.losses += watched.mean()
-        return Seen(self.units, self.clipped, self.not_finite, self.losses / self.updates)
+        self.losses += watched.since()[0]
+        loss = self.losses / self.updates
+        return Seen(self.units, self.clipped, self.not_finite, loss, records=self.units)
