@@ -1,7 +1,7 @@
 """Train every method of a study over epsilons and seeds, score each model once on test, draw.
 
     python tools/curves.py conll2003 --data DIR          # what is missing is trained
-    python tools/curves.py customersim
+    python tools/curves.py customersim customersim-tokens
     python tools/curves.py conll2003-kinds conll2003-caps conll2003-plain-rate --data DIR
     python tools/curves.py conll2003-models conll2003-adapters --data DIR
     python tools/curves.py wikitext2 wikitext2-norms --data DIR
@@ -159,12 +159,16 @@ def adapters() -> list[Case]:
     ]
 
 
-def marked_tokens() -> list[Case]:
+def marked_tokens(
+    corpus: str, epsilons: tuple[float, ...], seeds: tuple[int, ...] = SEEDS
+) -> list[Case]:
     """What protects the tokens that a policy marks, beside what Selective DP compares with."""
-    cases = [Case(m, None, f"wikitext2-lstm-{m}") for m in ("plain", "deidentify")]
+    stem = f"{corpus}-lstm"
+    cases = [Case(m, None, f"{stem}-{m}", seeds=seeds) for m in ("plain", "deidentify")]
     for method in ("records", "selective", "redact-then-private"):
-        preset = f"wikitext2-lstm-{method}"
-        cases += [Case(method, 8.0, preset), Case(method, 2.0, preset, _rates(preset, 2.0))]
+        preset = f"{stem}-{method}"
+        cases.append(Case(method, 8.0, preset, seeds=seeds))
+        cases += [Case(method, e, preset, _rates(preset, e), seeds) for e in epsilons]
     return cases
 
 
@@ -213,7 +217,14 @@ STUDIES = {
     "conll2003-plain-rate": Study(
         plain_rates(), "CoNLL-2003, the published algorithm", "share of plain records drawn"
     ),
-    "wikitext2": Study(marked_tokens(), "WikiText-2, marked tokens", "epsilon at delta 1e-5"),
+    "customersim-tokens": Study(
+        marked_tokens("customersim", (2.0, 0.5), (0,)),
+        "CustomerSim, marked tokens",
+        "epsilon at delta 1e-5",
+    ),
+    "wikitext2": Study(
+        marked_tokens("wikitext2", (2.0,)), "WikiText-2, marked tokens", "epsilon at delta 1e-5"
+    ),
     "wikitext2-norms": Study(norms(), "WikiText-2, selective", "norm of a segment's gradient"),
     "wikitext2-pretrained": Study(
         policies(), "WikiText-2, SmolLM2 and adapters", "epsilon at delta 1e-5"
