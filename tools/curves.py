@@ -414,7 +414,7 @@ def main() -> None:
     for name in given.studies:
         with tempfile.TemporaryDirectory() as scratch:
             settings: dict[str, Any] = {"data": given.data} if given.data else {}
-            if name == "customersim":
+            if name.startswith("customersim"):
                 settings["corpus"] = str(_dialogs(Path(scratch)))
             if name == "wikitext2-pretrained" and not given.only_draw:
                 settings["corpus"] = str(_few_lines(Path(scratch), given.data))
