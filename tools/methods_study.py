@@ -4,19 +4,17 @@
     python tools/methods_study.py newsgroups20 --data DIR
     python tools/methods_study.py customersim --only-draw
 
-Every method begins with the preset of its name, made small enough for two cores; each user's
-records are dealt to train and test, four to one, and canaries are planted with users of the
-corpus, 1 to 10, 20, 30, 40 and 50 times. Runs and reports go to build/study-NAME; figures of every
-model to docs/results/methods-NAME.jsonl, drawings to docs/figures. Seeds are fixed: the models are
-not for release.
+Files for `tacit compare` are written, and it is called. Every method begins with the preset of its
+name, made small enough for two cores; each user's records are dealt to train and test, four to one,
+and canaries are planted with users of the corpus, 1 to 10, 20, 30, 40 and 50 times. Runs and
+reports go to build/study-NAME; figures of every model to docs/results/methods-NAME.jsonl, drawings
+to docs/figures. Seeds are fixed: the models are not for release.
 """
 
 import argparse
-import bisect
 import json
 import math
 import os
-import shutil
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -138,102 +136,18 @@ def write_runs(name: str, corpus: Path, data: str | None, folder: Path, seed: in
     return base
 
 
-def train(file: Path, folder: Path, changes: dict[str, Any] | None = None) -> None:
-    """Train a run unless it is finished."""
-    from tacit.training import runs
-    from tacit.training.settings import read_run
-
-    if (folder / "certificate.json").exists():
-        return
-    if folder.exists():
-        shutil.rmtree(folder)
-    print(f"training {folder.name}", file=sys.stderr, flush=True)
-    runs.train(read_run(file, changes or {}), folder)
-
-
-def keep_few(folder: Path) -> dict[str, float]:
-    """Keep of every run the model nearest to the perplexity that all reach, and some between.
-
-    The perplexities of the last models; the largest of them, runs that hardly learnt aside, is
-    what all reach. Perplexity falls as training goes on, so the nearest is found by halving.
-    """
-    from tacit.reporting.leakage import HARDLY
-    from tacit.training.checkpoints import kept_models
-
-    last = {method: Perplexities(folder / method) for method in METHODS}
-    ends = {method: own.of(None) for method, own in last.items()}
-    level = max(end for end in ends.values() if end <= HARDLY * min(ends.values()))
-    for method, own in last.items():
-        places = kept_models(folder / method)
-        steps = list(places)
-        if len(steps) <= KEPT:
-            continue  # chosen before
-        after = bisect.bisect_left(steps, True, key=lambda step: own.of(places[step]) <= level)
-        about = steps[max(0, after - 1) : after + 1]
-        near = min(about, key=lambda step: abs(math.log(own.of(places[step]) / level)))
-        spread = [steps[len(steps) * k // (KEPT + 1)] for k in range(1, KEPT)]
-        for step, place in places.items():
-            if step not in {near, *spread}:
-                shutil.rmtree(place)
-    return ends
-
-
-class Perplexities:
-    """What the models that a run kept make of test, each scored when it is asked for."""
-
-    def __init__(self, folder: Path) -> None:
-        from tacit.training.opening import load_run
-
-        self._opened, self._known = load_run(folder), dict[Path | None, float]()
-
-    def of(self, place: Path | None) -> float:
-        """That of the model in a folder; of the last one if None."""
-        from tacit.training import networks
-        from tacit.training.scoring import whole_text_scores
-
-        if place not in self._known:
-            opened = self._opened
-            if place is not None:
-                pad = opened.tokenizer.pad_token_id
-                model = networks.load_model(place, "next-word", pad_token_id=pad)
-                opened = replace(opened, model=model)
-            self._known[place] = float(whole_text_scores(opened, "test")["perplexity"])
-        return self._known[place]
-
-
-def attack(folder: Path, given: Any) -> None:
-    """Attack the kept models and the last, and score; unless that is done."""
-    from tacit.attacking import keep_scores
-    from tacit.cli.attack import attack_model, attack_series
-    from tacit.cli.compare import _score
-    from tacit.training.checkpoints import kept_models
-
-    if (folder / "ends.json").exists():
-        return
-    print(f"attacking {folder.name}", file=sys.stderr, flush=True)
-    if kept_models(folder):
-        attack_series(folder, given)
-    else:
-        keep_scores(folder, attack_model(folder, given))
-    _score(folder)
-
-
 def seven_methods(name: str, data: str | None, folder: Path, seed: int) -> None:
-    """Train, choose models, attack, report, and keep the lines."""
-    from tacit.cli.attack import Given
-    from tacit.reporting.report import read_all, write_report
+    """Compare the methods as `tacit compare` does, and keep the lines."""
+    from tacit.cli.compare import compare
+    from tacit.reporting.report import read_all
 
     corpus = corpus_of(name, data, folder, seed=seed)
     base = write_runs(name, corpus, data, folder, seed)
-    for method in METHODS:
-        train(base.with_name(f"study-{method}.yml"), folder / method)
-    chosen = folder / "perplexities.json"
-    if not chosen.exists():
-        chosen.write_text(json.dumps(keep_few(folder), indent=1) + "\n")
-    for method in METHODS:
-        attack(folder / method, Given(using=ATTACKS, seed=seed))
+    compare(
+        base, ",".join(METHODS), folder, ATTACKS, attack_kept=KEPT, seed=seed,
+        title=f"Seven methods on {name}", overwrite=True,
+    )  # fmt: skip
     facts = read_all([folder / method for method in METHODS])
-    write_report(folder / "report.html", facts, title=f"Seven methods on {name}")
     keep_lines(f"methods-{name}", facts, seed)
 
 

@@ -22,7 +22,6 @@ from methods_study import (
     read_lines,
     rounded,
     shown,
-    train,
     two_drawings,
     work_folder,
     write_lines_of,
@@ -37,6 +36,7 @@ def imperfect_policy(folder: Path, seed: int) -> None:
     """Selective and de-identified training under policies that overlook a share of their spans."""
     from tacit.attacking.exposure import ATTACK
     from tacit.attacking.target import open_target
+    from tacit.cli.compare import trained
     from tacit.detecting import detect
     from tacit.detecting.mentions import write_lines
     from tacit.detecting.policies import mark, open_policy
@@ -62,7 +62,7 @@ def imperfect_policy(folder: Path, seed: int) -> None:
             "deidentify": {"mentions": str(path)},
         }.items():
             place = folder / f"{method}-{rate:g}"
-            train(folder / f"study-{method}.yml", place, changes | {"keep_checkpoints": 0})
+            trained(place, folder / f"study-{method}.yml", changes | {"keep_checkpoints": 0})
             target = open_target(place)
             scores = ATTACK.run(target, rng=np.random.default_rng(seed))
             lines.append(

@@ -8,6 +8,10 @@ from pathlib import Path
 import pytest
 from driving import Tacit, contents
 
+from tacit.attacking.attack import read_series
+from tacit.attacking.running import at_step, steps_of
+from tacit.attacking.target import open_target
+
 RUN = """
 corpus: {corpus}
 method: plain
@@ -376,6 +380,35 @@ def test_methods_are_compared_and_finished_ones_left_alone(
     missing = tacit("compare", tmp_path / "small.yml", "--methods", "magic", "-o", tmp_path / "x")
     assert missing.code == 3
     assert "plain, users" in missing.err
+
+
+def test_of_many_kept_models_few_are_attacked(tacit: Tacit, attacked: Path, tmp_path: Path) -> None:
+    """One is near to what the worse run reached, as if all had been scored."""
+    shared = RUN.replace("method: plain\nsteps: 3\n", "optimizer: {{name: adam, rate: 0.01}}\n")
+    (tmp_path / "small.yml").write_text(shared.format(corpus=attacked / "planted.jsonl"))
+    for name, steps in {"long": 24, "short": 8}.items():
+        own = f"base: small.yml\nmethod: plain\nsteps: {steps}\n"
+        (tmp_path / f"small-{name}.yml").write_text(own)
+    call = ("compare", tmp_path / "small.yml", "--methods", "long,short", "--using", "exposure",
+            "--attack-kept", "2", "-o", tmp_path / "out")  # fmt: skip
+    bare = tacit(*call, "--set", "keep_checkpoints=0")
+    assert bare.code == 2
+    assert "--set keep_checkpoints=60" in bare.err
+    assert not (tmp_path / "out").exists()
+    done = tacit(*call, "--set", "keep_checkpoints=7")
+    assert done.code == 0, done.err
+    series = {
+        name: read_series(tmp_path / "out" / name / "attacks-over-steps.json")
+        for name in ("long", "short")
+    }
+    assert all(len(found) == 3 for found in series.values())  # two, and the last
+    level = series["short"][8]["exposure"].perplexity
+    target = open_target(tmp_path / "out" / "long")
+    every = {step or 24: at_step(target, step).perplexity for step in steps_of(target)}
+    nearest = min(every, key=lambda step: abs(math.log(every[step] / level)))
+    assert nearest < 24
+    assert nearest in series["long"]
+    assert "## At like perplexity" in (tmp_path / "out" / "report.md").read_text()
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
 """Attacks on a target: those that have what they need, on its model or on every one it kept."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -17,11 +17,12 @@ from tacit.attacking.attack import (
     missing,
     need_all,
 )
+from tacit.attacking.matching import common_level, near_and_spread
 from tacit.attacking.target import Target, run_perplexity
 from tacit.errors import DataError, UsageError
 from tacit.training import networks
 from tacit.training.checkpoints import kept_models, read_place
-from tacit.training.opening import Opened
+from tacit.training.opening import Opened, load_run
 
 Watch = Callable[[str, int | None], AbstractContextManager[Progress]]
 
@@ -74,12 +75,19 @@ def at_step(target: Target, step: int | None) -> Target:
     opened = _need_run(target)
     if step is None:
         return target
-    place = kept_models(target.folder)[step]
+    then = opened_at(opened, target.folder, step)
+    reader = replace(target.reader, model=then.model)
+    return replace(target, reader=reader, opened=then, perplexity=run_perplexity(then))
+
+
+def opened_at(opened: Opened, folder: Path, step: int | None) -> Opened:
+    """A run with the model that it kept after a step; None is the last."""
+    if step is None:
+        return opened
+    place = kept_models(folder)[step]
     networks.need_safe_weights(place)
     model = networks.load_model(place, "next-word", pad_token_id=opened.tokenizer.pad_token_id)
-    then = replace(opened, model=model)
-    reader = replace(target.reader, model=model)
-    return replace(target, reader=reader, opened=then, perplexity=run_perplexity(then))
+    return replace(opened, model=model)
 
 
 def last_step(target: Target) -> int:
@@ -95,3 +103,39 @@ def need_kept(folder: Path) -> None:
             f"{folder} kept no model on the way; train it with keep_checkpoints "
             "(tacit train RUN.yml --set keep_checkpoints=5)."
         )
+
+
+def few_of_each(folders: Mapping[str, Path], count: int) -> dict[str, list[int]]:
+    """Of each run so many steps whose models are to be attacked, beside the last one.
+
+    The level is the lowest perplexity that the last models of all runs reached. Runs are opened
+    one at a time, twice: all of them may not fit into memory.
+    """
+    for folder in folders.values():
+        need_kept(folder)
+    ends = {name: _Scored(folder).of(None) for name, folder in folders.items()}
+    level = common_level(ends)
+    return {
+        name: near_and_spread(list(kept_models(folder)), _Scored(folder).of, level, count)
+        for name, folder in folders.items()
+    }
+
+
+class _Scored:
+    """What the models of a run make of text that they never saw, each when it is asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._opened = folder, load_run(folder)
+        self._known: dict[int | None, float] = {}
+
+    def of(self, step: int | None) -> float:
+        """The perplexity of the model after a step; None is the last."""
+        if step not in self._known:
+            found = run_perplexity(opened_at(self._opened, self._folder, step))
+            if found is None:
+                raise DataError(
+                    f"{self._folder} has no split that it was not trained on, so its models have "
+                    "no perplexity to be compared at; give the corpus a split test."
+                )
+            self._known[step] = found
+        return self._known[step]

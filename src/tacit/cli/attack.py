@@ -254,8 +254,16 @@ def attack_model(folder: Path, given: Given, workers: Workers | None = None) -> 
     return _shared(folder, given, target, shares, workers)
 
 
-def attack_series(folder: Path, given: Given, workers: Workers | None = None) -> "Series":
-    """The same on every model that a run kept, and on the last; both are written to its folder."""
+def attack_series(
+    folder: Path,
+    given: Given,
+    workers: Workers | None = None,
+    steps: Sequence[int] | None = None,
+) -> "Series":
+    """The same on every model that a run kept, and on the last; both are written to its folder.
+
+    With `steps`, of those that it kept only the models after these.
+    """
     from tacit.attacking import keep_scores
     from tacit.attacking.attack import write_series
     from tacit.attacking.running import last_step, need_kept, steps_of, wanted
@@ -264,7 +272,8 @@ def attack_series(folder: Path, given: Given, workers: Workers | None = None) ->
         need_kept(folder)
     target = _opened(folder, given)
     names = [attack.name for attack in wanted(target, given.using)]
-    shares = [(name, step) for step in steps_of(target) for name in names]
+    among = steps_of(target) if steps is None else [*steps, None]
+    shares = [(name, step) for step in among for name in names]
     found: Series = {}
     scores = _shared(folder, given, target, shares, workers)
     for (_, step), one in zip(shares, scores, strict=True):

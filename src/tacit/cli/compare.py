@@ -1,6 +1,7 @@
 """`tacit compare`: the same corpus, model and seeds by several methods, on one page."""
 
 import os
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from multiprocessing import get_context
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tacit.cli.common import Overwrite, Seed, say
+from tacit.cli.common import Overwrite, Seed, progress, say
 from tacit.cli.train import _live
 from tacit.errors import DataError, UsageError
 from tacit.files import refuse_overwrite
@@ -40,6 +41,14 @@ def compare(
             "--sweep adversarial:adversarial.privacy_weight=0.3,1,3"
         ),
     ] = None,
+    attack_kept: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Of the models kept on the way attack so many: the one nearest to the perplexity "
+            "that all methods reach, others evenly spread. All if not given.",
+        ),
+    ] = None,
     reference: Annotated[
         Path | None, typer.Option(help="Folder of a model that saw none of the text.")
     ] = None,
@@ -54,13 +63,15 @@ def compare(
 
     What is finished is not trained again, and what was begun goes on, so the command can be
     repeated after a stop. `--overwrite` replaces the report, never a run. With `--set
-    keep_checkpoints=5`, models on the way are attacked, too, and compared at like perplexity.
+    keep_checkpoints=60 --attack-kept 3`, models on the way are compared at like perplexity: of
+    each method the nearest is found among sixty, and three are attacked.
 
     Example: `tacit compare presets/customersim-lstm.yml --methods plain,users -o compared`
 
     Example: `tacit compare presets/customersim-lstm.yml --methods plain,triplet --sweep
     triplet:triplet.privacy_weight=0.03,0.1,0.3 -o swept`
     """
+    from tacit.attacking.running import few_of_each
     from tacit.cli.attack import Given
     from tacit.plan import parse_overrides
     from tacit.reporting.report import read_all, write_report
@@ -68,14 +79,17 @@ def compare(
     trials = swept(method_files(config, methods), sweep or [])
     page = to / "report.html"
     refuse_overwrite(page, page.with_suffix(".md"), page.with_suffix(".json"), overwrite=overwrite)
-    work = _Work(
-        to, parse_overrides(changes or []), Given(using=using, reference=reference, seed=seed)
-    )
-    if workers == 1:
+    training = _Training(to, parse_overrides(changes or []))
+    if attack_kept is not None:
         for trial in trials:
-            work(trial)
-    else:
-        _at_once(work, trials, workers)
+            training.need_kept(trial)
+    _each(training, trials, workers)
+    steps = None
+    if attack_kept is not None:
+        with progress("Choosing models", None):
+            steps = few_of_each({trial.name: to / trial.name for trial in trials}, attack_kept)
+    given = Given(using=using, reference=reference, seed=seed)
+    _each(_Attacking(to, given, steps), trials, workers)
     write_report(page, read_all([to / trial.name for trial in trials]), title=title)
     say(f"report: {page}")
 
@@ -118,12 +132,33 @@ def swept(files: dict[str, Path], sweeps: list[str]) -> list[Trial]:
 
 
 @dataclass(frozen=True)
-class _Work:
-    """What is done for a method: train, attack, score by group."""
+class _Training:
+    """What is done for a method first."""
 
     to: Path
     changes: dict[str, Any]
+
+    def __call__(self, trial: Trial) -> None:
+        trained(self.to / trial.name, trial.file, self.changes | trial.changes)
+
+    def need_kept(self, trial: Trial) -> None:
+        """Refuse, before hours of training, a run that will keep no model to choose from."""
+        from tacit.training.settings import read_run
+
+        if not read_run(trial.file, self.changes | trial.changes).keep_checkpoints:
+            raise UsageError(
+                f"{trial.name} keeps no model on the way, so there is none to choose; give "
+                "--set keep_checkpoints=60 with --attack-kept."
+            )
+
+
+@dataclass(frozen=True)
+class _Attacking:
+    """What is done for a method when all are trained: attack, score by group."""
+
+    to: Path
     given: "Given"
+    steps: dict[str, list[int]] | None
 
     def __call__(self, trial: Trial) -> None:
         from tacit.attacking import keep_scores
@@ -131,18 +166,21 @@ class _Work:
         from tacit.training.checkpoints import kept_models
 
         name, folder = trial.name, self.to / trial.name
-        _trained(folder, trial.file, self.changes | trial.changes, name)
         say(f"{name}: attacking")
         if kept_models(folder):
-            attack_series(folder, self.given)
+            attack_series(folder, self.given, steps=self.steps[name] if self.steps else None)
         else:
             keep_scores(folder, attack_model(folder, self.given))
         _score(folder)
         say(f"{name}: done")
 
 
-def _at_once(work: _Work, trials: list[Trial], workers: int) -> None:
-    """Several methods, each in a process of its own; the first that fails ends the others."""
+def _each(work: Callable[[Trial], None], trials: list[Trial], workers: int) -> None:
+    """One method after the other, or several, each in a process; the first that fails ends all."""
+    if workers == 1:
+        for trial in trials:
+            work(trial)
+        return
     with ProcessPoolExecutor(
         workers, get_context("spawn"), initializer=_share_cores, initargs=(workers,)
     ) as pool:
@@ -205,12 +243,12 @@ def _score(folder: Path) -> None:
             ends.write(folder / "ends.json")
 
 
-def _trained(folder: Path, file: Path, changes: dict[str, Any], name: str) -> None:
+def trained(folder: Path, file: Path, changes: dict[str, Any]) -> None:
     """Train, go on, or leave alone what is finished with these very settings."""
     from tacit.training import runs
     from tacit.training.settings import read_run
 
-    settings = read_run(file, changes)
+    settings, name = read_run(file, changes), folder.name
     begun = folder / "run.yml"
     if begun.exists() and read_run(begun).digest() != settings.digest():
         raise UsageError(f"{folder} was trained with other settings; give another folder.")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tacit.attacking.attack import Scores
+from tacit.attacking.matching import HARDLY, common_level, off
 from tacit.reporting.overview import Section
 
 if TYPE_CHECKING:
@@ -13,8 +14,6 @@ if TYPE_CHECKING:
 
 NEAR = 1.25
 """Perplexities whose ratio is at most this are called alike."""
-HARDLY = 100.0
-"""A run whose best perplexity is so many times the best of all runs hardly learnt anything."""
 
 
 @dataclass(frozen=True)
@@ -69,20 +68,15 @@ def matched(models: Mapping[str, Sequence[Leak]]) -> tuple[float, dict[str, Leak
         name: [one for one in found if one.perplexity is not None] for name, found in models.items()
     }
     best = {name: min(map(_ppl, found)) for name, found in known.items() if found}
-    # What learnt nothing at all would pull the level to where no other run is.
-    known = {name: known[name] for name in best if best[name] <= HARDLY * min(best.values())}
-    if len(known) < 2:
+    level = common_level(best)
+    if level is None or sum(value <= level for value in best.values()) < 2:
         return None
-    level = max(best[name] for name in known)
     nearest = {
-        name: min(found, key=lambda one: abs(math.log(_ppl(one) / level)))
-        for name, found in known.items()
+        name: min(known[name], key=lambda one: off(_ppl(one), level))
+        for name, value in best.items()
+        if value <= level
     }
-    near = {
-        name: one
-        for name, one in nearest.items()
-        if abs(math.log(_ppl(one) / level)) <= math.log(NEAR)
-    }
+    near = {name: one for name, one in nearest.items() if off(_ppl(one), level) <= math.log(NEAR)}
     return level, near
 
 
