@@ -138,7 +138,7 @@ def issue(
         sentence = claimed(published.source, published.epsilon[protect], delta, sentence)
     if leaks and math.isfinite(epsilon):
         sentence = f"{LEAKS} Of the weights alone: {sentence}"
-    if randomness == "fixed seed":
+    if randomness == "fixed seed" and (math.isfinite(epsilon) or replaces):
         sentence = f"{NOT_FOR_RELEASE} With unpredictable randomness it would be: {sentence}"
     return Certificate(
         standing=standing,
