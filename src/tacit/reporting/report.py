@@ -439,8 +439,8 @@ def _word_columns(part: Section) -> list[bool]:
 def _lead(runs: Sequence[RunFacts]) -> str:
     if len(runs) == 1:
         return runs[0].certificate.sentence
-    kept = sum(math.isfinite(run.epsilon) for run in runs)
-    return f"{len(runs)} models, {kept} of them with a promise that can be checked."
+    proved = sum(run.certificate.standing == "proved" for run in runs)
+    return f"{len(runs)} models, {proved or 'none'} of them with a promise that is proved."
 
 
 def _markdown(title: str, runs: Sequence[RunFacts], parts: Sequence[Section]) -> str:

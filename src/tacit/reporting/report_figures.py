@@ -156,7 +156,9 @@ def comparison_drawing(
     for place, (figure_name, title) in zip(panels, titles.items(), strict=False):
         values = [_number(found[name][figure_name], math.nan) for name in names]
         shown = [v for v in values if math.isfinite(v)]
-        wide = bool(shown) and min(shown) > 0 and max(shown) / min(shown) > 20
+        # Perplexities are ratios; bits are logarithms already, and shares end at one.
+        ratio = figure_name in ("perplexity", "plain", "sensitive", "masked")
+        wide = ratio and bool(shown) and min(shown) > 0 and max(shown) / min(shown) > 20
         place.barh(
             range(len(names)), [v if math.isfinite(v) else 0 for v in values], height=0.7,
             color=[COLOURS[at % len(COLOURS)] for at in range(len(names))],
@@ -164,6 +166,7 @@ def comparison_drawing(
         if wide:
             place.set_xscale("log")
             place.set_xlim(left=min(shown) / 1.5)
+            _plain_ticks(place, "x")
         place.set_title(title.removesuffix(" (not private)"), loc="left", fontsize=9, color=INK)
         place.tick_params(labelsize=8)
         for side in ("top", "right"):
@@ -310,9 +313,9 @@ def _plain_ticks(axes: "Axes", which: str) -> None:
     low, high = axes.get_xlim() if which == "x" else axes.get_ylim()
     axis = axes.xaxis if which == "x" else axes.yaxis
     every = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0)
-    subs = (1.0, 2.0, 5.0) if high / low > 4 else every
+    subs = (1.0,) if high / low > 300 else (1.0, 2.0, 5.0) if high / low > 4 else every
     axis.set_major_locator(LogLocator(base=10, subs=subs))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.4g}"))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
     axis.set_minor_formatter(NullFormatter())
 
 
