@@ -41,6 +41,7 @@ def imperfect_policy(folder: Path, seed: int) -> None:
     from tacit.detecting.mentions import write_lines
     from tacit.detecting.policies import mark, open_policy
     from tacit.reading import read
+    from tacit.training.settings import read_run
 
     corpus = corpus_of("customersim", None, folder, seed=seed)
     write_runs("customersim", corpus, None, folder, seed)
@@ -62,7 +63,8 @@ def imperfect_policy(folder: Path, seed: int) -> None:
             "deidentify": {"mentions": str(path)},
         }.items():
             place = folder / f"{method}-{rate:g}"
-            trained(place, folder / f"study-{method}.yml", changes | {"keep_checkpoints": 0})
+            file = folder / f"study-{method}.yml"
+            trained(place, read_run(file, changes | {"keep_checkpoints": 0}))
             target = open_target(place)
             scores = ATTACK.run(target, rng=np.random.default_rng(seed))
             lines.append(

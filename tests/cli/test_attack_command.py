@@ -411,6 +411,33 @@ def test_of_many_kept_models_few_are_attacked(tacit: Tacit, attacked: Path, tmp_
     assert "## At like perplexity" in (tmp_path / "out" / "report.md").read_text()
 
 
+def test_models_of_classes_are_compared_without_attacks(tacit: Tacit, tmp_path: Path) -> None:
+    texts = tmp_path / "texts.jsonl"
+    rows = [
+        {"id": str(i), "user": f"u{i % 20}", "text": f"order {i}", "label": "ab"[i % 2],
+         "split": "test" if i % 20 > 14 else "train"}
+        for i in range(80)
+    ]  # fmt: skip
+    texts.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    private = COINS.format(corpus=texts).replace("epsilon: 0.5", "epsilon: 3")
+    private += "task: classification\n"
+    plan = [line for line in private.splitlines() if line.startswith(("method:", "plan:"))]
+    (tmp_path / "c.yml").write_text("\n".join(set(private.splitlines()) - set(plan)))
+    (tmp_path / "c-users.yml").write_text("\n".join(["base: c.yml", *plan]))
+    (tmp_path / "c-plain.yml").write_text("base: c.yml\nmethod: plain\nsteps: 2\n")
+    call = ("compare", tmp_path / "c.yml", "--methods", "plain,users", "-o", tmp_path / "out")
+    for asked in (("--using", "membership"), ("--attack-kept", "2")):
+        refused = tacit(*call, *asked)
+        assert refused.code == 2
+        assert "next words" in refused.err
+        assert not (tmp_path / "out").exists()
+    done = tacit(*call)
+    assert done.code == 0, done.err
+    side = (tmp_path / "out" / "report.md").read_text().split("## Side by side")[1].split("##")[0]
+    assert "error rate" in side
+    assert "| users |" in side
+
+
 @pytest.mark.slow
 def test_seven_methods_stand_side_by_side_and_a_weight_is_swept(
     tacit: Tacit, attacked: Path, tmp_path: Path

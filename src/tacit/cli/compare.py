@@ -17,6 +17,7 @@ from tacit.files import refuse_overwrite
 
 if TYPE_CHECKING:
     from tacit.cli.attack import Given
+    from tacit.training.settings import Run
 
 
 def compare(
@@ -80,9 +81,8 @@ def compare(
     page = to / "report.html"
     refuse_overwrite(page, page.with_suffix(".md"), page.with_suffix(".json"), overwrite=overwrite)
     training = _Training(to, parse_overrides(changes or []))
-    if attack_kept is not None:
-        for trial in trials:
-            training.need_kept(trial)
+    for trial in trials:
+        _need_attackable(trial.name, training.settings(trial), using, attack_kept)
     _each(training, trials, workers)
     steps = None
     if attack_kept is not None:
@@ -139,17 +139,27 @@ class _Training:
     changes: dict[str, Any]
 
     def __call__(self, trial: Trial) -> None:
-        trained(self.to / trial.name, trial.file, self.changes | trial.changes)
+        trained(self.to / trial.name, self.settings(trial))
 
-    def need_kept(self, trial: Trial) -> None:
-        """Refuse, before hours of training, a run that will keep no model to choose from."""
+    def settings(self, trial: Trial) -> "Run":
+        """What is to be trained."""
         from tacit.training.settings import read_run
 
-        if not read_run(trial.file, self.changes | trial.changes).keep_checkpoints:
-            raise UsageError(
-                f"{trial.name} keeps no model on the way, so there is none to choose; give "
-                "--set keep_checkpoints=60 with --attack-kept."
-            )
+        return read_run(trial.file, self.changes | trial.changes)
+
+
+def _need_attackable(name: str, run: "Run", using: str | None, attack_kept: int | None) -> None:
+    """Refuse, before hours of training, attacks that could not be carried out after them."""
+    if run.task != "next-word" and (using or attack_kept):
+        raise UsageError(
+            f"{name} has task={run.task}; attacks are on models of next words. Leave --using and "
+            "--attack-kept out, and the models are scored and compared without them."
+        )
+    if attack_kept and not run.keep_checkpoints:
+        raise UsageError(
+            f"{name} keeps no model on the way, so there is none to choose; give "
+            "--set keep_checkpoints=60 with --attack-kept."
+        )
 
 
 @dataclass(frozen=True)
@@ -164,12 +174,16 @@ class _Attacking:
         from tacit.attacking import keep_scores
         from tacit.cli.attack import attack_model, attack_series
         from tacit.training.checkpoints import kept_models
+        from tacit.training.settings import read_run
 
         name, folder = trial.name, self.to / trial.name
-        say(f"{name}: attacking")
-        if kept_models(folder):
+        if read_run(folder / "run.yml").task != "next-word":
+            say(f"{name}: scoring; attacks are on models of next words")
+        elif kept_models(folder):
+            say(f"{name}: attacking")
             attack_series(folder, self.given, steps=self.steps[name] if self.steps else None)
         else:
+            say(f"{name}: attacking")
             keep_scores(folder, attack_model(folder, self.given))
         _score(folder)
         say(f"{name}: done")
@@ -243,13 +257,12 @@ def _score(folder: Path) -> None:
             ends.write(folder / "ends.json")
 
 
-def trained(folder: Path, file: Path, changes: dict[str, Any]) -> None:
+def trained(folder: Path, settings: "Run") -> None:
     """Train, go on, or leave alone what is finished with these very settings."""
     from tacit.training import runs
     from tacit.training.settings import read_run
 
-    settings, name = read_run(file, changes), folder.name
-    begun = folder / "run.yml"
+    begun, name = folder / "run.yml", folder.name
     if begun.exists() and read_run(begun).digest() != settings.digest():
         raise UsageError(f"{folder} was trained with other settings; give another folder.")
     if (folder / "certificate.json").exists():
