@@ -12,6 +12,7 @@ tab.py          the first token in: does the rest come out?
 extraction.py   which sensitive entities does the model say by itself, or when prompted?
 linkage.py      who wrote this, from the model's hidden states
 masks.py        guess masked words of sanitized text
+matching.py     which of the models that runs kept are of like perplexity
 running.py      all attacks that have what they need, on one model or on every one a run kept
 worst_cases.py  canaries that fill the bounds of a plan
 white_box.py    the training step itself on such canaries, for audits
