@@ -211,7 +211,7 @@ STUDIES = {
     "conll2003-kinds": Study(
         kinds(), "CoNLL-2003, one kind of entity", "epsilon at delta 1e-5", close=True
     ),
-    "conll2003-caps": Study(caps(), "CoNLL-2003, caps", "epsilon at delta 1e-5"),
+    "conll2003-caps": Study(caps(), "CoNLL-2003, caps", "epsilon at delta 1e-5", close=True),
     "conll2003-plain-rate": Study(
         plain_rates(), "CoNLL-2003, the published algorithm", "share of plain records drawn"
     ),
@@ -311,6 +311,7 @@ def draw(name: str) -> None:
     """
     import matplotlib
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, NullFormatter
 
     from tacit.reporting.plots import GREY, STYLE, save
 
@@ -350,6 +351,11 @@ def draw(name: str) -> None:
         means = [spread(v)[0] for places in found.values() for v in places.values()]
         if study.close:
             axes.set_title(f"{study.title} (not from zero)", loc="left")
+            if max(means) > 3 * min(means):
+                axes.set_yscale("log")
+                axes.yaxis.set_major_locator(LogLocator(subs=(1, 1.2, 1.5, 2, 3, 4, 6, 8)))
+                axes.yaxis.set_major_formatter("{x:g}")
+                axes.yaxis.set_minor_formatter(NullFormatter())
         else:
             _draw_levels(axes, levels, means)
         FIGURES.mkdir(parents=True, exist_ok=True)
