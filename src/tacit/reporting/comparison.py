@@ -47,7 +47,8 @@ _MEANINGS: tuple[tuple[set[str], str], ...] = (
     ({"linkage"}, "Linkage tells authors from hidden states."),
     (
         {"cost"},
-        "Time is the processor's for steps of training, over the records that passed the model.",
+        "Time is the processor's for steps of training, over the records that passed the model; "
+        "where a step takes many of them, they share the cost of its update.",
     ),
     (
         {"drop_most", "drop_fewest"},
