@@ -1,5 +1,6 @@
 """What a run keeps beside its model: models on the way, canaries, what was found and dropped."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,13 @@ from tacit.verifying import verify
 from tacit.writing import write
 
 BOTH = {"protect": "users+entities", "epsilon": 8, "steps": 2, "user_rate": 0.3, "clip_norm": 0.5}
+TWO_PHASES: dict[str, Any] = {
+    "method": "redact-then-private",
+    "policy": "given",
+    "redacted": {"steps": 4, "batch": 8},
+    "plan": {"epsilon": 3, "steps": 4, "record_rate": 0.1, "noise_multiplier": 2.0},
+    "keep_checkpoints": 7,
+}
 
 
 @pytest.fixture(scope="module")
@@ -96,11 +104,7 @@ def test_both_phases_of_redact_then_private_keep_models(
     tmp_path: Path, base: dict[str, Any], phase: str, at: int
 ) -> None:
     """Steps are counted from the first on masked text, also after a stop in either phase."""
-    run = Run(
-        **base, method="redact-then-private", policy="given", redacted={"steps": 4, "batch": 8},
-        plan={"epsilon": 3, "steps": 4, "record_rate": 0.1, "noise_multiplier": 2.0},
-        keep_checkpoints=7, checkpoint_every=2,
-    )  # fmt: skip
+    run = Run(**base, **TWO_PHASES, checkpoint_every=2)
     runs.train(run, tmp_path / "whole")
     kept = kept_models(tmp_path / "whole")
     assert list(kept) == [1, 2, 3, 4, 5, 6, 7]
@@ -120,6 +124,27 @@ def test_both_phases_of_redact_then_private_keep_models(
     again = kept_models(tmp_path / "cut")
     assert list(again) == list(kept)
     assert all(same(kept[step], again[step]) for step in kept)
+
+
+def test_models_of_the_masked_phase_do_not_know_a_sensitive_token(
+    tmp_path: Path, base: dict[str, Any]
+) -> None:
+    """Every secret of a neighbour is another word: until noise is added nothing differs."""
+    lines = [json.loads(line) for line in Path(base["corpus"]).read_text().splitlines()]
+    for record in lines:
+        text = record["text"]
+        for span in record["spans"]:
+            text = text[: span["start"]] + "x" * (span["end"] - span["start"]) + text[span["end"] :]
+        record["text"] = text
+    neighbour = tmp_path / "neighbour.jsonl"
+    neighbour.write_text("".join(json.dumps(record) + "\n" for record in lines))
+    assert neighbour.read_text() != Path(base["corpus"]).read_text()
+    kept = []
+    for corpus in (base["corpus"], str(neighbour)):
+        runs.train(Run(**base | {"corpus": corpus}, **TWO_PHASES), tmp_path / str(len(kept)))
+        kept.append(kept_models(tmp_path / str(len(kept))))
+    alike = [step for step in kept[0] if same(kept[0][step], kept[1][step])]
+    assert alike == [1, 2, 3, 4]
 
 
 def test_keeping_models_changes_no_digest(base: dict[str, Any]) -> None:

@@ -75,6 +75,24 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
         "clip_grad_norm_(self._model.parameters(), self._plain_norm * tally.losses)",
         "training/test_selective.py::test_a_plain_gradient_knows_nothing_of_sensitive_tokens[0.001]",
     ),
+    "the phase before noise reads the whole text": (
+        "training/redacted_start.py",
+        "masked = redacted(opened.part, opened.tokenizer, sensitive_spans(opened, opened.part))",
+        "masked = opened.part",
+        "training/test_kept_models.py::test_models_of_the_masked_phase_do_not_know_a_sensitive_token",
+    ),
+    "the phase before noise is not in the ledger": (
+        "training/redacted_start.py",
+        "        ledger.charge(event, phase=PHASE)",
+        "        pass",
+        "training/test_method_runs.py::test_masked_text_first_then_the_whole_text_with_noise",
+    ),
+    "a fixed seed that is proved": (
+        "privacy/certificate.py",
+        'if math.isfinite(epsilon) and randomness == "system" and not leaks:',
+        "if math.isfinite(epsilon) and not leaks:",
+        "training/test_runs.py::test_a_private_run_keeps_its_promise_on_paper[users]",
+    ),
     "hidden state passed on unclipped": (
         "training/states.py",
         "made = rows.detach() * factors.to(rows.dtype).unsqueeze(1)",
