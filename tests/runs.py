@@ -3,14 +3,10 @@
 from pathlib import Path
 
 from tacit.plan import Plan, calibrated, plan_yaml
-from tacit.privacy.certificate import (
-    commitment,
-    file_digest,
-    issue,
-    new_salt,
-    write_certificate,
-)
+from tacit.privacy.certificate import commitment, issue, new_salt, publish
 from tacit.privacy.ledger import Ledger, read_ledger
+from tacit.privacy.manifest import make_manifest
+from tacit.privacy.scope import DetectorFacts, EntityScope, Scope
 
 PLAN = Plan(protect="users", epsilon=3, steps=20, user_rate=0.1, users=500)
 BOTH = Plan(protect="users+entities", epsilon=4, targets={"users": 3}, steps=10, user_rate=0.1)
@@ -29,7 +25,11 @@ def make_run(
     plan = calibrated(plan)
     data = commitment("digest of the corpus", new_salt())
     randomness = "fixed seed" if seeded else "system"
-    about = {"plan": plan.digest(), "config": "c", "data": data, "randomness": randomness}
+    scope = scope_for(plan)
+    about = {
+        "plan": plan.digest(), "config": "c", "data": data, "randomness": randomness,
+        "scope": scope.model_dump(mode="json"),
+    }  # fmt: skip
     with Ledger(folder / "ledger.jsonl", about) as ledger:
         for event, count in plan.releases().items():
             for _ in range(count if steps is None or count == 1 else steps):
@@ -52,8 +52,22 @@ def make_run(
         data=data,
         randomness=randomness,  # type: ignore[arg-type]
         by_degree=plan.by_degree,
-        context={"detectors": ["patterns"], "recall": 0.93},
-        weights={"model.safetensors": file_digest(folder / "model.safetensors")},
+        context={"method": "private"},
+        files=make_manifest(folder),
     )
-    write_certificate(certificate, folder)
+    publish(certificate, folder)
     return folder
+
+
+def scope_for(plan: Plan) -> Scope:
+    """Whom such a plan is about, as a run would say it."""
+    entities = EntityScope(
+        kinds=plan.kinds,
+        detectors=(DetectorFacts(name="patterns", version="tacit 0"),),
+        found=None if plan.adjacency == "by-degree" else ("PII/EMAIL",),
+    )
+    return Scope(
+        users="whoever wrote it",
+        entities=entities if "entities" in plan.protect else None,
+        policy="digits" if plan.protect == "tokens" else None,
+    )

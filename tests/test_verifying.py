@@ -8,10 +8,20 @@ from typing import Any
 import pytest
 
 from runs import BOTH, BY_DEGREE, PLAN, TOKENS, make_run
+from tacit.errors import TacitError
 from tacit.plan import Plan
 from tacit.privacy import accounting
-from tacit.privacy.certificate import commitment, new_salt, read_certificate, render
+from tacit.privacy.certificate import (
+    Certificate,
+    Finding,
+    amend,
+    commitment,
+    new_salt,
+    publish,
+    read_certificate,
+)
 from tacit.privacy.events import SampledGaussian
+from tacit.privacy.explaining import certificate_markdown
 from tacit.privacy.ledger import Ledger, read_ledger
 from tacit.verifying import verify
 
@@ -33,7 +43,7 @@ def test_an_honest_run_holds(tmp_path: Path, plan: Plan) -> None:
     assert certificate.standing == "proved"
     assert certificate.epsilon <= plan.epsilon
     for forbidden in ("never been in the data", "hides whether"):
-        assert forbidden not in render(certificate)
+        assert forbidden not in certificate_markdown(certificate)
 
 
 def test_a_stopped_run_holds_and_costs_less(tmp_path: Path, run: Path) -> None:
@@ -75,6 +85,17 @@ def edit(run: Path, change: Callable[[dict[str, Any]], None]) -> None:
     file.write_text(json.dumps(fields))
 
 
+def edit_and_bind(run: Path, change: Callable[[dict[str, Any]], None]) -> bool:
+    """As a forger who knows how it works: the ledger's last line binds the forged certificate."""
+    fields = json.loads((run / "certificate.json").read_text())
+    change(fields)
+    try:
+        publish(Certificate.model_validate_json(json.dumps(fields), strict=True), run)
+    except (ValueError, TacitError, OSError, OverflowError):
+        return False
+    return True
+
+
 def _older(c: dict[str, Any]) -> None:
     c["provenance"]["tacit"] = "0.0.1"
 
@@ -114,11 +135,11 @@ FORGERIES: dict[str, Callable[[dict[str, Any]], None]] = {
     "other data": lambda c: c["provenance"].update(data="hmac-sha256:00"),
     "other settings": lambda c: c["provenance"].update(config="d"),
     "seed hidden": lambda c: c["provenance"].update(randomness="fixed seed"),
-    "other weights": lambda c: c["weights"].update({"model.safetensors": "0" * 64}),
-    "weights elsewhere": lambda c: c["weights"].update({"../secret": "0" * 64}),
+    "other weights": lambda c: c["files"].update({"model.safetensors": "0" * 64}),
+    "weights elsewhere": lambda c: c["files"].update({"../secret": "0" * 64}),
     "context": lambda c: c["context"].update(recall=1.0),
-    "no weights": lambda c: c.update(weights={}),
-    "weights by a loop": lambda c: c["weights"].update({"a\0b": "0" * 64, "x" * 5000: "0" * 64}),
+    "no weights": lambda c: c.update(files={}),
+    "weights by a loop": lambda c: c["files"].update({"a\0b": "0" * 64, "x" * 5000: "0" * 64}),
     "no plan": lambda c: c.update(plan={}, plan_digest=""),
     "a plan with self": lambda c: c["plan"].update(self=1),
     "a plan without noise": lambda c: c["plan"].update(noise_multiplier=None),
@@ -129,7 +150,16 @@ FORGERIES: dict[str, Callable[[dict[str, Any]], None]] = {
     "missing field": lambda c: c.pop("costs"),
     "wrong type": lambda c: c.update(costs=5),
     "no costs": lambda c: c.update(costs={}),
-    "format": lambda c: c.update(format=2),
+    "format": lambda c: c.update(format=1),
+    "accuracy": lambda c: c["costs"]["users"].update(accuracy=0.5),
+    "other users": lambda c: c["scope"].update(users="nobody"),
+    "entities besides": lambda c: c["scope"].update(entities={"kinds": None}),
+    "public": lambda c: c.update(public=[{"what": "base", "name": "x"}]),
+    "made by": lambda c: c["provenance"].update(tacit="9.9"),
+    "made on": lambda c: c["provenance"].update(created="2001-01-01"),
+    "findings": lambda c: c.update(
+        findings=[{"kind": "audit", "outcome": "Consistent.", "date": "2026-01-01"}]
+    ),
     "huge number": lambda c: c["costs"]["users"].update(epsilon=10**400),
     "text for number": lambda c: c["costs"]["users"].update(epsilon="0.1"),
 }
@@ -140,6 +170,19 @@ def test_every_edit_of_the_certificate_is_found(run: Path, tmp_path: Path, name:
     forged = copy(run, tmp_path / "forged")
     edit(forged, FORGERIES[name])
     assert broken(forged) != set()
+
+
+STATED = {"context", "made by", "made on", "findings", "other ledger digest"}
+"""What no ledger shows: it is bound, and vouched for by whoever signs."""
+
+
+@pytest.mark.parametrize("name", FORGERIES.keys() - STATED)
+def test_no_figure_or_sentence_survives_that_does_not_follow(
+    run: Path, tmp_path: Path, name: str
+) -> None:
+    forged = copy(run, tmp_path / "forged")
+    if edit_and_bind(forged, FORGERIES[name]):
+        assert broken(forged) - {"ledger's last line", "ledger digest"} != set()
 
 
 def test_files_that_changed_are_found(run: Path, tmp_path: Path) -> None:
@@ -158,9 +201,9 @@ def test_files_that_changed_are_found(run: Path, tmp_path: Path) -> None:
 
     three = forged("plan")
     (three / "plan.yml").write_text((three / "plan.yml").read_text().replace("20", "21"))
-    assert broken(three) == {"plan.yml"}
+    assert broken(three) == {"plan.yml", "file plan.yml"}
     (three / "plan.yml").write_text("not: a plan")
-    assert broken(three) == {"plan.yml"}
+    assert broken(three) == {"plan.yml", "file plan.yml"}
 
 
 def test_a_ledger_that_changed_is_found(run: Path, tmp_path: Path) -> None:
@@ -198,8 +241,7 @@ def test_a_commitment_says_nothing_without_its_salt() -> None:
 
 def test_other_code_may_certify_more_but_not_less(run: Path, tmp_path: Path) -> None:
     older = copy(run, tmp_path / "older")
-    edit(older, _older)
-    (older / "certificate.md").unlink()
+    assert edit_and_bind(older, _older)
     assert broken(older) == set()
 
 
@@ -210,14 +252,48 @@ def test_a_thing_said_twice_is_refused(run: Path, tmp_path: Path) -> None:
     assert broken(twice) == {"certificate"}
 
 
-def test_weights_that_nobody_certified_are_found(run: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name",
+    ["better.safetensors", "model.pth", "model.onnx", "vocab.txt", "modeling_x.py", "x/y.pt"],
+)
+def test_files_that_nobody_certified_are_found(run: Path, tmp_path: Path, name: str) -> None:
     more = copy(run, tmp_path / "more")
-    (more / "better.safetensors").write_bytes(b"other weights")
-    assert broken(more) == {"other weights"}
+    (more / name).parent.mkdir(exist_ok=True)
+    (more / name).write_bytes(b"other weights")
+    assert broken(more) == {"not covered"}
+
+
+def test_files_that_stay_inside_are_named(run: Path, tmp_path: Path) -> None:
+    more = copy(run, tmp_path / "more")
+    (more / "metrics.json").write_text("{}")
+    (more / "loss.png").write_bytes(b"")
+    said = {check.what: check.detail for check in verify(more)}
+    assert broken(more) == set()
+    assert "metrics.json" in said["not covered"]
+
+
+def test_weights_behind_a_link_are_not_the_certified_ones(run: Path, tmp_path: Path) -> None:
     link = copy(run, tmp_path / "link")
-    (link / "model.safetensors").rename(link / "else")
-    (link / "model.safetensors").symlink_to(link / "else")
+    (link / "model.safetensors").rename(tmp_path / "else")
+    (link / "model.safetensors").symlink_to(tmp_path / "else")
     assert broken(link) == {"file model.safetensors"}
+
+
+def test_what_is_found_out_later_is_bound_too(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", steps=3)
+    found = Finding(kind="audit", outcome="Consistent: at least 0.5.", date="2026-01-02")
+    amend(folder, finding=found)
+    assert broken(folder) == set()
+    assert "2026-01-02, audit: Consistent" in (folder / "certificate.md").read_text()
+    edit(folder, lambda c: c.update(findings=[]))
+    assert "ledger's last line" in broken(folder)
+
+
+def test_a_broken_certificate_says_so_whatever_lies_beside(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", steps=3)
+    amend(folder, broken=True)
+    assert {"audit", "standing"} <= broken(folder)
+    assert "Broken" in (folder / "certificate.html").read_text()
 
 
 def test_public_releases_alone_certify_nothing(tmp_path: Path) -> None:

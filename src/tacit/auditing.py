@@ -16,7 +16,7 @@ from scipy import stats
 
 from tacit.errors import DataError, UsageError
 from tacit.fields import read_fields, write_fields
-from tacit.privacy.certificate import Certificate, read_certificate, write_certificate
+from tacit.privacy.certificate import Certificate, Finding, amend, today
 
 Verdict = Literal["consistent", "contradicted", "inconclusive"]
 FORMAT, VERSION = "tacit-audit", 1
@@ -194,9 +194,10 @@ def write_audit(folder: Path, audits: list[Audit]) -> None:
     """`audit.json` in a run's folder; a contradiction makes the certificate's standing `broken`."""
     fields: dict[str, Any] = {"format": FORMAT, "version": VERSION}
     write_fields(folder / "audit.json", fields | {"audits": [audit.as_dict() for audit in audits]})
-    if any(audit.verdict == "contradicted" for audit in audits):
-        certificate = read_certificate(folder / "certificate.json")
-        write_certificate(certificate.model_copy(update={"standing": "broken"}), folder)
+    broken = any(audit.verdict == "contradicted" for audit in audits)
+    for audit in audits:
+        found = Finding(kind="audit", outcome=audit.sentence, date=today())
+        amend(folder, finding=found, broken=broken)
 
 
 def read_audit(path: Path) -> list[Audit]:

@@ -11,8 +11,10 @@ from tacit.bounding import Bounded, Caps, bound
 from tacit.errors import PrivacyRefused, UsageError
 from tacit.owners import Owners
 from tacit.plan import Plan, least_noise, prices
-from tacit.privacy.accounting import Price, adversary_gain
+from tacit.privacy.accounting import Price, adversary_gain, best_accuracy
 from tacit.privacy.events import Unit
+from tacit.privacy.gains import CHOOSING, Gained, choosing
+from tacit.privacy.scope import EntityScope
 from tacit.privacy.wording import STANDINGS, assumptions, guarantee, not_covered
 
 ALIGNMENT = 0.1
@@ -167,7 +169,11 @@ def explain(
         parts += ["## What the caps keep", _keeping(plan, owners, bounded)]
         parts += ["## How long it takes", _duration(plan, bounded, records_per_second)]
     parts += ["## What is assumed", _list(assumptions(events, plan.by_degree))]
-    parts += ["## What is not covered", _list(not_covered(events, plan.by_degree))]
+    parts += [
+        "## What is not covered",
+        _list(not_covered(events, plan.by_degree, entities=_meant(plan))),
+    ]
+    parts += ["## Choosing epsilon and delta", _choosing(plan)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -185,21 +191,34 @@ def _promises(plan: Plan, costs: dict[Unit, Price]) -> str:
             + ")."
         )  # fmt: skip
     main = costs[plan.protect]
-    sentence = guarantee(plan.protect, main.adjacency, main.epsilon, plan.delta, plan.by_degree)
+    sentence = guarantee(
+        plan.protect, main.adjacency, main.epsilon, plan.delta, plan.by_degree, _meant(plan)
+    )
     standing = f"*Proved* means: {STANDINGS['proved']}."
     return "\n\n".join(["\n".join(lines), sentence, standing])
 
 
+def _meant(plan: Plan) -> EntityScope | None:
+    """Which entities a plan is about, as far as it says so itself."""
+    if "entities" not in plan.protect:
+        return None
+    return EntityScope(kinds=plan.kinds, entity_list=plan.entity_list)
+
+
+def _choosing(plan: Plan) -> str:
+    header, rows = choosing(plan.delta)
+    table = [header, ["---"] * len(header), *rows]
+    lines = ["| " + " | ".join(row) + " |" for row in table]
+    return CHOOSING + "\n\n" + "\n".join(lines)
+
+
 def _gains(plan: Plan) -> str:
-    lines = [
-        f"- {unit}: right at most {gain.tpr:.1%} of the time when wrong {gain.fpr:.1%} of the time"
-        for unit in prices(plan)
-        for gain in adversary_gain(plan.releases(), unit, plan.delta)
-    ]
-    return (
-        "Somebody who sees everything that is released, and knows all other text, can tell whether "
-        "one such neighbour took part:\n\n" + "\n".join(lines)
-    )
+    lines = []
+    for unit in prices(plan):
+        (caught,) = adversary_gain(plan.releases(), unit, plan.delta, (0.01,))
+        left = Gained(best_accuracy(plan.releases(), unit, plan.delta), caught.tpr)
+        lines.append(f"**{unit}** (protection: {left.grade}): {left.verdict} {left.figures}")
+    return _list(lines)
 
 
 def _mechanics(plan: Plan) -> str:

@@ -1,5 +1,10 @@
-"""Check a certificate from the ledger and the plan: no data, no model code, no network."""
+"""Check a certificate from the ledger and the plan: no data, no model code, no network.
 
+What is checked is *recomputed*: figures from the ledger, sentences from the figures, digests from
+the files. That the ledger tells the truth cannot be recomputed; whoever signs vouches for it.
+"""
+
+import json
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -7,21 +12,25 @@ from importlib.metadata import version
 from inspect import signature
 from pathlib import Path
 
-from tacit.auditing import read_audit, rounded_down, rounded_up
+import yaml
+
 from tacit.errors import TacitError
 from tacit.plan import Plan, read_plan
 from tacit.privacy.certificate import (
     Certificate,
     Cost,
-    file_digest,
+    core_digest,
     issue,
     read_certificate,
-    render,
 )
+from tacit.privacy.documents import canonical_digest
 from tacit.privacy.events import NotPrivate, Public, whole_passes
-from tacit.privacy.ledger import Books, read_ledger
+from tacit.privacy.explaining import certificate_html, certificate_markdown
+from tacit.privacy.ledger import Books, is_earlier, read_ledger
 from tacit.privacy.local import is_local
+from tacit.privacy.manifest import KEPT, digest_in, not_covered
 from tacit.privacy.published import PublishedPrice, selective_claim, uedp_claim, uedp_release
+from tacit.privacy.rounding import down, up
 
 
 @dataclass(frozen=True)
@@ -61,6 +70,7 @@ def verify(run: Path) -> list[Check]:
         checks += _recomputed(certificate, books, plan)
     except TacitError as error:
         checks.append(Check("epsilon", False, str(error)))
+    checks += _settings_check(certificate, run)
     checks += _file_checks(certificate, run)
     checks += _audit_checks(certificate, run)
     return checks
@@ -68,25 +78,29 @@ def verify(run: Path) -> list[Check]:
 
 def _audit_checks(certificate: Certificate, run: Path) -> Iterator[Check]:
     """Whether an audit that lies beside found more than is certified."""
+    if certificate.standing == "broken":
+        yield Check("audit", False, f"broken: {_BROKEN}")
     path = run / "audit.json"
     if not path.exists():
-        if certificate.standing == "broken":
-            yield Check("audit", False, f"broken: {_BROKEN}")
         return
     try:
-        audits = read_audit(path)
-    except TacitError as error:
-        yield Check("audit", False, str(error))
+        fields = json.loads(path.read_bytes())
+        audits = [
+            (str(one["unit"]), float(one["lower"]), one["claimed"], str(one["verdict"]))
+            for one in fields["audits"]
+        ]
+    except (OSError, ValueError, KeyError, TypeError):
+        yield Check("audit", False, "audit.json cannot be read; run tacit audit again")
         return
-    for audit in audits:
-        cost = next((c for unit, c in certificate.costs.items() if unit == audit.unit), None)
-        certified = [] if cost is None else [float(cost.epsilon)]
-        claims = certified + ([] if audit.claimed is None else [audit.claimed])
-        broken = [said for said in claims if audit.lower > said]
-        found = f"epsilon for {audit.unit} is at least {rounded_down(audit.lower)}"
-        if broken:
-            said = f"an audit found that {found}, and {rounded_up(min(broken))} is claimed"
-            yield Check("audit", False, f"broken: {said}; do not release this model")
+    for unit, lower, claimed, verdict in audits:
+        costs = {str(name): float(cost.epsilon) for name, cost in certificate.costs.items()}
+        claims = [costs[unit]] if unit in costs else []
+        claims += [] if claimed is None or certificate.plan else [float(claimed)]
+        broken = [said for said in claims if lower > said]
+        found = f"epsilon for {unit} is at least {down(lower)}"
+        if broken or verdict in ("contradicted", "broken"):
+            said = f"; {up(min(broken))} is claimed" if broken else ""
+            yield Check("audit", False, f"broken: {found}{said}; do not release this model")
         else:
             yield Check("audit", True, f"{found}, which contradicts nothing")
 
@@ -105,6 +119,11 @@ def _try(checks: list[Check], what: str, make: Callable[[], object]) -> object:
 
 
 def _ledger_checks(certificate: Certificate, books: Books) -> Iterator[Check]:
+    closing = books.closing or {}
+    bound = closing.get("certificate") == core_digest(certificate)
+    bound = bound and closing.get("files") == certificate.files
+    detail = "binds this certificate and its files" if bound else "does not bind this certificate"
+    yield Check("ledger's last line", bound, detail)
     yield Check(
         "ledger digest",
         books.digest == certificate.ledger_digest,
@@ -119,6 +138,16 @@ def _ledger_checks(certificate: Certificate, books: Books) -> Iterator[Check]:
     )
     phases = {phase: sum(books.releases(phase).values()) for phase in books.phases()}
     yield Check("phases", phases == certificate.phases, ", ".join(phases) or "none")
+    earlier = certificate.earlier
+    repeated = sum(1 for entry in books.entries if is_earlier(entry.phase))
+    if earlier is not None or repeated:
+        same = (
+            earlier is not None
+            and repeated == earlier.releases
+            and books.earlier_events() == earlier.events
+        )
+        detail = f"{repeated:,} releases of the run that is continued"
+        yield Check("earlier run", same, detail if same else "its releases are not all here")
 
 
 def _plan_checks(
@@ -140,6 +169,18 @@ def _plan_checks(
             beside = False
         yield Check("plan.yml", beside, "is the certified plan" if beside else "another plan")
     yield from _event_checks(books, plan)
+
+
+def _settings_check(certificate: Certificate, run: Path) -> Iterator[Check]:
+    """Whether the settings that may be shared are those of the ledger's first line."""
+    if "settings.yml" not in certificate.files:
+        return
+    try:
+        text = (run / "settings.yml").read_text(encoding="utf-8")
+        same = canonical_digest(yaml.safe_load(text)) == certificate.provenance.config
+    except (OSError, ValueError, TypeError, yaml.YAMLError, RecursionError):
+        same = False
+    yield Check("settings.yml", same, "as in the ledger's first line" if same else "others")
 
 
 def _event_checks(books: Books, plan: Plan) -> Iterator[Check]:
@@ -193,7 +234,7 @@ def _recomputed(certificate: Certificate, books: Books, plan: Plan | None) -> It
         by_degree=plan.by_degree if plan else None,
         published=claim,
         context=certificate.context,
-        weights=certificate.weights,
+        files=certificate.files,
     )
     yield Check("delta", certificate.delta == delta, f"{delta:g}")
     yield Check("protected", certificate.protect == protect, protect)
@@ -202,13 +243,15 @@ def _recomputed(certificate: Certificate, books: Books, plan: Plan | None) -> It
         yield _compare(unit, cost, fresh.costs[unit], same_code)
     for unit, target in limits.items():
         epsilon = float(fresh.costs[unit].epsilon)
-        yield Check(f"target for {unit}", epsilon <= target, f"{epsilon:.4g} of {target:g}")
+        yield Check(f"target for {unit}", epsilon <= target, f"{up(epsilon)} of {target:g}")
     if certificate.published is not None:
         yield Check("published figure", fresh.published == certificate.published, "as recomputed")
     elif plan is None:
         none = all(cost.epsilon == "infinity" for cost in fresh.costs.values())
         yield Check("no plan, no promise", none, "nothing is promised" if none else "no plan")
-    for name in ("standing", "sentence", "assumptions", "not_covered"):
+    for name in (
+        "standing", "sentence", "scope", "assumptions", "not_covered", "public", "earlier",
+    ):  # fmt: skip
         fits = getattr(fresh, name) == getattr(certificate, name)
         detail = "as recomputed" if fits else "differs from what holds"
         if name == "standing" and certificate.standing == "broken":
@@ -242,10 +285,10 @@ def _compare(unit: str, certified: Cost, found: Cost, same_code: bool) -> Check:
     """By the same code the figures are equal; by other code the certified one may be larger."""
     said, now = float(certified.epsilon), float(found.epsilon)
     close = said == now or math.isclose(said, now, rel_tol=1e-6)
-    rest = {"epsilon", "no_less_than", "opinions", "true_positive_rate"}
+    rest = {"epsilon", "no_less_than", "opinions", "true_positive_rate", "accuracy"}
     ok = (close and _near(certified, found)) if same_code else _no_better(certified, found)
     ok = ok and certified.model_dump(exclude=rest) == found.model_dump(exclude=rest)
-    return Check(f"epsilon for {unit}", ok, f"certified {said:.6g}, recomputed {now:.6g}")
+    return Check(f"epsilon for {unit}", ok, f"certified {up(said)}, recomputed {up(now)}")
 
 
 def _no_better(certified: Cost, found: Cost) -> bool:
@@ -255,6 +298,7 @@ def _no_better(certified: Cost, found: Cost) -> bool:
         value >= found.true_positive_rate[fpr] * (1 - 1e-3)
         for fpr, value in certified.true_positive_rate.items()
     )
+    gains = gains and certified.accuracy >= found.accuracy * (1 - 1e-3)
     # A finer grid than the one shown may be tighter by half a per cent.
     opinions = all(float(value) >= now * 0.99 for value in certified.opinions.values())
     return now <= said * (1 + 1e-6) and gains and opinions and float(certified.no_less_than) <= said
@@ -267,6 +311,7 @@ def _near(one: Cost, other: Cost) -> bool:
         return False
     pairs = [
         (one.no_less_than, other.no_less_than),
+        (one.accuracy, other.accuracy),
         *((one.opinions[k], other.opinions[k]) for k in one.opinions),
         *((one.true_positive_rate[k], other.true_positive_rate[k]) for k in one.true_positive_rate),
     ]
@@ -276,42 +321,31 @@ def _near(one: Cost, other: Cost) -> bool:
     )
 
 
-_WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
-_INSIDE = ("checkpoint.safetensors", "redacted-start.safetensors")
-"""Files of a run that are not meant to be shared, and so not certified."""
-
-
 def _file_checks(certificate: Certificate, run: Path) -> Iterator[Check]:
-    page = run / "certificate.md"
-    if page.exists():
-        try:
-            same = page.read_text(encoding="utf-8", errors="replace") == render(certificate)
-        except OSError:
-            same = False
-        yield Check("certificate.md", same, "says the same" if same else "says something else")
-    yield Check(
-        "weights",
-        bool(certificate.weights),
-        f"{len(certificate.weights)} file(s) are named"
-        if certificate.weights
-        else "no file is named, so this would certify any model",
-    )
-    present = {f.name for kind in _WEIGHTS for f in run.glob(kind)} - set(_INSIDE)
-    extra = sorted(present - set(certificate.weights))
-    if extra:
-        yield Check("other weights", False, f"{len(extra)} file(s) of weights are not certified")
-    for name, digest in certificate.weights.items():
-        found = _digest_inside(run, name)
+    for name, made in (
+        ("certificate.md", certificate_markdown),
+        ("certificate.html", certificate_html),
+    ):
+        page = run / name
+        if page.exists():
+            try:
+                same = page.read_text(encoding="utf-8", errors="replace") == made(certificate)
+            except OSError:
+                same = False
+            yield Check(name, same, "says the same" if same else "says something else")
+    weights = [name for name in certificate.files if name.endswith(".safetensors")]
+    said = f"{len(certificate.files)} file(s) are named, {len(weights)} of them weights"
+    yield Check("manifest", bool(weights), said if weights else "no weights are named, so this "
+                "would certify any model")  # fmt: skip
+    for name, digest in certificate.files.items():
+        found = digest_in(run, name)
+        left_out = found is None and name.startswith(f"{KEPT}/") and not (run / name).exists()
         detail = "as certified" if found == digest else "missing" if found is None else "differs"
-        yield Check(f"file {name}", found == digest, detail)
-
-
-def _digest_inside(run: Path, name: str) -> str | None:
-    """The digest of a file of the run; None where it is not there, or lies outside."""
-    try:
-        file = run / name
-        if file.is_symlink() or not file.resolve().is_relative_to(run.resolve()):
-            return None
-        return file_digest(file) if file.is_file() else None
-    except (OSError, ValueError, RuntimeError):
-        return None
+        if left_out:
+            detail = "not here, which takes nothing away"
+        yield Check(f"file {name}", found == digest or left_out, detail)
+    inside, unknown = not_covered(run, certificate.files)
+    if inside:
+        yield Check("not covered", True, f"keep inside: {', '.join(inside)}")
+    if unknown:
+        yield Check("not covered", False, f"not of this run, take away: {', '.join(unknown)}")

@@ -10,7 +10,7 @@ import numpy as np
 
 from tacit.errors import DataError, UsageError
 from tacit.fields import read_fields, write_fields
-from tacit.privacy.certificate import read_certificate, write_certificate
+from tacit.privacy.certificate import Finding, amend, read_certificate, today
 
 if TYPE_CHECKING:
     from tacit.attacking.target import Target
@@ -170,17 +170,23 @@ def write_scores(path: Path, scores: Iterable[Scores]) -> None:
 
 
 def keep_scores(folder: Path, scores: Iterable[Scores]) -> None:
-    """The scores of a run's model in its folder; in its certificate, too, if that has no other.
+    """The scores of a run's model in its folder, and in its certificate that they were taken.
 
-    A regularizer promises nothing: what attacks measured is all that can be said of it.
+    A regularizer promises nothing: what attacks measured is all that can be said of it, and stands
+    in its certificate. Of others it says which attacks were tried; exact figures stay inside.
     """
-    write_scores(folder / "attacks.json", scores)
+    tried = list(scores)
+    write_scores(folder / "attacks.json", tried)
     path = folder / "certificate.json"
-    if not path.exists() or "regularizer" not in (made := read_certificate(path)).context:
+    if not path.exists() or not tried:
         return
-    measured = {one.attack: _in_words(one) for one in read_scores(folder / "attacks.json")}
-    context = made.context | {"measured by attacks (not private)": measured}
-    write_certificate(made.model_copy(update={"context": context}), folder)
+    context = None
+    if "regularizer" in read_certificate(path).context:
+        measured = {one.attack: _in_words(one) for one in read_scores(folder / "attacks.json")}
+        context = {"measured by attacks (not private)": measured}
+    names = ", ".join(sorted({one.attack for one in tried}))
+    said = f"tried: {names}; the figures are exact and stay inside (attacks.json)."
+    amend(folder, finding=Finding(kind="attack", outcome=said, date=today()), context=context)
 
 
 def _in_words(scores: Scores) -> str:

@@ -55,7 +55,7 @@ class InOrder(TyperGroup):
             "audit",
             "report",
         ]
-        path += ["compare", "verify", "spent", "federate", "serve", "contribute", "pull"]
+        path += ["compare", "verify", "sign", "spent", "federate", "serve", "contribute", "pull"]
         return [*path, *(name for name in self.commands if name not in path)]
 
 
@@ -92,6 +92,7 @@ app.command("audit")(attack.audit)
 app.command("report")(report.report)
 app.command("compare")(compare.compare)
 app.command("verify")(plan.verify)
+app.command("sign")(plan.sign)
 app.command("spent")(plan.spent)
 app.add_typer(federate.app, name="federate")
 app.command("serve")(serve.serve)

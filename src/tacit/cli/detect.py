@@ -163,10 +163,13 @@ def _write(
 ) -> None:
     from tacit.detecting.mentions import write_lines
     from tacit.detecting.page import write_page
+    from tacit.privacy.manifest import file_digest
 
     with whole_files(*files.values()) as (mentions, entities, about, *page):
         write_lines(mentions, found.mentions)
         write_lines(entities, found.entities)
+        # With it a run can tell whether the mentions are still what the detectors found.
+        summary |= {"mentions_sha256": file_digest(mentions)}
         about.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
         if page:
             title = f"What was found in {corpus.name}"

@@ -148,14 +148,19 @@ def _print_tried(tried: list[Any]) -> None:
 
 def verify(
     run: Annotated[Path, typer.Argument(help="Folder with certificate.json and ledger.jsonl.")],
+    signed_by: Annotated[
+        Path | None,
+        typer.Option(help="Public key of whoever should vouch for it (K.pub of `tacit sign`)."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Recompute a certificate from the ledger and the plan; exit 4 if anything does not match.
 
-    Needs neither the data nor the model's code. It shows that the figures follow from the ledger;
-    that the ledger is the whole truth is what the person who signs it vouches for.
+    Needs neither the data nor the model's code. It shows that the figures follow from the ledger
+    and that every file is the certified one; that the ledger is the whole truth is what the person
+    who signs it vouches for.
 
-    Example: `tacit verify RUN`
+    Examples: `tacit verify RUN` · `tacit verify RUN --signed-by alice.pub`
     """
     from tacit.verifying import verify as check
 
@@ -164,29 +169,89 @@ def verify(
             f"{run} is not a folder; give the one that holds certificate.json and ledger.jsonl."
         )
     checks = check(run)
+    if signed_by is not None:
+        from tacit.signing import signature_check
+
+        checks.append(signature_check(run, signed_by))
     bad = [c for c in checks if not c.ok]
     if as_json:
-        print_json({"ok": not bad, "checks": [asdict(c) for c in checks]})
+        print_json({"ok": not bad, "signed_by": str(signed_by) if signed_by else None,
+                    "checks": [asdict(c) for c in checks]})  # fmt: skip
     else:
-        table = simple_table("", "checked", "")
-        for column in table.columns:
-            column.justify = "left"
-        for c in checks:
-            mark = "[green]✓[/green]" if c.ok else "[red]✗[/red]"
-            table.add_row(mark, escape(c.what), escape(c.detail))
-        out.print(table)
-        broken = next((c.detail for c in reversed(bad) if c.detail.startswith("broken")), None)
-        if broken is not None:
-            out.print(f"[bold red]The certificate is {escape(broken)}.[/bold red]")
-        elif bad:
-            out.print("[bold red]The certificate does not hold.[/bold red]")
-        else:
-            out.print("[bold]Everything matches.[/bold]")
-        fixed = _fixed_seed(run)
-        if fixed and not bad:
-            out.print("[bold]Not for release[/bold]: the randomness came from a fixed seed.")
+        _print_checks(checks)
+        _print_verdict(run, checks, signed_by)
     if bad:
         raise typer.Exit(4)
+
+
+def _print_checks(checks: list[Any]) -> None:
+    table = simple_table("", "checked", "")
+    for column in table.columns:
+        column.justify = "left"
+    for c in checks:
+        mark = "[green]✓[/green]" if c.ok else "[red]✗[/red]"
+        table.add_row(mark, escape(c.what), escape(c.detail))
+    out.print(table)
+
+
+def _print_verdict(run: Path, checks: list[Any], signed_by: Path | None) -> None:
+    """What was recomputed, and apart from that what somebody vouches for."""
+    bad = [c for c in checks if not c.ok and c.what != "signature"]
+    broken = next((c.detail for c in reversed(bad) if c.detail.startswith("broken")), None)
+    if broken is not None:
+        out.print(f"[bold red]The certificate is {escape(broken)}.[/bold red]")
+    elif bad:
+        out.print("[bold red]Recomputed: the certificate does not hold.[/bold red]")
+    else:
+        out.print(
+            "[bold]Recomputed: everything matches[/bold] (figures from the ledger, sentences from "
+            "the figures, files from their digests).", soft_wrap=True,
+        )  # fmt: skip
+    fixed = _fixed_seed(run)
+    if fixed and not bad:
+        out.print("[bold]Not for release[/bold]: the randomness came from a fixed seed.")
+    if signed_by is None:
+        said = "Vouched for: by nobody. That the ledger is whole and the assumptions are true is "
+        said += "for a signer to say (tacit sign, then --signed-by KEY.pub)."
+    elif any(c.what == "signature" and c.ok for c in checks):
+        said = f"[bold]Vouched for by {escape(signed_by.name)}[/bold]: that the ledger is whole, "
+        said += "and what the certificate states and assumes."
+    else:
+        said = f"[bold red]Not vouched for by {escape(signed_by.name)}.[/bold red]"
+    out.print(said, soft_wrap=True)
+
+
+def sign(
+    run: Annotated[
+        Path | None, typer.Argument(help="Folder of a run whose certificate holds.")
+    ] = None,
+    key: Annotated[Path | None, typer.Option(help="Your private key (PEM).")] = None,
+    new_key: Annotated[
+        Path | None, typer.Option(help="Make a key: KEY, and KEY.pub to give away.")
+    ] = None,
+) -> None:
+    """Vouch for a certificate with your key, offline; writes model.sig into the folder.
+
+    The folder is verified first. The signature covers the certificate, the ledger and the model's
+    files, in the format of OpenSSF model signing: `model_signing verify key` checks it, too. What
+    changes the certificate later (an audit, an attack) voids it: sign again.
+
+    Examples: `tacit sign --new-key alice` · `tacit sign RUN --key alice`
+    """
+    from tacit.signing import make_key
+    from tacit.signing import sign as put
+
+    if new_key is not None:
+        public = make_key(new_key)
+        say(f"private key: {new_key} (keep it); public key: {public} (give it away)")
+        key = key or new_key
+    if run is None:
+        if new_key is None:
+            raise UsageError("Give the folder of a run, or --new-key KEY to make a key.")
+        return
+    if key is None:
+        raise UsageError("Give your private key with --key, or make one with --new-key KEY.")
+    say(f"signature: {put(run, key)} (check it with: tacit verify {run} --signed-by {key}.pub)")
 
 
 def _fixed_seed(run: Path) -> bool:
@@ -205,24 +270,40 @@ def spent(
     delta: Annotated[float, typer.Option(help="Delta.")] = 1e-5,
     as_json: AsJson = False,
 ) -> None:
-    """What several runs over one corpus spent together, hyper-parameter search included.
+    """What several runs spent together on the same people, hyper-parameter search included.
+
+    An account is a set of runs that share users. Runs on the same texts under other names of users
+    are pointed out, with the price of both together.
 
     Example: `tacit spent runs/`
     """
+    from tacit.privacy.rounding import up
     from tacit.spending import total
 
     found = total(runs, delta)
     if as_json:
         print_json(found)
         return
-    for data, books in found["data"].items():
-        runs_found = len(books["runs"])
-        out.print(f"[bold]{escape(data)}[/bold]", soft_wrap=True)
-        out.print(
-            f"{books['releases']:,} releases in {runs_found:,} run{'s' if runs_found > 1 else ''}"
-        )
+    for number, account in enumerate(found["accounts"], 1):
+        people = f", {account['users']:,} users" if account["users"] is not None else ""
+        out.print(f"[bold]Account {number}[/bold]{people}: {escape(', '.join(account['runs']))}")
+        out.print(f"{account['releases']:,} releases")
         table = simple_table("one", f"epsilon at delta {delta:g}")
-        for unit, epsilon in books["epsilon"].items():
-            shown = f"{epsilon:.4g}" if isinstance(epsilon, float) else epsilon
-            table.add_row(unit, shown)
+        for unit, epsilon in account["epsilon"].items():
+            table.add_row(unit, up(epsilon) if isinstance(epsilon, float) else epsilon)
         out.print(table)
+    for pair in found["overlaps"]:
+        worst = ", ".join(
+            f"{up(e) if isinstance(e, float) else e} for {u}" for u, e in pair["epsilon"].items()
+        )
+        out.print(
+            f"[bold yellow]The same people under other names?[/bold yellow] "
+            f"{escape(', '.join(pair['runs']))} share no user and {pair['texts']:,} texts or more; "
+            f"together epsilon would be {worst}.", soft_wrap=True,
+        )  # fmt: skip
+    if found["unknown"]:
+        out.print(
+            f"Whose text {escape(', '.join(found['unknown']))} read is not known (no account.json "
+            "beside the ledger): such a run counts by itself, or with runs on the same corpus.",
+            soft_wrap=True,
+        )

@@ -11,6 +11,7 @@ from tacit.corpus import Corpus, Record
 from tacit.detecting.detector import Detector, Finding, open_detectors, registered
 from tacit.detecting.kinds import kind_of, matches
 from tacit.detecting.mentions import Aliases, Entity, Grouping, Mention, resolve
+from tacit.detecting.provenance import Provenance, provenance_of
 from tacit.errors import DataError
 from tacit.workers import Workers
 
@@ -28,12 +29,14 @@ class Detection:
     records: int
     seconds: float
     corpus_digest: str
+    provenance: Provenance
 
     def summary(self) -> dict[str, Any]:
         """Counts and provenance, ready for JSON; no names and no text."""
         return {
             "corpus": self.corpus_digest,
             "detectors": list(self.detectors),
+            "provenance": self.provenance.as_json(),
             "records": self.records,
             "sensitive_records": len({m.record for m in self.mentions}),
             "mentions": len(self.mentions),
@@ -88,6 +91,13 @@ def detect(
         records=len(corpus),
         seconds=time.perf_counter() - start,
         corpus_digest=corpus.digest(),
+        provenance=provenance_of(
+            detectors,
+            using,
+            kinds=wanted,
+            minimum_score=minimum_score,
+            merged=aliases is not None,
+        ),
     )
 
 

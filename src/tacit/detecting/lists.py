@@ -229,6 +229,7 @@ class Lists:
                 entries.setdefault(_fold(form), []).append(
                     Term(form, term.kind, term.source, term.case, term.score)
                 )
+        self.kinds = tuple(sorted({term.kind for same in entries.values() for term in same}))
         for folded, same in entries.items():
             self._automaton.add_word(folded, (len(folded), tuple(same)))
         self._automaton.make_automaton()

@@ -64,6 +64,7 @@ class Patterns:
                 f"{'+'.join(NAMES)}."
             )
         self.rules = tuple(rule for rule in RULES if rule.name in wanted)
+        self.kinds = tuple(sorted({rule.kind for rule in self.rules}))
         self._gate = _Gate(self.rules)
 
     def find(self, records: Sequence[Record]) -> Iterator[list[Finding]]:

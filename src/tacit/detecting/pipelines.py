@@ -6,6 +6,7 @@ the network: what is not installed is an error that says how to get it.
 
 import logging
 from collections.abc import Iterator, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,12 @@ class SpacyDetector:
                 "entities; give one with `ner` or `entity_ruler`."
             )
         self._nlp = nlp
+        labels = [label for pipe in nlp.pipe_names for label in nlp.pipe_labels.get(pipe, ())]
+        self.kinds = tuple(sorted({_kind(label, "MISC") for label in labels}))
+        meta = nlp.meta
+        self.version = (
+            f"spacy {version('spacy')}, {nlp.lang}_{meta.get('name')} {meta.get('version')}"
+        )
 
     def find(self, records: Sequence[Record]) -> list[list[Finding]]:
         """One list of findings for each record, in order."""
@@ -67,6 +74,7 @@ class PresidioDetector:
         """Take an analyzer that is ready for a language."""
         self._analyzer = analyzer
         self._language = language
+        self.version = f"presidio-analyzer {version('presidio_analyzer')}, {language}"
 
     def find(self, records: Sequence[Record]) -> list[list[Finding]]:
         """One list of findings for each record, in order."""
@@ -105,6 +113,7 @@ class StanzaDetector:
     def __init__(self, pipeline: Any) -> None:
         """Take a loaded pipeline with `tokenize` and `ner`."""
         self._pipeline = pipeline
+        self.version = f"stanza {version('stanza')}"
 
     def find(self, records: Sequence[Record]) -> list[list[Finding]]:
         """One list of findings for each record, in order."""
@@ -126,11 +135,14 @@ def _finding(
     span: tuple[int, int], label: str, score: float, who: str, otherwise: str = "MISC"
 ) -> Finding:
     """A finding of our kind; `why` names the pipeline and its own label."""
+    return Finding(span[0], span[1], _kind(label, otherwise), score, f"{who} {label}")
+
+
+def _kind(label: str, otherwise: str) -> str:
     try:
-        kind = kind_of(label)
+        return kind_of(label)
     except UsageError:
-        kind = otherwise
-    return Finding(span[0], span[1], kind, score, f"{who} {label}")
+        return otherwise
 
 
 # ---- long and odd texts

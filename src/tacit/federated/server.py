@@ -24,6 +24,8 @@ from flwr.serverapp import Grid
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from tacit.detecting import open_detectors
+from tacit.detecting.provenance import Provenance, Used, provenance_of
 from tacit.errors import DataError, TacitError, UsageError
 from tacit.federated.asking import Asking, Clock
 from tacit.federated.client import PERSONAL, frozen_digest, is_personal
@@ -44,14 +46,14 @@ from tacit.plan import Plan, calibrated, plan_yaml, read_plan
 from tacit.privacy.certificate import commitment, own_salt
 from tacit.privacy.ledger import Ledger
 from tacit.training import weights
+from tacit.training.account import write_names
 from tacit.training.checkpoints import kept_folder, kept_steps, read_place, trainable
-from tacit.training.fingerprint import code_digest
-from tacit.training.going_on import earlier_books, need_same_owners
+from tacit.training.continuing import continued
 from tacit.training.loop import Loop, Progress, make_optimizer
 from tacit.training.methods import Method
 from tacit.training.opening import Opened, open_run
 from tacit.training.public_start import start_on_public_text
-from tacit.training.runs import Trained, finish
+from tacit.training.runs import MADE_HERE, Trained, about_run, finish
 from tacit.training.settings import PLANNED, Run, read_run, run_yaml
 from tacit.training.spent import Spent
 
@@ -84,10 +86,9 @@ def begin(
     need_federated(run, federation)
     if folder.exists() and any(folder.iterdir()):
         raise UsageError(f"{folder} is not empty; give a new folder, or --resume {folder}.")
-    plan, earlier = run.made_plan(), earlier_books(run)
+    plan, earlier = run.made_plan(), continued(run)
     if plan is not None:
-        need_same_owners(run, plan)
-        plan = calibrated(plan, also=earlier.releases() if earlier is not None else None)
+        plan = calibrated(plan, also=earlier.releases if earlier is not None else None)
     (folder / FOLDER).mkdir(parents=True, exist_ok=True)
     _write(folder / "run.yml", run_yaml(run))
     _write(folder / NAME, federation_yaml(federation))
@@ -195,22 +196,14 @@ def serve(
     if known is None:
         roster.save(folder)
     data = commitment(roster.digest(), own_salt())
-    about = {
-        "plan": plan.digest() if plan else None,
-        "config": run.digest(),
-        "data": data,
-        "randomness": opened.chance.name,
-        "code": code_digest("federated"),
-        "federation": federation.digest(),
-    }
-    earlier = earlier_books(run)
-    if earlier is not None:
-        about["earlier"] = earlier.digest
+    earlier = continued(run)
+    about = about_run(opened, plan, earlier, data, own_salt(), "federated")
+    about["federation"] = federation.digest()
     with Ledger(
         folder / "ledger.jsonl", about, allows=plan.budget.allows if plan else None
     ) as ledger:
         if earlier is not None:
-            ledger.carry(earlier)
+            ledger.carry(earlier.books)
         start_on_public_text(opened, folder, ledger, None)
         method: Method
         if plan is None:
@@ -246,6 +239,7 @@ def serve(
     notes = {"records": "with the clients", "users": len(roster.users), "clients": roster.clients}
     if roster.bounded is not None:
         notes["records"] = roster.bounded.records_kept
+    write_names(folder, roster.users, (), own_salt())
     return finish(
         opened,
         folder,
@@ -268,12 +262,19 @@ def _open(run: Run) -> Opened:
     plain = {name: value for name, value in run.plan.items() if name != "kinds"}
     # It only adds up what clients send: no GPU is needed here.
     changed = {"mentions": None, "detect": None, "plan": plain, "device": "cpu"}
-    opened = open_run(run.model_copy(update=changed))
-    return replace(opened, run=run, focus=None)
+    opened = open_run(run.model_copy(update=changed), private_here=False)
+    return replace(opened, run=run, focus=None, provenance=_detectors_of(run))
+
+
+def _detectors_of(run: Run) -> Provenance:
+    """What clients look for entities with; that they do is a matter of trust."""
+    if run.detect is None:
+        return Provenance((Used("mentions that clients have", "detectors not known here"),), None)
+    return provenance_of(open_detectors(run.detect), run.detect)
 
 
 def _keep(opened: Opened, folder: Path, step: int) -> None:
-    weights.save_model(opened.model, opened.tokenizer, kept_folder(folder, step))
+    weights.save_model(opened.model, opened.tokenizer, kept_folder(folder, step), mark=MADE_HERE)
 
 
 def _note(folder: Path, said: Told) -> None:

@@ -8,6 +8,7 @@ that two real neighbours attain, so that the interval in which the truth lies is
     curve_over_steps   epsilon as a function of the number of steps
     curve_over_degree  epsilon as a function of an entity's number of holders
     adversary_gain     what the guarantee means for somebody who guesses
+    best_accuracy      how often a guess between two neighbours can be right, at even odds
     calibrate          the least noise that meets a target, on the safe side
 
 Behind the questions, in order: `pairing` (which dominating pair an event has), `composing` (the
@@ -60,6 +61,7 @@ __all__ = [
     "Gain",
     "Price",
     "adversary_gain",
+    "best_accuracy",
     "calibrate",
     "curve_over_degree",
     "curve_over_steps",
@@ -234,6 +236,41 @@ def _price(
 
 
 # --- what it means for somebody who guesses -----------------------------------------------------
+
+
+def best_accuracy(releases: Releases, unit: Unit, delta: float, *, fresh: bool = False) -> float:
+    """How often somebody who guesses between two neighbours, each as likely, is right at most.
+
+    It is (1 + d) / 2 with d the total variation, that is the divergence at epsilon 0; each way to
+    bound d is valid, and the smallest counts.
+
+    >>> from tacit.privacy.events import SampledGaussian
+    >>> one = SampledGaussian(unit="users", rate=1.0, noise_multiplier=1.0)
+    >>> round(best_accuracy(one, "users", 1e-5, fresh=True), 3)
+    0.691
+    """
+    counted, delta, unit = counted_releases(releases), need_delta(delta), need_unit(unit)
+    items = dominating_items(counted, unit, common_adjacency(counted, unit))
+    if items is None:
+        return 1.0
+    if not items:
+        return 0.5
+    cost = price(counted, unit, delta, lower=False, fresh=fresh)
+    apart = [2 * float(ndtr(revealed(items) / 2)) - 1]
+    if cost.epsilon < 700:
+        apart.append((math.expm1(cost.epsilon) + 2 * delta) / (math.exp(cost.epsilon) + 1))
+    composed = _tradeoff(items, delta)
+    if composed is not None:
+        noise = rounding_noise(items)
+        apart.append(max(_total_variation(losses) for losses in composed) + noise)
+    return 0.5 + min(1.0, *apart) / 2
+
+
+def _total_variation(losses: Losses) -> float:
+    """The divergence at epsilon 0, read off the losses."""
+    values = (losses.start + np.arange(losses.probs.size)) * losses.step
+    positive = values > 0
+    return losses.infinite + float(-(losses.probs[positive] @ np.expm1(-values[positive])))
 
 
 def _tradeoff(items: Items, delta: float) -> BothRoles | None:

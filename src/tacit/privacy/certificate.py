@@ -4,6 +4,9 @@ A certificate is made from a plan and a ledger, and holds nothing about the data
 does not cover: in particular no plain digest of the corpus, which would let somebody who knows all
 but one record test for that one. The data are named by a *commitment*, a digest with a secret salt
 that stays with whoever holds the data.
+
+The certificate names every file that it speaks for (its manifest), and the ledger's last line
+binds both: neither can be exchanged without the other.
 """
 
 import hashlib
@@ -18,25 +21,38 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
-from tacit.errors import DataError
+from pydantic import model_validator
+
+from tacit.errors import DataError, PrivacyRefused
 from tacit.files import whole_file
-from tacit.privacy.accounting import Price, adversary_gain, price
+from tacit.privacy.accounting import Price, adversary_gain, best_accuracy, price
 from tacit.privacy.documents import (
     Document,
     Frozen,
     Infinite,
     Randomness,
+    canonical_digest,
     finite,
     read_document,
-    section,
-    stated,
 )
 from tacit.privacy.events import Unit, whole_passes
-from tacit.privacy.ledger import Books
+from tacit.privacy.ledger import Books, Ledger, read_ledger
+from tacit.privacy.manifest import Manifest, file_digest
 from tacit.privacy.published.claims import PublishedPrice
-from tacit.privacy.wording import STANDINGS, assumptions, claimed, guarantee, not_covered
+from tacit.privacy.scope import (
+    Inherited,
+    PublicInput,
+    Scope,
+    Standing,
+    stated,
+    worst_standing,
+)
+from tacit.privacy.wording import assumptions, claimed, guarantee, not_covered
 
-Standing = Literal["proved", "published", "heuristic", "broken"]
+__all__ = ["Certificate", "Cost", "Finding", "Provenance", "Standing", "amend", "commitment",
+           "core_digest", "file_digest", "issue", "new_salt", "own_salt", "publish",
+           "read_certificate"]  # fmt: skip
+
 NOT_FOR_RELEASE = (
     "Nothing is promised: the randomness came from a fixed seed, so the noise can be subtracted."
 )
@@ -57,6 +73,8 @@ class Cost(Frozen):
     opinions: dict[str, Infinite]
     true_positive_rate: dict[str, float]
     """What an adversary is left with, at each false positive rate."""
+    accuracy: float
+    """How often a guess between the two neighbours is right at most, at even odds."""
 
 
 class Provenance(Frozen):
@@ -70,13 +88,22 @@ class Provenance(Frozen):
     created: str
 
 
+class Finding(Frozen):
+    """What somebody found by trying: an audit or an attack, its outcome in words, and the day."""
+
+    kind: Literal["audit", "attack"]
+    outcome: str
+    date: str
+
+
 class Certificate(Document):
     """What is promised, computed from the ledger; see `docs/guarantees.md` for the arguments."""
 
-    format: Literal[1] = 1
+    format: Literal[2] = 2
     standing: Standing
     protect: Unit
     sentence: str
+    scope: Scope
     delta: float
     costs: dict[Unit, Cost]
     plan: dict[str, Any]
@@ -86,11 +113,20 @@ class Certificate(Document):
     phases: dict[str, int]
     assumptions: tuple[str, ...]
     not_covered: tuple[str, ...]
+    public: tuple[PublicInput, ...]
+    earlier: Inherited | None
     context: dict[str, Any]
-    weights: dict[str, str]
+    files: Manifest
     provenance: Provenance
     published: dict[str, Any] | None = None
     """What a paper claims for the same releases, where the method is a paper's."""
+    findings: tuple[Finding, ...] = ()
+
+    @model_validator(mode="after")
+    def _has_its_price(self) -> "Certificate":
+        if self.protect not in self.costs:
+            raise ValueError("what is protected has no price")
+        return self
 
     @property
     def epsilon(self) -> float:
@@ -112,38 +148,48 @@ def issue(
     by_degree: int | None = None,
     published: PublishedPrice | None = None,
     context: Mapping[str, Any] | None = None,
-    weights: Mapping[str, str] | None = None,
+    files: Mapping[str, str] | None = None,
 ) -> Certificate:
     """The certificate for what a ledger says was released.
 
-    `context` holds what else the reader must know (graph, vocabulary, detectors and their measured
-    recall); `data` is a commitment, not a digest; `by_degree` as in `wording.guarantee`. With a
-    `published` claim and no plan the standing is that claim's, and what is proved stands beside it:
-    the costs are computed from the ledger all the same. Where a plan was kept, its promise stands,
-    and the claim beside it. What the ledger's first line names as `leaks` is released unprotected
-    beside the weights, so that nothing is promised for the whole.
+    `context` holds what else the reader should know; `data` is a commitment, not a digest;
+    `by_degree` as in `wording.guarantee`. With a `published` claim and no plan the standing is
+    that claim's, and what is proved stands beside it: the costs are computed from the ledger all
+    the same. Where a plan was kept, its promise stands, and the claim beside it.
+
+    Whom the promise is about, which inputs are said to be public, what leaks and what is inherited
+    from a run that was continued stand in the ledger's first line, before any release.
     """
+    scope, public, earlier = stated(books.about)
+    _need_scope(scope, plan, protect)
     leaks = [str(leak) for leak in books.about.get("leaks", ())]
+    leaks += [leak for leak in (earlier.leaks if earlier else ()) if leak not in leaks]
+    seeded = "fixed seed" in (randomness, earlier.randomness if earlier else randomness)
     replaces = published is not None and not plan
     releases = whole_passes(books.releases())
     costs = {unit: _cost(price(releases, unit, delta, fresh=True), books) for unit in units}
     main = costs[protect]
     epsilon = float(main.epsilon)
-    sentence = guarantee(protect, main.adjacency, epsilon, delta, by_degree)
+    sentence = guarantee(protect, main.adjacency, epsilon, delta, by_degree, scope.entities)
     standing: Standing = "heuristic"
-    if math.isfinite(epsilon) and randomness == "system" and not leaks:
+    if math.isfinite(epsilon) and not seeded and not leaks:
         standing = "proved"
     if published is not None and replaces:
         standing = published.standing
         sentence = claimed(published.source, published.epsilon[protect], delta, sentence)
     if leaks and math.isfinite(epsilon):
         sentence = f"{LEAKS} Of the weights alone: {sentence}"
-    if randomness == "fixed seed" and (math.isfinite(epsilon) or replaces):
+    if seeded and (math.isfinite(epsilon) or replaces):
         sentence = f"{NOT_FOR_RELEASE} With unpredictable randomness it would be: {sentence}"
+    if earlier is not None:
+        standing = worst_standing([standing, earlier.standing])
+    open_points = not_covered(releases, by_degree, leaks, scope.entities)
+    open_points += [p for p in (earlier.not_covered if earlier else ()) if p not in open_points]
     return Certificate(
         standing=standing,
         protect=protect,
         sentence=sentence,
+        scope=scope,
         delta=delta,
         costs=costs,
         plan=json.loads(json.dumps(dict(plan))),
@@ -151,10 +197,14 @@ def issue(
         ledger_digest=books.digest,
         ledger_entries=len(books.entries),
         phases={phase: sum(books.releases(phase).values()) for phase in books.phases()},
-        assumptions=tuple(assumptions(releases, by_degree, capped=not replaces)),
-        not_covered=tuple(not_covered(releases, by_degree, leaks)),
+        assumptions=tuple(
+            assumptions(releases, by_degree, capped=not replaces, public=public, earlier=earlier)
+        ),
+        not_covered=tuple(open_points),
+        public=public,
+        earlier=earlier,
         context=dict(context or {}),
-        weights=dict(weights or {}),
+        files=dict(files or {}),
         provenance=Provenance(
             tacit=version("tacit"),
             dp_accounting=version("dp-accounting"),
@@ -167,16 +217,36 @@ def issue(
     )
 
 
+def _need_scope(scope: Scope, plan: Mapping[str, Any], protect: Unit) -> None:
+    """Refuse a promise about entities that does not say which, or says other ones than the plan."""
+    if "entities" not in protect or not plan:
+        return
+    meant = scope.entities
+    kinds = plan.get("kinds")
+    same = (
+        meant is not None
+        and meant.kinds == (None if kinds is None else tuple(kinds))
+        and meant.entity_list == plan.get("entity_list")
+    )
+    if not same:
+        raise PrivacyRefused(
+            "The ledger's first line does not say which entities the plan protects, so nothing can "
+            "be promised for them; train again."
+        )
+
+
 def _claim(published: PublishedPrice | None) -> dict[str, Any] | None:
     if published is None:
         return None
     fields = published.as_dict()
     fields["epsilon"] = {unit: finite(value) for unit, value in fields["epsilon"].items()}
-    return json.loads(json.dumps(fields))
+    made: dict[str, Any] = json.loads(json.dumps(fields))
+    return made
 
 
 def _cost(found: Price, books: Books) -> Cost:
-    gains = adversary_gain(books.releases(), found.unit, found.delta, fresh=True)
+    releases = books.releases()
+    gains = adversary_gain(releases, found.unit, found.delta, fresh=True)
     return Cost(
         epsilon=finite(found.epsilon),
         no_less_than=finite(found.lower),
@@ -184,7 +254,11 @@ def _cost(found: Price, books: Books) -> Cost:
         adjacency=found.adjacency,
         opinions={name: finite(value) for name, value in found.opinions},
         true_positive_rate={f"{gain.fpr:g}": gain.tpr for gain in gains},
+        accuracy=best_accuracy(releases, found.unit, found.delta, fresh=True),
     )
+
+
+# --- names of data ------------------------------------------------------------------------------
 
 
 def commitment(digest: str, salt: bytes) -> str:
@@ -219,96 +293,56 @@ def own_salt() -> bytes:
     return salt
 
 
-def file_digest(path: Path) -> str:
-    """The SHA-256 of a file's bytes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+# --- files --------------------------------------------------------------------------------------
 
 
-def write_certificate(certificate: Certificate, folder: Path) -> None:
-    """`certificate.json` for programs and `certificate.md` for people."""
+def core_digest(certificate: Certificate) -> str:
+    """A digest of everything a certificate says but the ledger's own, which comes after it."""
+    return canonical_digest(certificate.model_dump(mode="json", exclude={"ledger_digest"}))
+
+
+def publish(certificate: Certificate, folder: Path) -> Certificate:
+    """Bind a certificate by the ledger's last line, and write it: for programs, and for people."""
+    from tacit.privacy.explaining import certificate_html, certificate_markdown
+
+    path = folder / "ledger.jsonl"
+    with Ledger(path, read_ledger(path).about) as ledger:
+        digest = ledger.close({"certificate": core_digest(certificate), "files": certificate.files})
+    bound = certificate.model_copy(update={"ledger_digest": digest})
     for name, text in (
-        ("certificate.json", certificate.to_json()),
-        ("certificate.md", render(certificate)),
+        ("certificate.json", bound.to_json()),
+        ("certificate.md", certificate_markdown(bound)),
+        ("certificate.html", certificate_html(bound)),
     ):
         with whole_file(folder / name) as draft:
             draft.write_text(text, encoding="utf-8")
+    return bound
+
+
+def amend(
+    folder: Path,
+    *,
+    finding: Finding | None = None,
+    broken: bool = False,
+    context: Mapping[str, Any] | None = None,
+) -> Certificate:
+    """Write into a certificate what was found out later; a signature is void after that."""
+    certificate = read_certificate(folder / "certificate.json")
+    changes: dict[str, Any] = {}
+    if finding is not None:
+        changes["findings"] = (*certificate.findings, finding)
+    if broken:
+        changes["standing"] = "broken"
+    if context is not None:
+        changes["context"] = {**certificate.context, **context}
+    return publish(certificate.model_copy(update=changes), folder)
+
+
+def today() -> str:
+    """The day, as findings are dated."""
+    return datetime.now(UTC).strftime("%Y-%m-%d")
 
 
 def read_certificate(path: Path) -> Certificate:
     """The certificate of a file; anything unknown in it is refused."""
     return read_document(path, Certificate)
-
-
-def render(certificate: Certificate) -> str:
-    """The certificate for people, in Markdown."""
-    c = certificate
-    rows = [
-        f"| {unit} | {_shown(cost.epsilon)} | {_shown(cost.no_less_than)} | {cost.accountant} "
-        f"| {cost.adjacency or '-'} | {_gains(cost)} |"
-        for unit, cost in c.costs.items()
-    ]
-    warning = (
-        ["> **Not for release**: the randomness came from a fixed seed, so the noise can be "
-         "subtracted.", ""]
-        if c.provenance.randomness == "fixed seed"
-        else []
-    )  # fmt: skip
-    beside = _published_lines(c.published) if c.published else []
-    lines = [
-        "# Privacy certificate",
-        "",
-        *warning,
-        c.sentence,
-        "",
-        f"Standing: **{c.standing}** ({STANDINGS[c.standing]}).",
-        "",
-        f"| one | epsilon at delta {c.delta:g} | no less than | accountant | neighbours "
-        "| adversary right at most, when wrong 1 % / 0.1 % |",
-        "|---|---|---|---|---|---|",
-        *rows,
-        "",
-        *beside,
-        *section("What is assumed", points=list(c.assumptions)),
-        *section("What is not covered", points=list(c.not_covered)),
-        *section(
-            "Context",
-            "Stated by whoever made this certificate; the ledger cannot show it.",
-            points=stated(c.context) or ["nothing"],
-        ),
-        "## How to check this",
-        "",
-        "`tacit verify FOLDER` recomputes every figure from the ledger and the plan, without the "
-        "data and without the model's code.",
-        "",
-        f"- ledger: {c.ledger_entries:,} releases, `{c.ledger_digest}`",
-        *[f"  - {phase}: {count:,}" for phase, count in c.phases.items()],
-        f"- plan: `{c.plan_digest}`",
-        f"- settings: `{c.provenance.config}`",
-        f"- data: `{c.provenance.data}` (a commitment; its salt stays with the data)",
-        f"- randomness: {c.provenance.randomness}",
-        f"- made by tacit {c.provenance.tacit} with dp-accounting {c.provenance.dp_accounting} "
-        f"on {c.provenance.created}",
-        *[f"- {name}: `{digest}`" for name, digest in c.weights.items()],
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _published_lines(claim: Mapping[str, Any]) -> list[str]:
-    figures = ", ".join(f"{_shown(value)} for {unit}" for unit, value in claim["epsilon"].items())
-    bound = "It is a bound." if claim["is_bound"] else f"It is not a bound: {claim['why_not']}"
-    return [
-        "## What is claimed elsewhere",
-        "",
-        f"{claim['source']}: epsilon {figures}. {bound} The table above has what is proved for "
-        "exactly what was released.",
-        "",
-    ]
-
-
-def _shown(value: float | str) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _gains(cost: Cost) -> str:
-    return " / ".join(f"{rate:.1%}" for rate in cost.true_positive_rate.values())

@@ -71,3 +71,12 @@ def _is_number(value: object) -> bool:
         return math.isfinite(value)
     except OverflowError:  # a whole number beyond the range of floating point
         return False
+
+
+def need_small_delta(delta: float, units: int, name: str) -> None:
+    """Refuse a delta above one over the number of units: it would allow to publish one of them."""
+    if units > 0 and delta > 1 / units:
+        raise UsageError(
+            f"delta={delta:g} is above 1/{name} = {1 / units:.2g}: at that, one of them may be "
+            "given away altogether; give a smaller one."
+        )

@@ -4,6 +4,7 @@ A file with a field that is unknown, a thing that is said twice, or a line break
 refused: it could say one thing to us and another to a reader.
 """
 
+import hashlib
 import json
 import math
 from pathlib import Path
@@ -71,6 +72,16 @@ def _need_plain_text(value: Any) -> None:
     elif isinstance(value, list):
         for inner in value:
             _need_plain_text(inner)
+
+
+def canonical_digest(value: Any) -> str:
+    """A SHA-256 of a value as JSON, whatever the order of its fields.
+
+    >>> canonical_digest({"a": 1, "b": 2}) == canonical_digest({"b": 2, "a": 1})
+    True
+    """
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def finite(value: float) -> float | Literal["infinity"]:

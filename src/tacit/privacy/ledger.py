@@ -5,14 +5,18 @@ release, written and flushed to disk *before* the release leaves the function th
 line carries the hash of the line before it, so nothing can be removed, reordered or edited without
 a trace. Epsilon is not in it: it is computed from it.
 
-    {"ledger": 1, "about": {...}, "hash": "..."}
+    {"ledger": 2, "about": {...}, "hash": "..."}
     {"entry": 1, "phase": "train", "event": {"event": "user-clip", ...}, "before": "...",
      "hash": "..."}                                        (one line in the file)
+    {"closing": {"certificate": "...", "files": {...}}, "before": "...", "hash": "..."}
+
+A closing line binds what was made of the releases: the certificate and every file it speaks for.
+The last line of a finished run is one. Whatever changes a certificate later adds another.
 """
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -22,9 +26,10 @@ from typing import IO, Any, Self
 from filelock import FileLock, Timeout
 
 from tacit.errors import DataError, PrivacyRefused, UsageError
+from tacit.privacy.documents import canonical_digest
 from tacit.privacy.events import AnyEvent, need_event, read_event, write_event
 
-VERSION = 1
+VERSION = 2
 _MAX_LINE = 1 << 20
 
 EARLIER = "earlier"
@@ -53,6 +58,8 @@ class Books:
     digest: str
     torn: bool
     size: int
+    closing: dict[str, Any] | None = None
+    """What the last line binds, where that is a closing line."""
 
     def releases(self, phase: str | None = None) -> Releases:
         """How often each event was carried out, in one phase or in all."""
@@ -69,6 +76,11 @@ class Books:
             if not is_earlier(entry.phase):
                 counts[entry.event] = counts.get(entry.event, 0) + 1
         return counts
+
+    def earlier_events(self) -> str:
+        """A digest of what an earlier run released, as it is repeated here, in its order."""
+        repeated = [entry for entry in self.entries if is_earlier(entry.phase)]
+        return events_digest((entry.phase.partition("/")[2], entry.event) for entry in repeated)
 
     def phases(self) -> list[str]:
         """The phases, in order of first appearance."""
@@ -97,11 +109,17 @@ def read_ledger(path: Path) -> Books:
     if not lines:
         raise DataError(f"{path} holds no ledger; its first line was never finished.")
     about, last = _opening(lines[0], path)
-    entries = []
-    for number, line in enumerate(lines[1:], 1):
-        entry, last = _entry(line, number, last, path)
+    entries: list[Entry] = []
+    closing = None
+    for at, line in enumerate(lines[1:], 2):
+        fields = _fields(line, at, path)
+        if "closing" in fields:
+            closing, last = _closing(fields, at, last, path)
+            continue
+        entry, last = _entry(fields, at, len(entries) + 1, last, path)
+        closing = None
         entries.append(entry)
-    return Books(about, tuple(entries), last, torn, len(content) - len(rest))
+    return Books(about, tuple(entries), last, torn, len(content) - len(rest), closing)
 
 
 def _opening(line: bytes, path: Path) -> tuple[dict[str, Any], str]:
@@ -112,15 +130,27 @@ def _opening(line: bytes, path: Path) -> tuple[dict[str, Any], str]:
     return fields["about"], _checked_hash(fields, 1, path)
 
 
-def _entry(line: bytes, number: int, before: str, path: Path) -> tuple[Entry, str]:
-    at = number + 1
-    fields = _fields(line, at, path)
-    _need_keys(fields, {"entry", "phase", "event", "before", "hash"}, at, path)
-    if fields["before"] != before or repr(fields["entry"]) != str(number):
+def _closing(
+    fields: dict[str, Any], at: int, before: str, path: Path
+) -> tuple[dict[str, Any], str]:
+    _need_keys(fields, {"closing", "before", "hash"}, at, path)
+    _need_next(fields["before"] == before and isinstance(fields["closing"], dict), at, path)
+    return fields["closing"], _checked_hash(fields, at, path)
+
+
+def _need_next(follows: bool, at: int, path: Path) -> None:
+    if not follows:
         raise DataError(
             f"{path}, line {at}, does not follow the line before it; an entry was removed, "
             "repeated or moved."
         )
+
+
+def _entry(
+    fields: dict[str, Any], at: int, number: int, before: str, path: Path
+) -> tuple[Entry, str]:
+    _need_keys(fields, {"entry", "phase", "event", "before", "hash"}, at, path)
+    _need_next(fields["before"] == before and repr(fields["entry"]) == str(number), at, path)
     found = _checked_hash(fields, at, path)
     if not isinstance(fields["phase"], str):
         raise DataError(f"{path}, line {at}: the phase is not a name.")
@@ -185,6 +215,7 @@ class _Chain:
         self.path = path
         self.about = json.loads(json.dumps(dict(about)))
         self.size = -1
+        self.closing: dict[str, Any] | None = None
 
     def load(self) -> None:
         """Begin the file, or read it and cut off a torn last line."""
@@ -206,6 +237,7 @@ class _Chain:
             os.truncate(self.path, books.size)
         self.count, self.last, self.size = len(books.entries), books.digest, books.size
         self.releases = books.releases()
+        self.closing = books.closing
 
     def current(self) -> bool:
         """Whether the file is still as we left it."""
@@ -219,6 +251,19 @@ class _Chain:
             "event": write_event(event),
             "before": self.last,
         }
+        self._put(fields)
+        self.count += 1
+        self.closing = None
+        self.releases[event] = self.releases.get(event, 0) + 1
+        return Entry(self.count, phase, event, self.last)
+
+    def close(self, binds: dict[str, Any]) -> None:
+        """Put a closing line on disk, unless the last line is the same one."""
+        if self.closing != binds:
+            self._put({"closing": binds, "before": self.last})
+            self.closing = binds
+
+    def _put(self, fields: dict[str, Any]) -> None:
         line = _line(fields)
         size, self.size = self.size, -1
         try:
@@ -230,10 +275,7 @@ class _Chain:
                 "Make room and resume."
             ) from None
         self.size = size + len(line)
-        self.count += 1
         self.last = _hash(fields)
-        self.releases[event] = self.releases.get(event, 0) + 1
-        return Entry(self.count, phase, event, self.last)
 
 
 class Project:
@@ -331,6 +373,13 @@ class Ledger:
         for entry in books.entries[known:]:
             self._chain.append(entry.event, f"{EARLIER}/{entry.phase}")
 
+    def close(self, binds: Mapping[str, Any]) -> str:
+        """Bind what was made of the releases by a last line; the digest of the whole ledger."""
+        if not self._lock.is_locked or not self._chain.current():
+            raise PrivacyRefused(f"{self.path} is not open, or somebody else changed it.")
+        self._chain.close(json.loads(json.dumps(dict(binds), allow_nan=False)))
+        return self.digest
+
     def need_entries(self, count: int, last: str) -> None:
         """Refuse a ledger that does not begin with so many entries, ending in this hash.
 
@@ -355,6 +404,11 @@ class Ledger:
 
     def __len__(self) -> int:
         return self._chain.count
+
+
+def events_digest(events: Iterable[tuple[str, AnyEvent]]) -> str:
+    """A digest of releases in their order, each with its phase."""
+    return canonical_digest([[phase, write_event(event)] for phase, event in events])
 
 
 def is_earlier(phase: str) -> bool:

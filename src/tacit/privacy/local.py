@@ -34,7 +34,7 @@ from tacit.privacy.documents import (
 )
 from tacit.privacy.events import AnyEvent, NotPrivate, Public, SanitizedText
 from tacit.privacy.ledger import Books
-from tacit.privacy.wording import up
+from tacit.privacy.rounding import up
 
 Notion = Literal["metric-LDP", "utility-optimized metric-LDP", "none"]
 QUANTILES = ("10 %", "median", "90 %")

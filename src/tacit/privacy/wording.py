@@ -17,6 +17,8 @@ from tacit.privacy.events import (
     Unit,
     UserClip,
 )
+from tacit.privacy.rounding import up
+from tacit.privacy.scope import EntityScope, Inherited, PublicInput
 
 STANDINGS = {
     "proved": "the argument is in docs/guarantees.md and epsilon is computed from the ledger",
@@ -33,9 +35,9 @@ _TABLE = (
 _ZERO_OUT = {
     "users": "if every record of any one user had contributed nothing to any training step, "
     f"{_TABLE}",
-    "entities": "if every record in which any one entity was detected had contributed nothing to "
+    "entities": "if every record in which any one {entity} was detected had contributed nothing to "
     f"any training step, {_TABLE}",
-    "users+entities": "if every record of any one user and every record in which any one entity "
+    "users+entities": "if every record of any one user and every record in which any one {entity} "
     f"was detected had contributed nothing to any training step, {_TABLE}",
 }
 _ADD_OR_REMOVE = {
@@ -52,21 +54,27 @@ _REPLACE = {
 
 _BY_DEGREE = {
     "users": "without any one user's records in the training data",
-    "entities": "without the records in which any one entity was detected, if at most {} users "
-    "name that entity; for an entity that more users name, epsilon is larger",
+    "entities": "without the records in which any one {entity} was detected, if at most {most} "
+    "users name that entity; for an entity that more users name, epsilon is larger",
     "users+entities": "without any one user's records and without the records in which any one "
-    "entity was detected, if at most {} users name that entity; for an entity that more users "
-    "name, epsilon is larger",
+    "{entity} was detected, if at most {most} users name that entity; for an entity that more "
+    "users name, epsilon is larger",
 }
 
 
 def guarantee(
-    unit: Unit, adjacency: str | None, epsilon: float, delta: float, by_degree: int | None = None
+    unit: Unit,
+    adjacency: str | None,
+    epsilon: float,
+    delta: float,
+    by_degree: int | None = None,
+    entities: EntityScope | None = None,
 ) -> str:
-    """The promise for one unit, in one or two sentences.
+    """The promise for one unit, in a few sentences.
 
     `by_degree` is the number of users that the promise allows an entity to have, where records
-    are really removed and no cap is used.
+    are really removed and no cap is used. `entities` says which ones are meant; where nothing is
+    known of them, they are called what a detector marks.
     """
     if epsilon == float("inf"):
         return f"Nothing is promised for {unit}."
@@ -75,36 +83,30 @@ def guarantee(
         return f"No release depends on the protected data, so nothing about {unit} can leak."
     apart = wording[adjacency][unit]
     if by_degree is not None and adjacency == "zero-out":
-        apart = _BY_DEGREE[unit].format(by_degree)
-    return (
+        apart = _BY_DEGREE[unit]
+    meant = entities or EntityScope(kinds=None)
+    apart = apart.format(entity=meant.noun, most=by_degree)
+    promise = (
         f"The released model is ({up(epsilon)}, {delta:.4g})-indistinguishable from the one "
         f"obtained {apart}."
     )
+    return " ".join([promise, *(meant.sentences if "entities" in unit else [])])
 
 
 def claimed(source: str, epsilon: float, delta: float, proved: str) -> str:
     """A paper's claim, and what is proved of the same releases."""
-    figure = f"epsilon {epsilon:.4g}" if math.isfinite(epsilon) else "no finite epsilon"
+    figure = f"epsilon {up(epsilon)}" if math.isfinite(epsilon) else "no finite epsilon"
     return (
         f"{source}, claims {figure} at delta {delta:.4g}; that is not a bound and is not what is "
         f"promised. Proved, for exactly what was released: {proved}"
     )
 
 
-def up(epsilon: float) -> str:
-    """Epsilon in four digits, rounded up: what is printed must not promise more.
-
-    >>> up(1.17001), up(12.5), up(3.0)
-    ('1.171', '12.5', '3')
-    """
-    if epsilon <= 0:
-        return "0"
-    unit = 10.0 ** (math.floor(math.log10(epsilon)) - 3)
-    return f"{math.ceil(epsilon / unit - 1e-9) * unit:.4g}"
-
-
 def not_covered(
-    events: Iterable[AnyEvent], by_degree: int | None = None, leaks: Iterable[str] = ()
+    events: Iterable[AnyEvent],
+    by_degree: int | None = None,
+    leaks: Iterable[str] = (),
+    entities: EntityScope | None = None,
 ) -> list[str]:
     """What the guarantee does not say, for the events that were carried out.
 
@@ -113,6 +115,8 @@ def not_covered(
     """
     events = list(events)
     found = list(leaks)
+    if any(isinstance(e, UserClip | Flat) for e in events) and entities is not None:
+        found += entities.left_open()
     if by_degree is not None:
         found += [
             f"Entities that more than {by_degree} users name: they are protected less, by the "
@@ -169,9 +173,18 @@ def _about_tokens(event: AnyEvent) -> bool:
 
 
 def assumptions(
-    events: Iterable[AnyEvent], by_degree: int | None = None, *, capped: bool = True
+    events: Iterable[AnyEvent],
+    by_degree: int | None = None,
+    *,
+    capped: bool = True,
+    public: Iterable[PublicInput] = (),
+    earlier: Inherited | None = None,
 ) -> list[str]:
-    """What must be true for the guarantee to hold; `capped` is false where no cap was enforced."""
+    """What must be true for the guarantee to hold; `capped` is false where no cap was enforced.
+
+    `public` are the inputs that are said to owe nothing to the private text, `earlier` what a run
+    that this one continues brings along.
+    """
     events = list(events)
     hidden = "" if any(isinstance(e, Selective) for e in events) else ", and never shown"
     found = [
@@ -210,4 +223,9 @@ def assumptions(
             "Back-propagation stops at the border of sensitive segments.",
             "What is counted of a record is its marks alone, which neighbours share.",
         ]
+    if found:  # where nothing is promised, nothing rests on these
+        found += [one.said for one in public]
+    if earlier is not None:
+        found += [line for line in earlier.assumptions if line not in found]
+        found += ["Users and entities have the same names here as in the run that is continued."]
     return found

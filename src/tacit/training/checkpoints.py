@@ -184,11 +184,13 @@ def _fill(model: nn.Module, tensors: dict[str, Tensor]) -> None:
             own[name].copy_(tensor)
 
 
-def save_weights(model: nn.Module, path: Path) -> None:
-    """Write what is trainable of a model."""
+def save_weights(model: nn.Module, path: Path, *, private: bool = False) -> None:
+    """Write what is trainable of a model; what private text went into is marked as ours."""
+    about = {"tacit": "made of private text"} if private else None
     try:
         with whole_file(path) as draft:
-            save_file({name: t.detach().clone() for name, t in trainable(model).items()}, draft)
+            tensors = {name: t.detach().clone() for name, t in trainable(model).items()}
+            save_file(tensors, draft, metadata=about)
     except (SafetensorError, OSError):
         raise DataError(
             f"{path} could not be written; is the disk full? Make room, then --resume "

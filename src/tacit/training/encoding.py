@@ -122,7 +122,12 @@ def label_codes(
             _need(not training, corpus, row, "has no label")
             notes["labels_missing"] += 1
         elif label not in code:
-            _need(not training, corpus, row, f"has a label that is none of the {len(code)} known")
+            _need(
+                not training,
+                corpus,
+                row,
+                f"has a label that is none of the {len(code)} declared in labels",
+            )
             found[row] = UNKNOWN_LABEL
             notes["labels_unknown"] += 1
         else:

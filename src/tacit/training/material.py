@@ -1,5 +1,6 @@
 """What a run learns from: tokenized records, who owns them, and which of them the caps keep."""
 
+import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -17,10 +18,12 @@ from tacit.bounding import Bounded, Caps
 from tacit.corpus import Corpus
 from tacit.detecting import detect
 from tacit.detecting.mentions import Entity, Mention, read_entities, read_mentions
+from tacit.detecting.provenance import UNKNOWN, Provenance, read_provenance
 from tacit.errors import DataError, PrivacyRefused, UsageError
 from tacit.owners import Owners
 from tacit.plan import Plan
 from tacit.planning import apply_caps
+from tacit.privacy.manifest import file_digest
 from tacit.reading import read
 from tacit.training.focusing import Focus
 from tacit.training.settings import Run
@@ -102,18 +105,37 @@ class Found:
 
     mentions: list[Mention]
     entities: list[Entity]
+    provenance: Provenance = UNKNOWN
 
 
 def find_mentions(run: Run, corpus: Corpus) -> Found:
     """The mentions of a run's file, or those that its detectors find."""
     if run.detect is not None:
         found = detect(corpus, run.detect)
-        return Found(found.mentions, found.entities)
+        return Found(found.mentions, found.entities, found.provenance)
     if run.mentions is None:
         return Found([], [])
     source = Path(run.mentions)
     table = source.with_name(source.stem + ".entities.jsonl")
-    return Found(read_mentions(source, corpus), read_entities(table) if table.exists() else [])
+    return Found(
+        read_mentions(source, corpus),
+        read_entities(table) if table.exists() else [],
+        _provenance_beside(source, corpus),
+    )
+
+
+def _provenance_beside(mentions: Path, corpus: Corpus) -> Provenance:
+    """Who found these mentions, if the summary beside them is about them and this corpus."""
+    try:
+        path = mentions.with_name(mentions.stem + ".summary.json")
+        summary = json.loads(path.read_text(encoding="utf-8"))
+        same = (summary["mentions_sha256"], summary["corpus"]) == (
+            file_digest(mentions),
+            corpus.digest(),
+        )
+        return read_provenance(summary["provenance"]) if same else UNKNOWN
+    except (OSError, ValueError, KeyError, TypeError):
+        return UNKNOWN
 
 
 def prepare(

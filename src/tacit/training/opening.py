@@ -8,8 +8,10 @@ from transformers import PreTrainedTokenizerBase
 
 from tacit.corpus import Corpus
 from tacit.detecting.mentions import Mention
-from tacit.detecting.policies import Policy, mark, open_policy
+from tacit.detecting.policies import Policy, mark, open_policy, overlooked
+from tacit.detecting.provenance import UNKNOWN, Provenance
 from tacit.errors import DataError
+from tacit.privacy.scope import PublicInput
 from tacit.training import networks, tokens, weights
 from tacit.training.attributes import Attribute, attribute_of
 from tacit.training.deidentifying import deidentified
@@ -18,6 +20,13 @@ from tacit.training.focusing import Focus, focus_on
 from tacit.training.masked_words import MaskedWord
 from tacit.training.material import Found, find_mentions, open_corpus, training_part
 from tacit.training.memory import keep_freed_memory
+from tacit.training.public_inputs import (
+    GENERATED,
+    declared_labels,
+    label_input,
+    public_corpus,
+    public_inputs,
+)
 from tacit.training.randomness import Chance
 from tacit.training.settings import Run, UedpSettings, read_run
 from tacit.training.tagging import Tagging
@@ -40,6 +49,10 @@ class Opened:
     focus: Focus | None = None
     policy: Policy | None = None
     attribute: Attribute | None = None
+    public: tuple[PublicInput, ...] = ()
+    provenance: Provenance = UNKNOWN
+    elsewhere: bool = False
+    """Whether the private text lies with others, as in a federation."""
 
 
 def _focus(run: Run, found: Found) -> Focus | None:
@@ -52,8 +65,17 @@ def _focus(run: Run, found: Found) -> Focus | None:
     return focus_on(kinds, listed, found.mentions, found.entities)
 
 
-def open_run(run: Run) -> Opened:
-    """Read, detect, and make tokenizer, task and model."""
+COUNTED_LABELS = (
+    "The names of the labels: they were counted from the private text, and a label that one person "
+    "used is among them. Declare them instead (labels: [...])."
+)
+
+
+def open_run(run: Run, *, private_here: bool = True) -> Opened:
+    """Read, detect, and make tokenizer, task and model.
+
+    The private text lies elsewhere where this is the server of a federation.
+    """
     keep_freed_memory()
     corpus = open_corpus(run.corpus, run.data)
     part = training_part(corpus)
@@ -62,15 +84,28 @@ def open_run(run: Run) -> Opened:
     if run.method == "deidentify":
         part = deidentified(part, mentions)
     chance = Chance(run.seed)
+    public = list(public_inputs(run, training_part(corpus) if private_here else None))
     tokenizer, leaks = _tokenizer(run, part)
-    task = _task(run, part, tokenizer)
+    labels = declared_labels(run)
+    if labels is not None:
+        public.append(label_input(run, labels))
+    elif run.task in ("classification", "tagging"):
+        leaks.append(COUNTED_LABELS)
+    task = _task(run, part, tokenizer, labels)
     model = make_model(run, task, tokenizer)
     focus = _focus(run, found)
     policy = open_policy(run.policy) if run.policy is not None else None
+    left_out = overlooked(policy) if policy is not None else None
+    if left_out is not None:
+        leaks.append(
+            f"Sensitive tokens that the policy leaves out: it is made for studies and {left_out}; "
+            "these are learnt without protection."
+        )
     hidden = run.regularizer
     return Opened(
         run, corpus, part, mentions, tokenizer, task, model, chance, leaks, focus, policy,
         attribute_of(hidden.attribute, part, run.corpus) if hidden else None,
+        tuple(public), found.provenance, not private_here,
     )  # fmt: skip
 
 
@@ -79,7 +114,7 @@ def _tokenizer(run: Run, part: Corpus) -> tuple[PreTrainedTokenizerBase, list[st
     given = run.tokenizer
     if given.kind == "folder" or (run.model.kind == "folder" and given.folder is None):
         return tokens.load_tokenizer(given.folder or str(run.model.folder)), []
-    public = _public_text(given.public_text, run.data)
+    public = public_corpus(given.public_text, run.data) if given.public_text else None
     if given.kind == "words":
         size = None if given.min_count else given.size
         tokenizer, leak = tokens.word_vocabulary(
@@ -97,23 +132,21 @@ def _tokenizer(run: Run, part: Corpus) -> tuple[PreTrainedTokenizerBase, list[st
     return tokenizer, []
 
 
-def _public_text(name: str | None, data: str | None) -> Corpus | None:
-    if name == "generated":
-        texts = enumerate(tokens.public_texts())
-        return Corpus.from_records({"id": str(n), "text": text} for n, text in texts)
-    return open_corpus(name, data) if name else None
-
-
-def _task(run: Run, part: Corpus, tokenizer: PreTrainedTokenizerBase) -> Task:
+def _task(
+    run: Run,
+    part: Corpus,
+    tokenizer: PreTrainedTokenizerBase,
+    labels: tuple[str, ...] | None = None,
+) -> Task:
     match run.task:
         case "masked-word":
             return MaskedWord.of(tokenizer)
         case "classification":
-            return Classification.of(part)
+            return Classification.of(part) if labels is None else Classification(labels)
         case "regression":
             return Regression(*run.label_range)
         case "tagging":
-            return Tagging.of(part)
+            return Tagging.of(part) if labels is None else Tagging(labels)
     # Cutting a record into several would let one record weigh as many: it is truncated.
     return NextWord(long="truncate")
 
@@ -141,8 +174,7 @@ def make_model(run: Run, task: Task, tokenizer: PreTrainedTokenizerBase) -> nn.M
             config, run.task, tokenizer=tokenizer, labels=labels, seed=seed
         )
         if run.model.public_frequencies:
-            public = _public_text(run.tokenizer.public_text or "generated", run.data)
-            assert public is not None
+            public = public_corpus(run.tokenizer.public_text or GENERATED, run.data)
             networks.begin_with_frequencies(model, tokens.frequencies(tokenizer, public))
     if isinstance(task, Regression):  # in config.json, for whoever gets the model alone
         model.config.label_range = [task.low, task.high]  # type: ignore[union-attr]
@@ -186,7 +218,7 @@ def load_run(folder: Path) -> Opened:
     corpus = open_corpus(run.corpus, run.data)
     part = training_part(corpus)
     tokenizer = tokens.load_tokenizer(folder)
-    task = _task(run, part, tokenizer)
+    task = _task(run, part, tokenizer, declared_labels(run))
     model: nn.Module = networks.load_model(
         folder,
         run.task,
@@ -199,5 +231,6 @@ def load_run(folder: Path) -> Opened:
     chance = Chance(run.seed)
     policy = open_policy(run.policy) if run.policy is not None else None
     return Opened(
-        run, corpus, part, found.mentions, tokenizer, task, model, chance, [], focus, policy
-    )
+        run, corpus, part, found.mentions, tokenizer, task, model, chance, [], focus, policy,
+        provenance=found.provenance,
+    )  # fmt: skip

@@ -15,9 +15,10 @@ from tacit.privacy.ledger import Ledger
 from tacit.privacy.price_cache import cache_folder
 from tacit.training.checkpoints import load_weights, save_weights, trainable
 from tacit.training.loop import Loop, Tell, make_optimizer
-from tacit.training.material import open_corpus, prepare
+from tacit.training.material import prepare
 from tacit.training.methods import Plain
 from tacit.training.opening import Opened, make_model
+from tacit.training.public_inputs import public_corpus
 from tacit.training.randomness import Chance
 from tacit.training.settings import PublicStart
 from tacit.training.tasks import Examples, NextWord
@@ -39,7 +40,7 @@ def start_on_public_text(
     event = Public(what=f"training on the public corpus {Path(start.corpus).name}")
     if event not in ledger.releases:
         ledger.charge(event, phase="pretrain")
-    public = open_corpus(start.corpus, opened.run.data)
+    public = public_corpus(start.corpus, opened.run.data)
     # Nobody is protected here, so a long text may be cut into several.
     task = NextWord(long="split") if opened.run.task == "next-word" else opened.task
     examples = task.encode(public, opened.tokenizer, context=opened.run.context)

@@ -77,7 +77,7 @@ def start_on_redacted_text(
     loop.resume()
     loop.run(tell)
     loop.finish()
-    save_weights(opened.model, folder / NAME)
+    save_weights(opened.model, folder / NAME, private=True)
     return loop.timed
 
 

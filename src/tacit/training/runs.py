@@ -7,29 +7,25 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import yaml
 from safetensors import SafetensorError
 
-from tacit.detecting.policies import overlooked
 from tacit.errors import DataError, PrivacyRefused, TacitError, UsageError
 from tacit.files import beside, whole_file
 from tacit.plan import Plan, calibrated, plan_yaml, read_plan
-from tacit.privacy.certificate import (
-    Certificate,
-    commitment,
-    file_digest,
-    issue,
-    own_salt,
-    write_certificate,
-)
+from tacit.privacy.certificate import Certificate, commitment, issue, own_salt, publish
+from tacit.privacy.checking import need_small_delta
 from tacit.privacy.events import Unit
 from tacit.privacy.ledger import Books, Ledger, read_ledger
+from tacit.privacy.manifest import make_manifest
 from tacit.privacy.published import PublishedPrice, selective_claim
 from tacit.training import weights
+from tacit.training.account import write_account
 from tacit.training.checkpoints import kept_folder, kept_steps, read_place
+from tacit.training.continuing import Continued, continued, need_same_protection
 from tacit.training.fingerprint import code_digest, material_digest
 from tacit.training.focusing import list_digest
 from tacit.training.following import alike, need_shared, share
-from tacit.training.going_on import earlier_books, need_same_owners
 from tacit.training.gradients import ClippedSums
 from tacit.training.last_states import LastStates
 from tacit.training.loop import Loop, Progress, Tell, Timed, make_optimizer
@@ -52,10 +48,10 @@ from tacit.training.methods import (
 from tacit.training.methods.uedp import claim_of, event_of
 from tacit.training.model_card import model_card
 from tacit.training.opening import Opened, encode, open_run
-from tacit.training.public_start import NAME as PUBLIC_START
 from tacit.training.public_start import start_on_public_text
 from tacit.training.ranks import ranks_of_environment
 from tacit.training.redacted_start import start_on_redacted_text
+from tacit.training.scoping import scope_of
 from tacit.training.scoring import scores
 from tacit.training.settings import (
     PLANNED,
@@ -68,6 +64,8 @@ from tacit.training.settings import (
 )
 from tacit.training.spent import Spent
 from tacit.training.tasks import check_fit
+
+MADE_HERE = "made by a run whose ledger.jsonl belongs to these weights"
 
 
 @dataclass(frozen=True)
@@ -86,24 +84,24 @@ def train(run: Run, folder: Path, *, tell: Tell | None = None) -> Trained:
     # A draft of its first file is what a process that was killed at once leaves behind.
     if folder.exists() and any(not p.name.startswith(".run.yml.") for p in folder.iterdir()):
         raise UsageError(f"{folder} is not empty; give a new folder, or --resume {folder}.")
-    plan = _calibrated(run)
+    earlier = continued(run)
+    plan = _calibrated(run, earlier)
     opened = open_run(run)
     folder.mkdir(parents=True, exist_ok=True)
     try:
         _write(folder / "run.yml", run_yaml(run))
-        return _carry_out(opened, folder, _begun(run, plan, folder), tell)
+        return _carry_out(opened, folder, _begun(run, plan, folder), earlier, tell)
     except TacitError:
         _clear_unless_begun(folder)
         raise
 
 
-def _calibrated(run: Run) -> Plan | None:
+def _calibrated(run: Run, earlier: Continued | None) -> Plan | None:
     """The plan with noise that meets its targets, together with what was released before."""
-    plan, earlier = run.made_plan(), earlier_books(run)
+    plan = run.made_plan()
     if plan is None:
         return None
-    need_same_owners(run, plan)
-    also = earlier.releases() if earlier is not None else None
+    also = earlier.releases if earlier is not None else None
     return _without_names(calibrated(plan, also=also), run)
 
 
@@ -136,16 +134,18 @@ def resume(folder: Path, *, tell: Tell | None = None) -> Trained:
     if not (folder / "run.yml").exists():
         raise DataError(f"{folder} holds no run; give the folder that `tacit train -o` made.")
     run = read_run(folder / "run.yml")
+    earlier = continued(run)
     if not (folder / "ledger.jsonl").exists() and read_place(folder) is None:
         # It was stopped before anything was released.
-        return _carry_out(open_run(run), folder, _begun(run, _calibrated(run), folder), tell)
+        plan = _begun(run, _calibrated(run, earlier), folder)
+        return _carry_out(open_run(run), folder, plan, earlier, tell)
     plan = read_plan(folder / "plan.yml") if run.method in PLANNED else None
     if plan is not None and plan.entity_list != _without_names(plan, run).entity_list:
         raise PrivacyRefused(
             f"{run.entity_list} is not the list that {folder} was begun with; give that list "
             "back, or a new folder."
         )
-    return _carry_out(open_run(run), folder, plan, tell)
+    return _carry_out(open_run(run), folder, plan, earlier, tell)
 
 
 def _without_names(plan: Plan, run: Run) -> Plan:
@@ -159,27 +159,22 @@ def _committed_list(run: Run) -> str:
     return commitment(list_digest(Path(str(run.entity_list))), own_salt())
 
 
-def _carry_out(opened: Opened, folder: Path, plan: Plan | None, tell: Tell | None) -> Trained:
+def _carry_out(
+    opened: Opened,
+    folder: Path,
+    plan: Plan | None,
+    earlier: Continued | None,
+    tell: Tell | None,
+) -> Trained:
     run, model = opened.run, opened.model
     ranks = ranks_of_environment()
     if ranks is not None:
         need_shared(run)
     salt = own_salt()
     data = commitment(opened.corpus.digest(), salt)
-    about: dict[str, Any] = {
-        "plan": plan.digest() if plan else None,
-        "config": run.digest(),
-        "data": data,
-        "randomness": opened.chance.name,
-        "code": code_digest(),
-    }
-    if opened.leaks:
-        about["leaks"] = opened.leaks
+    about = about_run(opened, plan, earlier, data, salt)
     if opened.attribute is not None:
         about["attribute"] = commitment(opened.attribute.digest(), salt)
-    earlier = earlier_books(run)
-    if earlier is not None:
-        about["earlier"] = earlier.digest
     examples = encode(opened, opened.part)
     check_fit(model, examples)
     stuff = prepare(examples, opened.part, opened.mentions, plan, opened.focus)
@@ -187,11 +182,12 @@ def _carry_out(opened: Opened, folder: Path, plan: Plan | None, tell: Tell | Non
     if ranks is not None:
         ranks.need_alike(alike(opened, stuff, plan))
     _need_learnable(opened, stuff, plan)
+    _need_small_delta(plan, stuff)
     before = weights.snapshot(model)
     allows = plan.budget.allows if plan else None
     with Ledger(folder / "ledger.jsonl", about, allows=allows) as ledger:
         if earlier is not None:
-            ledger.carry(earlier)
+            ledger.carry(earlier.books)
         start_on_public_text(opened, folder, ledger, tell)
 
         def keep(step: int) -> None:
@@ -235,7 +231,48 @@ def _carry_out(opened: Opened, folder: Path, plan: Plan | None, tell: Tell | Non
     notes = dict(examples.notes)
     if left_out := sum(one.not_finite for one in took.values()):
         notes["left_out_not_finite"] = left_out
+    write_account(folder, opened.part, salt)
     return finish(opened, folder, plan, stuff, before, stopped, took, data=data, notes=notes)
+
+
+def about_run(
+    opened: Opened,
+    plan: Plan | None,
+    earlier: Continued | None,
+    data: str,
+    salt: bytes,
+    *code: str,
+) -> dict[str, Any]:
+    """The ledger's first line: what is to be released, about whom, from what, by which code.
+
+    Refuses to continue a run that protected others, or otherwise.
+    """
+    scope = scope_of(opened, plan, salt)
+    need_same_protection(earlier, scope, plan)
+    about: dict[str, Any] = {
+        "plan": plan.digest() if plan else None,
+        "config": opened.run.digest(),
+        "data": data,
+        "randomness": opened.chance.name,
+        "code": code_digest(*code),
+        "scope": scope.model_dump(mode="json"),
+        "public": [one.model_dump(mode="json") for one in opened.public],
+    }
+    if opened.leaks:
+        about["leaks"] = opened.leaks
+    if earlier is not None:
+        about["earlier"] = earlier.inherited().model_dump(mode="json")
+    return about
+
+
+def _need_small_delta(plan: Plan | None, stuff: Material) -> None:
+    """Judge delta by the number of units that the denominator uses, where nobody declared one."""
+    if plan is None or plan.users is not None or plan.records is not None:
+        return
+    if plan.user_rate is not None:
+        need_small_delta(plan.delta, stuff.users, "users")
+    else:
+        need_small_delta(plan.delta, len(stuff.rows), "records")
 
 
 def _need_learnable(opened: Opened, stuff: Material, plan: Plan | None) -> None:
@@ -342,14 +379,11 @@ def finish(
         by_degree=plan.by_degree if plan else None,
         published=claim,
         context=_context(opened, stuff) | dict(facts or {}),
-        weights={
-            name: file_digest(folder / name)
-            for name in ("model.safetensors", "config.json", PUBLIC_START)
-            if (folder / name).exists()
-        },
     )
-    write_certificate(certificate, folder)
     _write(folder / "README.md", model_card(opened.run, certificate))
+    _write(folder / "settings.yml", yaml.safe_dump(opened.run.shareable(), sort_keys=False))
+    files = make_manifest(folder)
+    certificate = publish(certificate.model_copy(update={"files": files}), folder)
     return Trained(folder, certificate, metrics, stopped)
 
 
@@ -366,7 +400,7 @@ def _times(took: Mapping[str, Timed]) -> dict[str, Any]:
 
 def _save(opened: Opened, place: Path, folder: Path) -> None:
     try:
-        weights.save_model(opened.model, opened.tokenizer, place)
+        weights.save_model(opened.model, opened.tokenizer, place, mark=MADE_HERE)
     except (SafetensorError, OSError):
         raise DataError(
             f"The model could not be written to {place}; is the disk full? The checkpoint and "
@@ -391,25 +425,10 @@ def _context(opened: Opened, stuff: Material) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "method": run.method,
         "model": f"{run.model.kind} for {run.task}",
-        "tokenizer": "counted from the private corpus: an uncovered leak"
-        if opened.leaks
-        else "public",
     }
     if stuff.owners is not None:
         caps = "the caps of the plan were enforced on it" if stuff.bounded else "nothing was capped"
         facts["owner graph"] = f"held fixed; {caps}"
-        found_by = f"detectors {run.detect}" if run.detect else "a file given to the run"
-        facts["detector"] = f"mentions of {found_by}; what it missed is not protected"
-    if opened.policy is not None:
-        facts["policy"] = f"{opened.policy.name}; what it does not mark is plain"
-        left_out = overlooked(opened.policy)
-        if left_out is not None:
-            facts["imperfect policy"] = (
-                f"for studies, not for release: {left_out}; what it overlooks is learnt without "
-                "protection"
-            )
-    elif run.method in ("selective", "redact-then-private"):
-        facts["policy"] = "the mentions of the run; what they do not mark is plain"
     if run.method == "redact-then-private":
         facts["phases"] = (
             "redacted: without noise on text whose sensitive tokens are masked, which says nothing "
@@ -426,16 +445,6 @@ def _context(opened: Opened, stuff: Material) -> dict[str, Any]:
             "what leaks is measured by `tacit attack`, which puts its figures here"
         )
         facts["settings of the regularizer"] = run.regularizer.model_dump(mode="json")
-    if run.entity_list is not None:
-        facts["entity list"] = _committed_list(run)
-    earlier = earlier_books(run)
-    if earlier is not None:
-        facts["goes on from"] = (
-            f"a model of an earlier run; its {len(earlier.entries):,} releases are in this ledger "
-            "and covered by this promise"
-        )
-    elif run.model.carry_ledger is False:
-        facts["goes on from"] = "a model of an earlier run, all of whose text is said to be public"
     if run.pretrain:
         facts["public start"] = f"{run.pretrain.steps} steps on {Path(run.pretrain.corpus).name}"
     return facts

@@ -9,8 +9,7 @@ optimizer: {name: sgd, rate: 2.0, momentum: 0.9}
 """
 
 import difflib
-import hashlib
-import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -21,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from tacit.errors import DataError, UsageError
 from tacit.files import need_file
 from tacit.plan import Plan
+from tacit.privacy.documents import canonical_digest
 
 METHODS = {
     "plain": ("heuristic", "training without protection; no epsilon"),
@@ -88,12 +88,12 @@ class ModelSettings(_Part):
         Field(description="A new model begins by knowing how frequent tokens are in public text."),
     ] = False
     carry_ledger: Annotated[
-        bool | None,
+        bool,
         Field(
-            description="Needed where the folder is that of a run. true: its releases are entered "
-            "in the ledger, and the plan's targets cover both. false: all it read is public."
+            description="Continue the run of that folder: it is verified, its releases are entered "
+            "in the ledger, and the plan's targets cover both. Needed where the folder is a run's."
         ),
-    ] = None
+    ] = False
     lora_rank: Annotated[int, Field(ge=0)] = 0
     lora_targets: tuple[str, ...] = ()
     trained: Annotated[
@@ -302,6 +302,14 @@ class Run(_Part):
     task: Literal["next-word", "masked-word", "classification", "regression", "tagging"] = (
         "next-word"
     )
+    labels: Annotated[
+        tuple[str, ...] | str | None,
+        Field(
+            description="Classes or tags, declared as public: a list, a file with one a line, or "
+            "`pretrained` for those of the model's folder. Counted from the private text if not "
+            "given, which ends the promise."
+        ),
+    ] = None
     label_range: Annotated[
         tuple[float, float], Field(description="Of a regression: public bounds of its labels.")
     ] = (0.0, 5.0)
@@ -391,11 +399,41 @@ class Run(_Part):
             return 0
         return (self.redacted or RedactedStart()).steps
 
-    def digest(self) -> str:
-        """A SHA-256 of every setting that matters to the result."""
+    def shareable(self) -> dict[str, Any]:
+        """Every setting that matters to the result, without folders and files of this machine.
+
+        What those files hold is bound by commitments in the ledger, not by their names.
+        """
         fields = self.model_dump(mode="json", exclude=_NO_MATTER)
-        text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()
+        for name in ("corpus", "data", "mentions"):
+            fields[name] = None if fields[name] is None else "private"
+        for part in (fields["plan"], fields["uedp"] or {}):
+            if part.get("entity_list") is not None:
+                part["entity_list"] = "private"
+        for part, name in (
+            (fields, "detect"), (fields, "policy"), (fields, "labels"), (fields["model"], "folder"),
+            (fields["tokenizer"], "folder"), (fields["tokenizer"], "public_text"),
+            (fields["pretrain"] or {}, "corpus"),
+        ):  # fmt: skip
+            if isinstance(part.get(name), str):
+                part[name] = _without_folders(part[name])
+        return fields
+
+    def digest(self) -> str:
+        """A SHA-256 of `shareable`."""
+        return canonical_digest(self.shareable())
+
+
+_FOLDERS = re.compile(r"(?:(?<=[=,( ])|^)(?:[A-Za-z]:)?[^=,()]*[/\\](?=[^=,()])")
+
+
+def _without_folders(text: str) -> str:
+    """A setting that names files, with nothing but their own names.
+
+    >>> _without_folders("patterns,lists=/home/ann/names.txt")
+    'patterns,lists=names.txt'
+    """
+    return _FOLDERS.sub("", text)
 
 
 _NO_MATTER = {"device", "token_budget", "checkpoint_every", "keep_checkpoints"}
@@ -419,7 +457,11 @@ def _problems(run: Run) -> Iterator[str]:
     for name in ("fedavg", "uedp", "selective", "adversarial", "triplet"):
         if getattr(run, name) is not None and run.method != name:
             yield f"{name} has settings, and method={run.method}; leave them out."
-    if run.model.carry_ledger is not None and run.model.kind != "folder":
+    if run.labels is not None and run.task not in ("classification", "tagging"):
+        yield f"labels are for classification and tagging; task={run.task} has none."
+    if run.labels == "pretrained" and run.model.kind != "folder":
+        yield "labels=pretrained takes those of model.folder; give model.kind=folder, or a list."
+    if run.model.carry_ledger and run.model.kind != "folder":
         yield "model.carry_ledger goes with model.kind=folder; leave it out."
     if run.model.kind == "folder" and not run.model.folder:
         yield "model.kind=folder needs model.folder."

@@ -1,8 +1,10 @@
 """Which weights are trained, which moved, and how they are saved."""
 
 import hashlib
+import json
 import os
 import shutil
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -18,6 +20,9 @@ from transformers.pytorch_utils import Conv1D
 
 from tacit.errors import MissingExtra, UsageError
 from tacit.training.offline import quiet, seeded
+
+MARK = "tacit"
+"""Under this name the metadata of weights say that a run of ours made them."""
 
 # Layers that belong to a task, not to the language: new ones are trained whole.
 HEADS = ("classifier", "score", "pooler", "pre_classifier", "out_proj")
@@ -167,10 +172,12 @@ def save_model(
     folder: Path,
     *,
     adapter: bool = False,
+    mark: str | None = None,
 ) -> Path:
     """Write config.json, model.safetensors and the tokenizer's files; the folder, as a path.
 
-    LoRA weights are added into the base, so that plain transformers loads the result; with
+    A `mark` is written into the weights' metadata, to be found there whatever becomes of the
+    folder. LoRA weights are added into the base, so that plain transformers loads the result; with
     `adapter` they are kept apart, in peft's layout. The model at hand stays as it is. Every file
     is written whole beside the folder first.
     """
@@ -183,12 +190,32 @@ def save_model(
             whole.save_pretrained(draft)
             if tokenizer is not None:
                 _save_tokenizer(tokenizer, draft)
+        if mark is not None:
+            for file in draft.glob("*.safetensors"):
+                mark_weights(file, {MARK: mark})
         folder.mkdir(exist_ok=True)
         for file in sorted(draft.iterdir()):
             os.replace(file, folder / file.name)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return folder
+
+
+def mark_weights(path: Path, marks: Mapping[str, str]) -> None:
+    """Add to the metadata of a safetensors file; the tensors are copied as they are.
+
+    The file is eight bytes with the length of a JSON header, the header, and the tensors.
+    """
+    draft = path.with_suffix(".marked")
+    with path.open("rb") as source, draft.open("wb") as out:
+        (length,) = struct.unpack("<Q", source.read(8))
+        header = json.loads(source.read(length))
+        header["__metadata__"] = {**header.get("__metadata__", {}), **marks}
+        text = json.dumps(header, separators=(",", ":")).encode()
+        text += b" " * (-len(text) % 8)
+        out.write(struct.pack("<Q", len(text)) + text)
+        shutil.copyfileobj(source, out, 1 << 20)
+    os.replace(draft, path)
 
 
 def _save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:

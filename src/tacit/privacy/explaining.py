@@ -1,0 +1,246 @@
+"""A certificate for people: a page in plain words, then the promise exactly, then how to check it.
+
+Markdown, the printable page and the web pages all come from the sections made here.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from tacit.privacy.certificate import Certificate, Cost
+from tacit.privacy.gains import Gained
+from tacit.privacy.rounding import down, up
+from tacit.privacy.sections import Section, html, markdown
+from tacit.privacy.wording import STANDINGS
+
+TITLE = "Privacy certificate"
+
+_PROTECTED = {
+    "users": "Everybody who wrote a part of the training text: any one of them, with all they "
+    "wrote.",
+    "records": "Every single text: any one of them. Somebody who wrote several is not protected as "
+    "a person.",
+    "entities": "Every {entity}: any one of them, in everybody's texts.",
+    "users+entities": "Everybody who wrote a part of the training text, and every {entity}: any "
+    "one writer with all they wrote, together with any one entity in everybody's texts.",
+    "tokens": "The words that the policy marks as sensitive ({policy}), in any one text.",
+}
+
+
+def certificate_markdown(certificate: Certificate) -> str:
+    """`certificate.md`."""
+    return markdown(sections(certificate))
+
+
+def certificate_html(certificate: Certificate) -> str:
+    """`certificate.html`: to be read, printed and signed."""
+    return html(sections(certificate), TITLE)
+
+
+def sections(certificate: Certificate) -> list[Section]:
+    """The whole certificate: plain words first."""
+    return [*plain_words(certificate), *_exactly(certificate)]
+
+
+def plain_words(certificate: Certificate) -> list[Section]:
+    """One page for whoever has to sign: who is protected, how well, and what remains to be done."""
+    c = certificate
+    return [
+        Section(TITLE, [headline(c)], level=1),
+        Section("Who is protected", points=_protected(c)),
+        Section("Who and what is not", points=_unprotected(c)),
+        Section("What an attacker can gain", _gain(c)),
+        Section("What was assumed", [_assumed(c)]),
+        Section("What was found by trying", points=_found(c)),
+        Section("Before you release it", points=_to_do(c)),
+        Section(
+            "How to check this",
+            [
+                "`tacit verify FOLDER` recomputes every figure from the ledger, and compares every "
+                "file that may be shared with the digest that stands here. It needs neither the "
+                "data nor a network. `tacit verify FOLDER --signed-by KEY.pub` also checks who "
+                "vouches for the ledger."
+            ],
+        ),
+    ]
+
+
+def headline(certificate: Certificate) -> str:
+    """The standing and the grade in one or two sentences, for the top of any page."""
+    c = certificate
+    if c.standing == "broken":
+        return "**Broken.** An audit contradicted this certificate: do not release this model."
+    if c.provenance.randomness == "fixed seed" or _inherits_seed(c):
+        return (
+            "**Not for release.** The randomness came from a fixed seed, so the noise can be "
+            "subtracted: nothing is promised."
+        )
+    if c.standing != "proved":
+        return f"**Nothing is promised** (standing *{c.standing}*: {STANDINGS[c.standing]})."
+    grade = gained(c.costs[c.protect]).grade
+    return (
+        f"**Proved, and the protection is {grade}**: epsilon {up(c.epsilon)} at delta {c.delta:g} "
+        f"for {c.protect}."
+    )
+
+
+def gained(cost: Cost) -> Gained:
+    """What an attacker is left with for one unit."""
+    return Gained(cost.accuracy, cost.true_positive_rate.get("0.01", 1.0))
+
+
+def _inherits_seed(c: Certificate) -> bool:
+    return c.earlier is not None and c.earlier.randomness == "fixed seed"
+
+
+def _protected(c: Certificate) -> list[str]:
+    if c.standing != "proved":
+        return ["Nobody, by any promise of this certificate."]
+    entity = c.scope.entities.noun if c.scope.entities else "entity"
+    said = [_PROTECTED[c.protect].format(entity=entity, policy=c.scope.policy or "see below")]
+    if c.scope.entities is not None and "entities" in c.protect:
+        said += c.scope.entities.sentences
+    if c.scope.users is not None and "users" in c.protect:
+        said.append(f"A user is {c.scope.users}.")
+    return said
+
+
+def _unprotected(c: Certificate) -> list[str]:
+    if c.standing != "proved":
+        return ["Everybody whose text was used, and everything named in it.", *c.not_covered]
+    return list(c.not_covered)
+
+
+def _gain(c: Certificate) -> list[str]:
+    if c.standing != "proved":
+        return ["Nothing limits it."]
+    said = []
+    for unit, cost in c.costs.items():
+        left = gained(cost)
+        said.append(f"**{unit}**: {left.verdict} {left.figures}")
+    return said
+
+
+def _assumed(c: Certificate) -> str:
+    if not c.assumptions:
+        return "Nothing: nothing is promised."
+    return (
+        f"{len(c.assumptions)} things that the ledger cannot show; each stands below, under "
+        "*Assumptions*. Read them: whoever signs this vouches for them."
+    )
+
+
+def _found(c: Certificate) -> list[str]:
+    if not c.findings:
+        return [
+            "Nobody has tried yet. `tacit audit FOLDER` looks for a contradiction in the training "
+            "itself, `tacit attack FOLDER` for what the model gives away."
+        ]
+    return [f"{one.date}, {one.kind}: {one.outcome}" for one in c.findings]
+
+
+def _to_do(c: Certificate) -> list[str]:
+    if c.standing != "proved":
+        return ["Do not release this model: treat it like the text it was trained on."]
+    steps = []
+    if not any(one.kind == "audit" for one in c.findings):
+        steps.append("Run `tacit audit FOLDER`.")
+    if c.scope.entities is not None and c.scope.entities.recall is None:
+        steps.append("Look at what the detectors marked: what they missed is not protected.")
+    steps += [
+        "Read what is not covered and what is assumed, and decide whether you can stand for it.",
+        "Share only the files that are listed at the end; everything else in the folder stays.",
+        "Sign it: `tacit sign FOLDER --key KEY`.",
+    ]
+    return steps
+
+
+# --- exactly ------------------------------------------------------------------------------------
+
+
+def _exactly(c: Certificate) -> list[Section]:
+    made = c.provenance
+    return [
+        Section(
+            "The promise, exactly",
+            [c.sentence, f"Standing: **{c.standing}** ({STANDINGS[c.standing]})."],
+            header=("one", f"epsilon at delta {c.delta:g}", "no less than", "accountant",
+                    "neighbours", "right at most, at even odds", "caught at 1 % / 0.1 % alarms"),
+            rows=[_cost_row(unit, cost) for unit, cost in c.costs.items()],
+        ),
+        *([_published(c.published)] if c.published else []),
+        Section("Assumptions", points=list(c.assumptions) or ["none"]),
+        Section("Not covered", points=list(c.not_covered)),
+        *([_earlier(c)] if c.earlier else []),
+        Section(
+            "Context",
+            ["Stated by whoever made this certificate; the ledger cannot show it."],
+            points=_facts(c.context) or ["nothing"],
+        ),
+        Section(
+            "Digests",
+            points=[
+                f"ledger: {c.ledger_entries:,} releases, `{c.ledger_digest}`",
+                *[f"phase {phase}: {count:,}" for phase, count in c.phases.items()],
+                f"plan: `{c.plan_digest or 'none'}`",
+                f"settings: `{made.config}`",
+                f"data: `{made.data}` (a commitment; its salt stays with the data)",
+                f"randomness: {made.randomness}",
+                f"made by tacit {made.tacit} with dp-accounting {made.dp_accounting} on "
+                f"{made.created}",
+            ],
+        ),
+        Section(
+            "Files that this certificate speaks for",
+            header=("file", "SHA-256"),
+            rows=[(name, f"`{digest}`") for name, digest in c.files.items()],
+        ),
+    ]  # fmt: skip
+
+
+def _cost_row(unit: str, cost: Cost) -> tuple[str, ...]:
+    return (
+        unit,
+        up(cost.epsilon),
+        down(cost.no_less_than),
+        cost.accountant,
+        cost.adjacency or "-",
+        f"{cost.accuracy:.1%}",
+        " / ".join(f"{rate:.1%}" for rate in cost.true_positive_rate.values()),
+    )
+
+
+def _published(claim: Mapping[str, Any]) -> Section:
+    figures = ", ".join(f"{up(value)} for {unit}" for unit, value in claim["epsilon"].items())
+    bound = "It is a bound." if claim["is_bound"] else f"It is not a bound: {claim['why_not']}"
+    return Section(
+        "What is claimed elsewhere",
+        [
+            f"{claim['source']}: epsilon {figures}. {bound} The table above has what is proved for "
+            "exactly what was released."
+        ],
+    )
+
+
+def _earlier(c: Certificate) -> Section:
+    assert c.earlier is not None
+    return Section(
+        "Continued from an earlier run",
+        [
+            f"The weights began as those of a run with standing *{c.earlier.standing}*, which was "
+            f"verified first. Its {c.earlier.releases:,} releases stand at the beginning of this "
+            "ledger and are part of every figure; what it assumed and what it left open is taken "
+            "over."
+        ],
+        points=[
+            f"its certificate: `{c.earlier.certificate}`",
+            f"its ledger: `{c.earlier.ledger}`",
+        ],
+    )
+
+
+def _facts(facts: Mapping[str, Any]) -> list[str]:
+    return [
+        f"{name}: {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"
+        for name, value in facts.items()
+    ]
