@@ -68,7 +68,7 @@ def _the_whole_way(me: Visitor, living: Living, folder: Path) -> None:
     picture(page, "marked", of=page.locator("iframe.sheet"))
 
     me.follow("New run")
-    me.sees("Whoever sees the model can hardly tell")
+    me.sees("The protection is")
     page.get_by_label("Model", exact=True).click()
     page.get_by_role("option", name="Trial").click()
     page.get_by_label("Steps", exact=True).fill("12")
@@ -162,7 +162,7 @@ def test_with_the_keyboard_alone_somebody_signs_in_and_starts_a_run(
     page.keyboard.type("4000")
     _tab_to(me, "About how many users there are")
     page.keyboard.type("10")
-    me.sees("Whoever sees the model can hardly tell")
+    me.sees("The protection is")
     start = page.get_by_role("button", name="Start the run")
     expect(start).to_be_enabled(timeout=WAIT)
     _tab_to(me, "Start the run")

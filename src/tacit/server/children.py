@@ -145,7 +145,8 @@ def entries_seen(ledger: Path) -> int:
         lines = ledger.read_bytes().split(b"\n")[1:-1]
     except OSError:
         return 0
-    return sum(b'"phase": "earlier/' not in line for line in lines)
+    own = (line for line in lines if b'"phase": "earlier/' not in line)
+    return sum(line.startswith(b'{"entry"') for line in own)
 
 
 def place_of(run: Path) -> tuple[str, int] | None:

@@ -26,6 +26,7 @@ from sqlalchemy.orm import Session
 from tacit.errors import DataError, PrivacyRefused, TacitError, UsageError
 from tacit.privacy.certificate import read_certificate
 from tacit.privacy.ledger import Releases, read_ledger
+from tacit.privacy.manifest import CERTIFICATE_FILES, SIGNATURE
 from tacit.server import children
 from tacit.server.budget import Budgets
 from tacit.server.children import Child
@@ -42,13 +43,14 @@ from tacit.server.requests import (
     unproved_reason,
 )
 from tacit.server.settings import ServerSettings
+from tacit.server.sharing import gain_of, vouch
 from tacit.server.storage import Job, Storage, new_id, now
 from tacit.training.settings import Run, read_run, run_yaml
 
 Kind = Literal["train", "detect", "attack", "audit", "evaluate"]
 LIVE = ("queued", "running")
 ENDED = ("done", "failed", "cancelled", "deleted")
-_KEPT = ("ledger.jsonl", "certificate.json", "certificate.md", "plan.yml")
+_KEPT = (*CERTIFICATE_FILES, SIGNATURE, "plan.yml")
 """What says what a deleted run had released; no weights and no text are in it."""
 
 
@@ -388,6 +390,9 @@ class Jobs:
             self._end(row, "failed", f"Its process died, and it may not go on: {refused}")
 
     def _result(self, row: Job, child: Child) -> dict[str, Any]:
+        if row.kind in ("train", "audit", "attack"):
+            place = row.id if row.kind == "train" else str(row.target_id)
+            vouch(self.settings.folder, self.settings.job_folder(place) / "run")
         if row.kind == "train":
             return _trained(child, self._run_of(row))
         if row.kind == "detect":
@@ -540,6 +545,7 @@ def _trained(child: Child, run: Run) -> dict[str, Any]:
         "standing": certificate.standing,
         "protect": certificate.protect,
         "sentence": certificate.sentence,
+        "gain": gain_of(certificate),
         "delta": certificate.delta,
         "epsilon": {unit: cost.epsilon for unit, cost in certificate.costs.items()},
         "task": run.task,

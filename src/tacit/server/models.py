@@ -12,10 +12,12 @@ from typing import Any
 
 from tacit.files import whole_file
 from tacit.privacy.certificate import Certificate, read_certificate
+from tacit.privacy.explaining import headline
+from tacit.privacy.manifest import SIGNATURE
 from tacit.server.errors import NotThere
 from tacit.server.jobs import Jobs
 from tacit.server.settings import ServerSettings
-from tacit.server.sharing import SHARED, checked, warning_of
+from tacit.server.sharing import KEY, SHARED, checked, gain_of, warning_of
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,8 @@ class Models:
             "epsilon": {unit: cost.epsilon for unit, cost in certificate.costs.items()},
             "delta": certificate.delta,
             "sentence": certificate.sentence,
+            "headline": headline(certificate).replace("**", ""),
+            "gain": gain_of(certificate),
             "warning": warning_of(certificate),
             "continues": job["target"],
             "created": job["ended"],
@@ -117,7 +121,13 @@ class Models:
 
     def verify(self, model: str) -> dict[str, Any]:
         """The model's certificate, recomputed."""
-        return checked(self.folder(model))
+        folder = self.folder(model)
+        key = self.settings.folder / f"{KEY}.pub"
+        return checked(folder, key if (folder / SIGNATURE).exists() else None)
+
+    def certificate_page(self, model: str) -> str:
+        """The certificate as a page to read, print and sign."""
+        return (self.folder(model) / "certificate.html").read_text(encoding="utf-8")
 
     def report(self, model: str, *, shareable: bool) -> dict[str, str]:
         """The report of a run as HTML, Markdown and JSON."""

@@ -11,7 +11,9 @@ import yaml
 from tacit.detecting import Detection, detect
 from tacit.plan import Plan, calibrated, prices
 from tacit.planning import apply_caps, explain
-from tacit.privacy.accounting import adversary_gain, curve_over_steps, price
+from tacit.privacy.accounting import adversary_gain, best_accuracy, curve_over_steps, price
+from tacit.privacy.certificate import read_certificate
+from tacit.privacy.gains import Gained
 from tacit.privacy.ledger import Releases, read_ledger
 from tacit.server.budget import Budgets
 from tacit.server.datasets import Datasets
@@ -63,9 +65,11 @@ class Plans:
         """The run of a request, with the least noise that meets its targets."""
         places = places or Places()
         earlier: Releases = {}
+        standing = "proved"
         if asked.continue_from is not None:
             folder = self.model_folder(asked.continue_from)
             earlier = read_ledger(folder / "ledger.jsonl").releases()
+            standing = read_certificate(folder / "certificate.json").standing
             places = Places(places.corpus, places.entity_list, places.public, folder)
         if asked.public_start is not None:
             self._need_public(asked.public_start.dataset)
@@ -80,7 +84,12 @@ class Plans:
             plan = calibrated(plan, also=earlier)
             fields = run.plan | {"noise_multiplier": plan.noise_multiplier}
             run = Run(**run.model_dump(mode="json", exclude_defaults=True) | {"plan": fields})
-        return Prepared(run, plan, planned_releases(run, plan), unproved_reason(run), earlier)
+        unproved = unproved_reason(run)
+        if unproved is None and standing != "proved":
+            unproved = (
+                f"The model that it continues has the standing {standing}, which it inherits."
+            )
+        return Prepared(run, plan, planned_releases(run, plan), unproved, earlier)
 
     def model_folder(self, model: str) -> Path:
         """The folder of a finished run."""
@@ -156,10 +165,7 @@ class Plans:
             "delta": plan.delta,
             "noise_multiplier": plan.noise_multiplier,
             "steps": plan.steps,
-            "gains": [
-                {"wrong": gain.fpr, "right": gain.tpr}
-                for gain in adversary_gain(plan.releases(), plan.protect, plan.delta)
-            ],
+            "gain": _gain(both, plan),
             "plan": yaml.safe_dump(plan.model_dump(mode="json", exclude_defaults=True)),
             "plan_digest": plan.digest(),
             "explained": explain(plan, graph, bounded, records_per_second=speed),
@@ -196,3 +202,10 @@ class Plans:
             if listed is not None:
                 listed.unlink(missing_ok=True)
         return focus.owners(corpus, found.mentions)
+
+
+def _gain(releases: list[tuple[Any, int]], plan: Plan) -> dict[str, Any]:
+    """What an attacker is left with, in the words of the certificate."""
+    (caught,) = adversary_gain(releases, plan.protect, plan.delta, (0.01,))
+    left = Gained(best_accuracy(releases, plan.protect, plan.delta), caught.tpr)
+    return {"grade": left.grade, "verdict": left.verdict, "figures": left.figures}

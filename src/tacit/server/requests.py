@@ -22,6 +22,7 @@ from tacit.training.settings import METHODS, OptimizerSettings, Run
 Name = Annotated[str, StringConstraints(pattern=r"^[\w][\w .,()+@-]{0,98}$")]
 Id = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]{1,40}$")]
 Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_+-]{1,60}$")]
+Label = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]{1,100}$")]
 DetectorName = Literal["patterns", "lists", "given"]
 Policy = Annotated[
     str,
@@ -88,6 +89,13 @@ class RunRequest(_Asked):
     steps: Annotated[int | None, Field(ge=1, le=10**7)] = None
     batch: Annotated[int, Field(ge=1, le=10**5)] = 32
     task: Literal["next-word", "classification", "regression", "tagging"] = "next-word"
+    labels: Annotated[
+        tuple[Label, ...] | None,
+        Field(
+            max_length=10_000,
+            description="Classes or tags, declared as public; counted ones end the promise.",
+        ),
+    ] = None
     model: ModelRequest = ModelRequest()
     tokenizer: TokenizerRequest = TokenizerRequest()
     context: Annotated[int, Field(ge=2, le=65_536)] = 128
@@ -131,7 +139,7 @@ def settings_of(asked: RunRequest, places: Places) -> Run:
             raise UsageError(problem)
     fields = asked.model_dump(
         mode="json",
-        include={"method", "steps", "batch", "task", "context", "token_budget", "policy",
+        include={"method", "steps", "batch", "task", "labels", "context", "token_budget", "policy",
                  "checkpoint_every", "keep_checkpoints", "seed"},
     )  # fmt: skip
     fields |= {"corpus": str(places.corpus), "plan": _plan(asked, places)}
@@ -210,6 +218,10 @@ def unproved_reason(run: Run) -> str | None:
     from_corpus = run.tokenizer.kind == "words" and run.tokenizer.public_text is None
     if from_corpus and run.model.kind != "folder":
         return "Words counted from the private text are a leak that no epsilon covers."
+    if run.task in ("classification", "tagging") and run.labels is None:
+        return (
+            "Labels counted from the private text are a leak that no epsilon covers; declare them."
+        )
     return None
 
 

@@ -11,18 +11,22 @@ from typing import Any, BinaryIO
 
 from tacit.errors import DataError, TacitError
 from tacit.privacy.certificate import Certificate, read_certificate
+from tacit.privacy.explaining import gained
+from tacit.privacy.manifest import CERTIFICATE_FILES, SHAREABLE, SIGNATURE
 from tacit.server.errors import TooLarge
 from tacit.server.settings import MIB
+from tacit.signing import make_key, sign, signature_check
 from tacit.verifying import verify
 
 SHARED = (
-    "model.safetensors", "config.json", "generation_config.json", "tokenizer.json",
-    "tokenizer_config.json", "special_tokens_map.json", "README.md", "certificate.json",
-    "certificate.md", "ledger.jsonl", "plan.yml", "public-start.safetensors", "audit.json",
+    *CERTIFICATE_FILES, SIGNATURE, "audit.json",
+    *(name for name in SHAREABLE if "*" not in name),
 )  # fmt: skip
 """What may leave a run's folder; see docs/runs.md."""
 
-_WEIGHTS = ("model.safetensors", "config.json", "public-start.safetensors")
+KEY = "signing-key"
+"""The server's own key in its folder; `signing-key.pub` is for whoever wants to check."""
+
 MOST_UNPACKED = 512 * MIB
 MOST_WRITTEN = 64 * MIB
 """Of weights, and of everything that is read as text: ledgers, certificates, tokenizers."""
@@ -43,15 +47,47 @@ def warning_of(certificate: Certificate) -> str | None:
     return "Nothing is promised about this model: it may give away text that it was trained on."
 
 
-def checked(folder: Path) -> dict[str, Any]:
-    """Every check of a folder; files of weights that were not given are listed apart."""
+def gain_of(certificate: Certificate) -> dict[str, str] | None:
+    """What an attacker is left with, in the certificate's words; None where nothing limits it."""
+    if certificate.standing != "proved":
+        return None
+    left = gained(certificate.costs[certificate.protect])
+    return {"grade": left.grade, "verdict": left.verdict, "figures": left.figures}
+
+
+def vouch(home: Path, folder: Path) -> None:
+    """Sign a run with the server's own key; what does not verify any more loses its signature."""
+    key = home / KEY
+    if not key.exists():
+        make_key(key)
+    try:
+        sign(folder, key)
+    except DataError:
+        (folder / SIGNATURE).unlink(missing_ok=True)
+
+
+def public_key(home: Path) -> str:
+    """The key with which whoever has a model of this server checks its signature."""
+    if not (home / KEY).exists():
+        make_key(home / KEY)
+    return (home / f"{KEY}.pub").read_text(encoding="ascii")
+
+
+def checked(folder: Path, key: Path | None = None) -> dict[str, Any]:
+    """Every check of a folder; files that were not given are listed apart.
+
+    With a public `key`, the signature is checked, too.
+    """
     checks = [asdict(check) for check in verify(folder)]
-    absent = {f"file {name}" for name in _WEIGHTS if not (folder / name).exists()}
+    standing, named = "unknown", set()
+    with contextlib.suppress(TacitError):
+        certificate = read_certificate(folder / "certificate.json")
+        standing, named = certificate.standing, set(certificate.files)
+    absent = {f"file {name}" for name in named if not (folder / name).exists()}
     left_out = [c for c in checks if c["what"] in absent]
     done = [c for c in checks if c not in left_out]
-    standing = "unknown"
-    with contextlib.suppress(TacitError):
-        standing = read_certificate(folder / "certificate.json").standing
+    if key is not None:
+        done.append(asdict(signature_check(folder, key)))
     return {
         "ok": bool(done) and all(c["ok"] for c in done),
         "standing": standing,

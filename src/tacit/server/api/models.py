@@ -4,14 +4,14 @@ import json
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, UploadFile
-from fastapi.responses import FileResponse
+from fastapi.responses import FileResponse, HTMLResponse, PlainTextResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from tacit.errors import DataError
 from tacit.server.api.access import REFUSALS, IdPath, Known, Serving, need
 from tacit.server.identity import Caller
 from tacit.server.services import Services
-from tacit.server.sharing import verify_uploaded
+from tacit.server.sharing import public_key, verify_uploaded
 
 router = APIRouter(tags=["models"], responses=REFUSALS)
 User = Annotated[Caller, Depends(need("models:use"))]
@@ -94,6 +94,27 @@ def certificate(model: IdPath, caller: User, services: Serving) -> dict[str, Any
         (services.models.folder(model) / "certificate.json").read_text(encoding="utf-8")
     )
     return fields
+
+
+@router.get(
+    "/models/{model}/certificate.html",
+    summary="The certificate as a page to read, print and sign",
+    response_class=HTMLResponse,
+)
+def certificate_page(model: IdPath, caller: User, services: Serving) -> HTMLResponse:
+    """In plain words first, then the promise exactly."""
+    _need(model, caller, services)
+    return HTMLResponse(services.models.certificate_page(model))
+
+
+@router.get(
+    "/signing-key",
+    summary="The public key of this server, which signs its models",
+    response_class=PlainTextResponse,
+)
+def signing_key(caller: Known, services: Serving) -> PlainTextResponse:
+    """For `tacit verify MODEL --signed-by FILE`."""
+    return PlainTextResponse(public_key(services.settings.folder))
 
 
 @router.get("/models/{model}/verify", summary="Recompute a model's certificate from its ledger")

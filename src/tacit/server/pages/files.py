@@ -101,6 +101,12 @@ def file_routes(visit_of: Callable[[Request], Visit]) -> APIRouter:
         head = {"Content-Disposition": 'attachment; filename="certificate.json"'}
         return Response(json.dumps(found, indent=2), media_type="application/json", headers=head)
 
+    @router.get("/models/{model}/certificate.html")
+    async def certificate_page(request: Request, model: str) -> Response:
+        found: Response = await given(request, api_models.certificate_page, model)
+        found.headers.update(_IN_A_FRAME)
+        return found
+
     @router.get("/runs/{run}/report")
     async def report(request: Request, run: str, shareable: bool = False) -> Response:
         found = await given(request, api_runs.report, run, format="html", shareable=shareable)

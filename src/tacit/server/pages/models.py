@@ -63,6 +63,7 @@ async def one_model(visit: Visit, model: str) -> None:
         Box(found["warning"], "warn")
     with ui.element("div").classes("line"):
         frame.way("Download the model", f"/models/{model}/download", kind="main", download=True)
+        frame.way("Read the certificate", f"/models/{model}/certificate.html")
         frame.way("Certificate only", f"/models/{model}/certificate.json", download=True)
     html(
         "A zip of an ordinary Hugging Face folder (a common way to keep models), with its "
@@ -156,7 +157,7 @@ def _promise(visit: Visit, model: dict[str, Any]) -> None:
         unit = model["protect"]
         known = unit in model["epsilon"] and model["standing"] not in ("heuristic", "broken")
         if known:
-            html("{}", plain_promise(unit), tag="p").classes("plainly")
+            html("{}", plain_promise(unit, model["gain"]), tag="p").classes("plainly")
             frame.figures(
                 (number(value), f"epsilon for {UNIT_WORDS.get(u, u)}")
                 for u, value in model["epsilon"].items()
@@ -175,6 +176,8 @@ def _promise(visit: Visit, model: dict[str, Any]) -> None:
             said.say(verdict(found), "good" if found["ok"] else "bad")
             checks.set_content(check_list(found))
 
+        if known and model["gain"]:
+            html("{}", model["gain"]["figures"], tag="p").classes("small")
         button("Verify the certificate", visit.on(verify, said)).style("margin-top: 1rem")
         html("Recomputes epsilon from the list of what was released, and compares every file.",
              tag="p").classes("small")  # fmt: skip

@@ -384,7 +384,7 @@ def promise_words(plan: dict[str, Any]) -> Markup:
             "from.</p><p>Its promise is {}</p>"
         ).format(frame.tag(plan["standing"]))
     protect = main_unit(plan)
-    words = Markup('<p class="plainly">{}</p>').format(plain_promise(protect))
+    words = Markup('<p class="plainly">{}</p>').format(plain_promise(protect, plan.get("gain")))
     words += Markup('<div class="figures">{}</div>').format(
         frame.figures_markup(
             [
@@ -394,36 +394,23 @@ def promise_words(plan: dict[str, Any]) -> Markup:
             ]
         )
     )
-    gains = plan.get("gains") or []
-    if gains:
-        words += Markup(
-            '<p class="small">Put to the test: somebody who knows all other text guesses whether '
-            "{} took part. If they may be wrong once in a hundred, they are right at most {:.1f} "
-            "times in a hundred; blind guessing is right once.</p>"
-        ).format(ONE_OF[protect], 100 * gains[0]["right"])
+    if plan.get("gain"):
+        words += Markup('<p class="small">{}</p>').format(plan["gain"]["figures"])
     return words
 
 
-ONE_OF = {
-    "users": "one given user",
-    "entities": "one given entity",
-    "users+entities": "one given user or entity",
-    "records": "one given record",
-    "tokens": "one given marked word",
-}
-
-
-def plain_promise(protect: str) -> str:
-    """The promise in one sentence."""
-    what = {
-        "users": "any one person's texts were used",
-        "entities": "any one person or thing was named in the texts",
-        "users+entities": "any one person's texts were used, or whether any one person or thing "
-        "was named in them",
-        "records": "any one text was used",
-        "tokens": "any one marked word stood in the texts",
+def plain_promise(protect: str, gain: dict[str, str] | None) -> str:
+    """Who is protected and how well, in words that are chosen by what an attacker can gain."""
+    whom = {
+        "users": "everybody who wrote a part of the text",
+        "entities": "every entity that was found in it",
+        "users+entities": "everybody who wrote a part of the text, and every entity found in it",
+        "records": "every single text",
+        "tokens": "the marked words of every text",
     }[protect]
-    return f"Whoever sees the model can hardly tell whether {what}."
+    if gain is None:
+        return f"Protected: {whom}."
+    return f"Protected: {whom}. The protection is {gain['grade']}. {gain['verdict']}"
 
 
 def main_unit(plan: dict[str, Any]) -> str:

@@ -153,9 +153,11 @@ def _promise(run: dict[str, Any]) -> Markup:
         return Markup('<p class="plainly">Nothing is promised about this model.</p>')
     epsilon = result["epsilon"].get(result["protect"])
     return Markup('<p class="plainly">{}</p><p>Epsilon {} for {}, {}</p>').format(
-        plain_promise(result["protect"]), number(epsilon), UNIT_WORDS[result["protect"]],
+        plain_promise(result["protect"], result.get("gain")),
+        number(epsilon),
+        UNIT_WORDS[result["protect"]],
         frame.tag(result["standing"]),
-    )  # fmt: skip
+    )
 
 
 def _bar(state: str, latest: dict[str, Any]) -> Markup:
