@@ -100,7 +100,8 @@ def _audit_checks(certificate: Certificate, run: Path) -> Iterator[Check]:
         found = f"epsilon for {unit} is at least {down(lower)}"
         if broken or verdict in ("contradicted", "broken"):
             said = f"; {up(min(broken))} is claimed" if broken else ""
-            yield Check("audit", False, f"broken: {found}{said}; do not release this model")
+            detail = f"broken: an audit found that {found}{said}; do not release this model"
+            yield Check("audit", False, detail)
         else:
             yield Check("audit", True, f"{found}, which contradicts nothing")
 
@@ -173,7 +174,7 @@ def _plan_checks(
 
 def _settings_check(certificate: Certificate, run: Path) -> Iterator[Check]:
     """Whether the settings that may be shared are those of the ledger's first line."""
-    if "settings.yml" not in certificate.files:
+    if "settings.yml" not in certificate.files or not (run / "settings.yml").exists():
         return
     try:
         text = (run / "settings.yml").read_text(encoding="utf-8")

@@ -109,7 +109,8 @@ def test_verify(tacit: Tacit, process: Tacit, tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     honest = tacit("verify", run)
     assert honest.code == 0
-    assert "Everything matches." in honest.out
+    assert "Recomputed: everything matches" in honest.out
+    assert "Vouched for: by nobody" in honest.out
     for what in ("ledger chain", "plan digest", "file model.safetensors"):
         assert what in honest.out
     checks = tacit("verify", run, "--json").json
@@ -128,7 +129,7 @@ def test_verify(tacit: Tacit, process: Tacit, tmp_path: Path) -> None:
     assert not found.json["ok"]
 
     # A forger's file name that looks like markup is shown, not obeyed.
-    fields["weights"] = {"a[/b].safetensors": "0" * 64}
+    fields["files"] = {"a[/b].safetensors": "0" * 64}
     (edited / "certificate.json").write_text(json.dumps(fields))
     forged = tacit("verify", edited)
     assert forged.code == 4
@@ -146,9 +147,24 @@ def test_spent(tacit: Tacit, tmp_path: Path) -> None:
     found = tacit("spent", tmp_path / "runs", "--json")
     assert found.code == 0
     # Every run here has a salt of its own, so each counts as other data.
-    assert [books["releases"] for books in found.json["data"].values()] == [3, 3]
+    assert [account["releases"] for account in found.json["accounts"]] == [3, 3]
     shown = tacit("spent", tmp_path / "runs")
-    assert shown.out.count("3 releases in 1 run") == 2
+    assert shown.out.count("3 releases") == 2
+    assert "is not known (no account.json" in shown.out
+
+
+def test_sign(tacit: Tacit, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", steps=3)
+    assert tacit("sign", run).code == 2
+    assert tacit("sign", "--new-key", tmp_path / "alice").code == 0
+    assert tacit("sign", run, "--key", tmp_path / "alice").code == 0
+    vouched = tacit("verify", run, "--signed-by", tmp_path / "alice.pub")
+    assert vouched.code == 0
+    assert "Vouched for by alice.pub" in vouched.out
+    (run / "certificate.md").unlink()
+    gone = tacit("verify", run, "--signed-by", tmp_path / "alice.pub")
+    assert gone.code == 4
+    assert "Not vouched for" in gone.out
 
 
 def test_the_counterexample(tacit: Tacit) -> None:

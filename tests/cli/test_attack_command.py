@@ -11,6 +11,7 @@ from driving import Tacit, contents
 from tacit.attacking.attack import read_series
 from tacit.attacking.running import at_step, steps_of
 from tacit.attacking.target import open_target
+from tacit.privacy.ledger import read_ledger
 
 RUN = """
 corpus: {corpus}
@@ -353,13 +354,13 @@ def test_methods_are_compared_and_finished_ones_left_alone(
     assert again.err.count("not trained again") == 2
     # As if it had been stopped before its last word: what was begun goes on, and costs no more.
     stopped = tmp_path / "out" / "users"
-    before = (stopped / "ledger.jsonl").read_bytes()
+    before = read_ledger(stopped / "ledger.jsonl").entries
     (stopped / "certificate.json").unlink()
     resumed = tacit(*call, "--overwrite", "--using", "exposure")
     assert resumed.code == 0, resumed.err
     assert resumed.err.count("not trained again") == 1
     assert (stopped / "certificate.json").exists()
-    assert (stopped / "ledger.jsonl").read_bytes() == before
+    assert read_ledger(stopped / "ledger.jsonl").entries == before
     beside = tacit(*call[:-1], tmp_path / "both", "--using", "exposure", "--workers", "2")
     assert beside.code == 0, beside.err
     for name in ("plain", "users"):

@@ -290,7 +290,7 @@ def test_overwrite_replaces_both(tacit: Tacit, folder: Path) -> None:
 
 def test_in_the_currency_of_training_it_costs_infinity(tacit: Tacit, folder: Path) -> None:
     ok(tacit(PLAIN + "-o out.jsonl"))
-    (found,) = ok(tacit("spent out.certificate --json")).json["data"].values()
+    (found,) = ok(tacit("spent out.certificate --json")).json["accounts"]
     assert set(found["epsilon"].values()) == {"infinity"}
 
 

@@ -72,7 +72,9 @@ MATRIX: list[tuple[str, str, Any, set[str]]] = [
     ("POST", "/v1/models/0/predict", {"text": "x"}, {A, N, U}),
     ("GET", "/v1/models/0/download", None, {A, N, U}),
     ("GET", "/v1/models/0/certificate", None, {A, N, U}),
+    ("GET", "/v1/models/0/certificate.html", None, {A, N, U}),
     ("GET", "/v1/models/0/verify", None, {A, N, U}),
+    ("GET", "/v1/signing-key", None, {A, N, C, U}),
     ("POST", "/v1/certificates/verify", None, {A, N, C, U}),
 ]
 """Every call with a body that changes nothing, and the roles that may make it."""

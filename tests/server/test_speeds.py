@@ -32,7 +32,7 @@ def test_the_guess_is_near_what_was_measured(model: dict, measured: float) -> No
 
 def test_a_model_that_is_not_described_is_not_guessed() -> None:
     folder = Run(corpus="c.jsonl", method="plain", steps=1,
-                 model={"kind": "folder", "folder": "m", "carry_ledger": False})  # fmt: skip
+                 model={"kind": "folder", "folder": "m"})  # fmt: skip
     assert operations_per_token(folder) is None
     odd = Run(corpus="c.jsonl", method="plain", steps=1,
               model={"kind": "lstm", "config": {"hidden_size": "wide"}})  # fmt: skip

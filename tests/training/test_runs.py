@@ -11,14 +11,16 @@ import pytest
 from safetensors.torch import load_file, save_file
 from small import dialogs
 
-from tacit.corpora import customersim
+from tacit.corpus import Corpus
 from tacit.errors import DataError, PrivacyRefused, TacitError, UsageError
-from tacit.privacy.certificate import write_certificate
+from tacit.privacy.certificate import publish
 from tacit.privacy.events import NotPrivate
 from tacit.privacy.ledger import read_ledger
 from tacit.training import runs, scoring
 from tacit.training.loop import Progress
+from tacit.training.networks import save_model, scratch_model
 from tacit.training.settings import Run, read_run, run_yaml
+from tacit.training.tokens import byte_level_bpe
 from tacit.verifying import verify
 from tacit.writing import write
 
@@ -80,7 +82,7 @@ def test_a_vocabulary_of_the_private_text_ends_the_promise(
     assert "The vocabulary was counted from the private text" in made.not_covered[0]
     assert [c.what for c in verify(tmp_path / "run") if not c.ok] == []
     better = made.model_copy(update={"standing": "proved"})
-    write_certificate(better, tmp_path / "run")
+    publish(better, tmp_path / "run")
     assert "standing" in [c.what for c in verify(tmp_path / "run") if not c.ok]
 
 
@@ -209,10 +211,10 @@ def _another_base(folder: Path, run: dict[str, Any]) -> None:
 def test_resuming_is_refused_when_what_it_stands_on_changed(tmp_path: Path, change: Any) -> None:
     run = dialogs(tmp_path, customers=60)
     if change is _another_base:
-        plain = {"steps": 1, "method": "plain", "model": {"kind": "gpt2", "config": TINY}}
-        runs.train(Run(**run | plain), tmp_path / "base")
+        tokenizer = byte_level_bpe(None, 300)
+        made = scratch_model({"kind": "gpt2"} | TINY, "next-word", tokenizer=tokenizer)
+        save_model(made, tokenizer, tmp_path / "base")
         run["model"] = {"kind": "folder", "folder": str(tmp_path / "base"), "lora_rank": 1}
-        run["model"]["carry_ledger"] = False
         run["tokenizer"] = {"kind": "folder"}
     with pytest.raises(Kill):
         runs.train(Run(**run, plan=BOTH), tmp_path / "run", tell=_kill_at(2))
@@ -311,7 +313,8 @@ def test_evaluate_and_predict(tmp_path: Path, base: dict[str, Any]) -> None:
 
 def test_a_public_start_is_recorded_and_free(tmp_path: Path, base: dict[str, Any]) -> None:
     public = tmp_path / "public.jsonl"
-    write(customersim.generate(40, 99), public)
+    lines = [{"id": str(i), "text": f"wave {i} of the wide sea rolls on"} for i in range(40)]
+    write(Corpus.from_records(lines), public)
     start = {"corpus": str(public), "steps": 4, "batch": 8}
     done = runs.train(Run(**base, plan=USERS, pretrain=start), tmp_path / "run")
     assert done.certificate.phases == {"pretrain": 1, "train": 3}

@@ -52,6 +52,7 @@ from tacit.training.continuing import continued
 from tacit.training.loop import Loop, Progress, make_optimizer
 from tacit.training.methods import Method
 from tacit.training.opening import Opened, open_run
+from tacit.training.public_inputs import base_weights
 from tacit.training.public_start import start_on_public_text
 from tacit.training.runs import MADE_HERE, Trained, about_run, finish
 from tacit.training.settings import PLANNED, Run, read_run, run_yaml
@@ -86,6 +87,7 @@ def begin(
     need_federated(run, federation)
     if folder.exists() and any(folder.iterdir()):
         raise UsageError(f"{folder} is not empty; give a new folder, or --resume {folder}.")
+    tuple(base_weights(run))  # refused now if a run of ours made them, not when all have joined
     plan, earlier = run.made_plan(), continued(run)
     if plan is not None:
         plan = calibrated(plan, also=earlier.releases if earlier is not None else None)

@@ -330,7 +330,9 @@ def amend(
     certificate = read_certificate(folder / "certificate.json")
     changes: dict[str, Any] = {}
     if finding is not None:
-        changes["findings"] = (*certificate.findings, finding)
+        same = (finding.kind, finding.outcome)
+        others = [f for f in certificate.findings if (f.kind, f.outcome) != same]
+        changes["findings"] = (*others, finding)
     if broken:
         changes["standing"] = "broken"
     if context is not None:

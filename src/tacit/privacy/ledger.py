@@ -223,9 +223,7 @@ class _Chain:
             # Nothing, or a first line that was never finished: no release came after it.
             if self.path.exists() and not b'{"ledger"'.startswith(_head(self.path)[:9]):
                 raise DataError(f"{self.path} holds something else than a ledger; it is kept.")
-            with self.path.open("wb") as file:
-                _write(file, _line({"ledger": VERSION, "about": self.about}))
-            _sync_folder(self.path.parent)
+            self._begin()
         books = read_ledger(self.path)
         if books.about != self.about:
             raise PrivacyRefused(
@@ -238,6 +236,14 @@ class _Chain:
         self.count, self.last, self.size = len(books.entries), books.digest, books.size
         self.releases = books.releases()
         self.closing = books.closing
+
+    def _begin(self) -> None:
+        try:
+            with self.path.open("wb") as file:
+                _write(file, _line({"ledger": VERSION, "about": self.about}))
+            _sync_folder(self.path.parent)
+        except OSError as problem:
+            raise _unwritten(self.path, problem) from None
 
     def current(self) -> bool:
         """Whether the file is still as we left it."""
@@ -270,12 +276,16 @@ class _Chain:
             with self.path.open("ab") as file:
                 _write(file, line)
         except OSError as problem:
-            raise PrivacyRefused(
-                f"{self.path} could not be written ({problem.strerror}); nothing was released. "
-                "Make room and resume."
-            ) from None
+            raise _unwritten(self.path, problem) from None
         self.size = size + len(line)
         self.last = _hash(fields)
+
+
+def _unwritten(path: Path, problem: OSError) -> PrivacyRefused:
+    return PrivacyRefused(
+        f"{path} could not be written ({problem.strerror}); nothing was released. Make room and "
+        "resume."
+    )
 
 
 class Project:

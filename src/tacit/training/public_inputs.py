@@ -62,7 +62,7 @@ def public_inputs(run: Run, private: Corpus | None) -> tuple[PublicInput, ...]:
             digest = seen.digest
             checked = f"at most {seen.limit:.0%} of either stands in the other"
         found.append(PublicInput(what=what, name=Path(name).name, sha256=digest, checked=checked))
-    found += _weights(run)
+    found += base_weights(run)
     found += _tokenizer(run)
     return tuple(found)
 
@@ -75,7 +75,7 @@ def _public_texts(run: Run) -> Iterator[tuple[str, str]]:
         yield "the text of the public start", run.pretrain.corpus
 
 
-def _weights(run: Run) -> Iterator[PublicInput]:
+def base_weights(run: Run) -> Iterator[PublicInput]:
     """The weights that a run begins with; those of a run that is continued speak for themselves."""
     if run.model.kind != "folder" or run.model.carry_ledger:
         return
