@@ -7,7 +7,7 @@ from importlib.metadata import version
 from inspect import signature
 from pathlib import Path
 
-from tacit.auditing import read_audit, rounded_down, rounded_up
+from tacit.auditing import read_audit
 from tacit.errors import TacitError
 from tacit.plan import Plan, read_plan
 from tacit.privacy.certificate import (
@@ -22,6 +22,7 @@ from tacit.privacy.events import NotPrivate, Public, whole_passes
 from tacit.privacy.ledger import Books, read_ledger
 from tacit.privacy.local import is_local
 from tacit.privacy.published import PublishedPrice, selective_claim, uedp_claim, uedp_release
+from tacit.privacy.rounding import down, up
 
 
 @dataclass(frozen=True)
@@ -83,9 +84,9 @@ def _audit_checks(certificate: Certificate, run: Path) -> Iterator[Check]:
         certified = [] if cost is None else [float(cost.epsilon)]
         claims = certified + ([] if audit.claimed is None else [audit.claimed])
         broken = [said for said in claims if audit.lower > said]
-        found = f"epsilon for {audit.unit} is at least {rounded_down(audit.lower)}"
+        found = f"epsilon for {audit.unit} is at least {down(audit.lower)}"
         if broken:
-            said = f"an audit found that {found}, and {rounded_up(min(broken))} is claimed"
+            said = f"an audit found that {found}, and {up(min(broken))} is claimed"
             yield Check("audit", False, f"broken: {said}; do not release this model")
         else:
             yield Check("audit", True, f"{found}, which contradicts nothing")
@@ -202,7 +203,7 @@ def _recomputed(certificate: Certificate, books: Books, plan: Plan | None) -> It
         yield _compare(unit, cost, fresh.costs[unit], same_code)
     for unit, target in limits.items():
         epsilon = float(fresh.costs[unit].epsilon)
-        yield Check(f"target for {unit}", epsilon <= target, f"{epsilon:.4g} of {target:g}")
+        yield Check(f"target for {unit}", epsilon <= target, f"{up(epsilon)} of {target:g}")
     if certificate.published is not None:
         yield Check("published figure", fresh.published == certificate.published, "as recomputed")
     elif plan is None:
@@ -245,7 +246,7 @@ def _compare(unit: str, certified: Cost, found: Cost, same_code: bool) -> Check:
     rest = {"epsilon", "no_less_than", "opinions", "true_positive_rate"}
     ok = (close and _near(certified, found)) if same_code else _no_better(certified, found)
     ok = ok and certified.model_dump(exclude=rest) == found.model_dump(exclude=rest)
-    return Check(f"epsilon for {unit}", ok, f"certified {said:.6g}, recomputed {now:.6g}")
+    return Check(f"epsilon for {unit}", ok, f"certified {up(said)}, recomputed {up(now)}")
 
 
 def _no_better(certified: Cost, found: Cost) -> bool:

@@ -12,6 +12,7 @@ from rich.markup import escape
 from tacit.cli.common import AsJson, Overwrite, err, out, print_json, progress, say, simple_table
 from tacit.errors import DataError, PrivacyRefused, UsageError
 from tacit.files import refuse_overwrite, whole_file
+from tacit.privacy.rounding import up
 
 
 def plan(
@@ -85,7 +86,7 @@ def plan(
         chosen = plans.calibrated(
             chosen,
             progress=lambda unit, noise, epsilon: status.update(
-                f"Finding the noise for {unit}: multiplier {noise:.4g} gives epsilon {epsilon:.4g}"
+                f"Finding the noise for {unit}: multiplier {noise:.4g} gives epsilon {up(epsilon)}"
             ),
         )
     bounded = planning.apply_caps(chosen, graph) if graph is not None else None
@@ -223,6 +224,5 @@ def spent(
         )
         table = simple_table("one", f"epsilon at delta {delta:g}")
         for unit, epsilon in books["epsilon"].items():
-            shown = f"{epsilon:.4g}" if isinstance(epsilon, float) else epsilon
-            table.add_row(unit, shown)
+            table.add_row(unit, up(epsilon))
         out.print(table)

@@ -34,7 +34,7 @@ from tacit.privacy.documents import (
 )
 from tacit.privacy.events import AnyEvent, NotPrivate, Public, SanitizedText
 from tacit.privacy.ledger import Books
-from tacit.privacy.wording import up
+from tacit.privacy.rounding import up
 
 Notion = Literal["metric-LDP", "utility-optimized metric-LDP", "none"]
 QUANTILES = ("10 %", "median", "90 %")
@@ -323,4 +323,4 @@ def render_local(c: LocalCertificate) -> str:
 
 def shown(value: float | str) -> str:
     """A figure in four digits, rounded up, or infinity."""
-    return value if isinstance(value, str) else up(value)
+    return up(value)

@@ -30,7 +30,9 @@ CODE = (
     "pairing.py",
     "price_cache.py",
     "prices.py",
+    "rounding.py",
 )
+_BOUNDS = ("opinions", "looser_bounds")
 LIBRARIES = ("dp-accounting", "numpy", "scipy")
 
 
@@ -75,7 +77,8 @@ def recall(inputs: Mapping[str, Any], counted: Mapping[AnyEvent, int]) -> Price 
         if stored["digest"] != _digest(place[1], stored["price"]):
             return None
         values = stored["price"]
-        values["opinions"] = tuple((str(n), float(v)) for n, v in values["opinions"])
+        for name in _BOUNDS:
+            values[name] = tuple((str(n), float(v)) for n, v in values[name])
         found = Price(**values)
         whole = 0 <= found.lower <= found.epsilon and found.delta == inputs["delta"]
         return found if whole and found.unit == inputs["unit"] else None
@@ -90,7 +93,6 @@ def remember(inputs: Mapping[str, Any], counted: Mapping[AnyEvent, int], found: 
         return
     path, key = place
     values = asdict(found)
-    values["opinions"] = [list(item) for item in found.opinions]
     text = json.dumps({"digest": _digest(key, values), "price": values})
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
