@@ -218,7 +218,7 @@ def _print(found: Any) -> None:
     out.print(f"\n{found.sentence()}")
     main = found.prices[found.protect]
     if main.beside:
-        out.print(f"On {found.protect}: {main.beside}.")
+        out.print(f"{main.beside[0].upper()}{main.beside[1:]}, for {found.protect}.")
     for title, heading, curve in (
         ("steps", f"epsilon for {found.protect} over steps", found.over_steps),
         ("users", "epsilon over the number of users who share an entity", found.over_degree),
