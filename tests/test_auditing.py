@@ -192,7 +192,7 @@ def test_a_paper_s_figure_beside_a_proved_one_breaks_nothing(tmp_path: Path) -> 
     claim = {"epsilon": {"users": 0.5}}
     beside = certificate.model_copy(update={"published": claim})
     assert judge(beside, "users", evidence(1.5)).verdict == "consistent"
-    assert "a paper 0.50" in judge(beside, "users", evidence(1.5)).sentence
+    assert "a paper 0.5" in judge(beside, "users", evidence(1.5)).sentence
     alone = certificate.model_copy(update={"published": claim, "plan": {}})
     assert judge(alone, "users", evidence(1.5)).verdict == "contradicted"
 

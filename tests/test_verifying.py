@@ -98,6 +98,7 @@ def edit_and_bind(run: Path, change: Callable[[dict[str, Any]], None]) -> bool:
 
 def _older(c: dict[str, Any]) -> None:
     c["provenance"]["tacit"] = "0.0.1"
+    c["provenance"]["accounting"] = "0" * 64
 
 
 def _older_and_better(c: dict[str, Any]) -> None:

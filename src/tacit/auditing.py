@@ -17,6 +17,7 @@ from scipy import stats
 from tacit.errors import DataError, UsageError
 from tacit.fields import read_fields, write_fields
 from tacit.privacy.certificate import Certificate, Finding, amend, today
+from tacit.privacy.rounding import down, up
 
 Verdict = Literal["consistent", "contradicted", "inconclusive"]
 FORMAT, VERSION = "tacit-audit", 1
@@ -137,17 +138,16 @@ class Audit:
     def sentence(self) -> str:
         """The verdict in words."""
         sure = f"{self.evidence.confidence:.0%} confidence"
-        bound = f"epsilon for {self.unit} is at least {rounded_down(self.lower)} ({sure})"
-        said = "nothing" if math.isinf(self.upper) else rounded_up(self.upper)
+        bound = f"epsilon for {self.unit} is at least {down(self.lower)} ({sure})"
+        said = "nothing" if math.isinf(self.upper) else up(self.upper)
         if self.claimed is not None:
-            said += f", a paper {rounded_up(self.claimed)}"
+            said += f", a paper {up(self.claimed)}"
         if self.verdict == "contradicted":
             return f"Contradicted: {bound}, and the certificate says {said}."
         if self.verdict == "consistent":
             return f"Consistent: {bound}, and the certificate says {said}."
         return (
-            f"Inconclusive: the bound is {rounded_down(self.lower)} ({sure}), the certificate says "
-            f"{said}."
+            f"Inconclusive: the bound is {down(self.lower)} ({sure}), the certificate says {said}."
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -155,16 +155,6 @@ class Audit:
         fields = asdict(self)
         fields["upper"] = "infinity" if math.isinf(self.upper) else self.upper
         return fields | {"lower": self.lower, "sentence": self.sentence}
-
-
-def rounded_down(value: float) -> str:
-    """A lower bound is never rounded up."""
-    return f"{math.floor(value * 100) / 100:.2f}"
-
-
-def rounded_up(value: float) -> str:
-    """What is certified is never rounded down."""
-    return f"{math.ceil(value * 100 - 1e-9) / 100:.2f}"
 
 
 def judge(certificate: Certificate, unit: str, evidence: Evidence) -> Audit:

@@ -18,6 +18,7 @@ from tacit.errors import DataError, PrivacyRefused, TacitError, UsageError
 from tacit.files import need_file
 from tacit.privacy.accounting import Price, calibrate, price, price_all
 from tacit.privacy.budget import Budget
+from tacit.privacy.checking import need_small_delta
 from tacit.privacy.events import (
     AnyEvent,
     Flat,
@@ -29,6 +30,7 @@ from tacit.privacy.events import (
     Unit,
     UserClip,
 )
+from tacit.privacy.rounding import up
 
 Mechanism: TypeAlias = Literal["userclip", "flat", "selective", "redact-then-private"]
 
@@ -157,6 +159,8 @@ class Plan(BaseModel):
     def _consistent(self) -> "Plan":
         for problem in _problems(self):
             raise UsageError(problem)
+        for unit, count in _declared_units(self).items():
+            need_small_delta(self.delta, count, unit)
         return self
 
     @property
@@ -297,11 +301,6 @@ def _problems(plan: Plan) -> list[str]:
         found.append(f"entity_list is about entities; protect={plan.protect} needs none.")
     if plan.protect in plan.targets:
         found.append(f"targets repeats {plan.protect}, which epsilon is for; give one of the two.")
-    if plan.users is not None and plan.delta > 1 / plan.users:
-        found.append(
-            f"delta={plan.delta:g} is above 1/users = {1 / plan.users:.2g}: at that, one user may "
-            "be given away altogether; give a smaller one."
-        )
     if plan.mechanism == "flat":
         for name in ("records_per_user", "records_per_entity"):
             if getattr(plan, name) is None:
@@ -345,6 +344,17 @@ def _by_degree_problems(plan: Plan, entities: bool) -> list[str]:
 
 def _by_user(plan: Plan) -> bool:
     return plan.protect == "users" or ("entities" in plan.protect and plan.mechanism != "flat")
+
+
+def _declared_units(plan: Plan) -> dict[str, int]:
+    """How many there are of what is protected, as far as the plan says so.
+
+    Users count for records and tokens too: each of them wrote at least one record.
+    """
+    counts = {"users": plan.users}
+    if plan.protect in ("records", "tokens"):
+        counts["records"] = plan.records
+    return {unit: count for unit, count in counts.items() if count is not None}
 
 
 def _bounded_units(plan: Plan) -> tuple[Unit, ...]:
@@ -425,9 +435,9 @@ def calibrated(
         plan = plan.model_copy(update={"noise_multiplier": least})
     for unit, target in plan.limits.items():
         cost = price([*plan.releases().items(), *(also or {}).items()], unit, plan.delta)
-        if not cost.epsilon <= target:
+        if not float(up(cost.epsilon)) <= target:  # as it will be written
             raise PrivacyRefused(
-                f"noise_multiplier={plan.noise_multiplier:g} gives epsilon {cost.epsilon:.4g} for "
+                f"noise_multiplier={plan.noise_multiplier:g} gives epsilon {up(cost.epsilon)} for "
                 f"{unit}, over the target {target:g}; leave it out to have it found."
             )
     return plan

@@ -14,6 +14,7 @@ from tacit.plan import Plan, least_noise, prices
 from tacit.privacy.accounting import Price, adversary_gain, best_accuracy
 from tacit.privacy.events import Unit
 from tacit.privacy.gains import CHOOSING, Gained, choosing
+from tacit.privacy.rounding import down, up
 from tacit.privacy.scope import EntityScope
 from tacit.privacy.wording import STANDINGS, assumptions, guarantee, not_covered
 
@@ -183,11 +184,10 @@ def _promises(plan: Plan, costs: dict[Unit, Price]) -> str:
         target = plan.limits.get(unit)
         wanted = f", target {target:g}" if target is not None else ""
         lines.append(
-            f"- **{unit}**: epsilon **{cost.epsilon:.4g}** at delta {plan.delta:g}{wanted} "
+            f"- **{unit}**: epsilon **{up(cost.epsilon)}** at delta {plan.delta:g}{wanted} "
             f"({cost.standing}; {cost.accountant}; no accountant could certify less than "
-            f"{cost.lower:.4g}"
-            + (f"; second opinion {cost.second_opinion[0]}: {cost.second_opinion[1]:.4g}"
-               if cost.second_opinion else "")
+            f"{down(cost.lower)}"
+            + (f"; {cost.beside}" if cost.beside else "")
             + ")."
         )  # fmt: skip
     main = costs[plan.protect]

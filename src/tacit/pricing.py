@@ -43,6 +43,7 @@ class Quote:
             "at_least": {unit: values["lower"] for unit, values in found.items()},
             "accountant": {unit: values["accountant"] for unit, values in found.items()},
             "opinions": {unit: values["opinions"] for unit, values in found.items()},
+            "looser_bounds": {unit: values["looser_bounds"] for unit, values in found.items()},
             "adversary": {
                 unit: [{"fpr": g.fpr, "tpr": g.tpr, "basis": g.basis} for g in gains]
                 for unit, gains in self.gains.items()

@@ -8,7 +8,6 @@ import json
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib.metadata import version
 from inspect import signature
 from pathlib import Path
 
@@ -29,6 +28,7 @@ from tacit.privacy.explaining import certificate_html, certificate_markdown
 from tacit.privacy.ledger import Books, is_earlier, read_ledger
 from tacit.privacy.local import is_local
 from tacit.privacy.manifest import KEPT, digest_in, not_covered
+from tacit.privacy.price_cache import code_version
 from tacit.privacy.published import PublishedPrice, selective_claim, uedp_claim, uedp_release
 from tacit.privacy.rounding import down, up
 
@@ -239,7 +239,7 @@ def _recomputed(certificate: Certificate, books: Books, plan: Plan | None) -> It
     )
     yield Check("delta", certificate.delta == delta, f"{delta:g}")
     yield Check("protected", certificate.protect == protect, protect)
-    same_code = (made.tacit, made.dp_accounting) == (version("tacit"), version("dp-accounting"))
+    same_code = made.accounting == code_version()
     for unit, cost in certificate.costs.items():
         yield _compare(unit, cost, fresh.costs[unit], same_code)
     for unit, target in limits.items():
@@ -289,7 +289,10 @@ def _compare(unit: str, certified: Cost, found: Cost, same_code: bool) -> Check:
     rest = {"epsilon", "no_less_than", "opinions", "true_positive_rate", "accuracy"}
     ok = (close and _near(certified, found)) if same_code else _no_better(certified, found)
     ok = ok and certified.model_dump(exclude=rest) == found.model_dump(exclude=rest)
-    return Check(f"epsilon for {unit}", ok, f"certified {up(said)}, recomputed {up(now)}")
+    detail = f"certified {up(said)}, recomputed {up(now)}"
+    if not ok and up(said) == up(now):
+        detail += ", and its details differ"
+    return Check(f"epsilon for {unit}", ok, detail)
 
 
 def _no_better(certified: Cost, found: Cost) -> bool:

@@ -37,6 +37,8 @@ from tacit.privacy.events import (
     Selective,
     UserClip,
 )
+from tacit.privacy.owner_bounds import NothingRevealed
+from tacit.privacy.rounding import down, up
 
 VECTORS = json.loads(Path(__file__).with_name("reference_values.json").read_text())
 
@@ -65,9 +67,15 @@ def user_clip(z, q=0.05, k=2, tau=0.5, q_e=1.0):
 def sane(found: Price):
     assert not math.isnan(found.epsilon)
     assert 0 <= found.lower <= found.epsilon
-    for _, opinion in found.opinions:
+    for _, opinion in (*found.opinions, *found.looser_bounds):
         assert opinion >= found.lower * (1 - 1e-9)
+    assert all(opinion <= found.epsilon for _, opinion in found.opinions)
+    assert all(bound > found.epsilon for _, bound in found.looser_bounds)
     return found
+
+
+def every_bound(found: Price):
+    return dict(found.opinions) | dict(found.looser_bounds)
 
 
 # --- reference values ---------------------------------------------------------------------------
@@ -217,6 +225,29 @@ def test_the_gaussian_in_closed_form_far_out():
         assert gaussian_epsilon(mu, 1e-5) > mu * mu / 2
 
 
+# --- coins revealed -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("event", "steps", "all_hidden", "most"),
+    [
+        (user_clip(6.6, 0.023, 13, 0.05), 1500, 1.9851, 1.035),  # the holders revealed
+        (user_clip(1.0, 0.01, 1, 2.0, 0.1), 1000, 3.3044, 2.793),  # the entity revealed
+        (user_clip(8), 500, 1.1709, 1.1709),  # all hidden is best
+    ],
+)
+def test_the_smallest_bound_is_the_price(event, steps, all_hidden, most, monkeypatch):
+    found = sane(price({event: steps}, "users+entities", 1e-5, fresh=True))
+    assert found.epsilon <= most * 1.0001
+    assert found.lower > 0.7 * found.epsilon
+    upper_losses.cache_clear()
+    monkeypatch.setattr(OwnerMixture, "bounds", lambda self: [NothingRevealed(self)])
+    alone = price({event: steps}, "users+entities", 1e-5, fresh=True, lower=False)
+    upper_losses.cache_clear()
+    assert alone.epsilon == pytest.approx(all_hidden, rel=5e-3)
+    assert found.epsilon <= alone.epsilon
+
+
 # --- rounding where something is always drawn ---------------------------------------------------
 
 
@@ -231,7 +262,7 @@ def test_the_gaussian_in_closed_form_far_out():
 def test_when_eta_rounds_to_one_nothing_collapses(event, unit, steps, eps):
     found = sane(price({event: steps}, unit, 1e-5))
     assert found.epsilon == pytest.approx(eps, rel=0.005)
-    grid = dict(found.opinions)["pld"]
+    grid = every_bound(found)["pld"]
     assert grid == pytest.approx(eps, rel=0.005)
     assert grid > eps * 0.999
 
@@ -283,7 +314,7 @@ def test_neither_the_larger_nor_the_sum_of_both_prices_is_a_bound():
 )
 def test_pld_is_never_above_rdp_and_never_below_what_is_attained(q, z, steps, delta):
     found = sane(price({gaussian(q, z): steps}, "users", delta))
-    opinions = dict(found.opinions)
+    opinions = every_bound(found)
     assert opinions["pld"] <= opinions["rdp"]
     assert opinions["pld"] <= opinions["gdp"] * 1.01
     assert found.lower <= opinions["pld, finer grid"] <= opinions["pld"]
@@ -303,6 +334,12 @@ def test_pld_is_never_above_rdp_and_never_below_what_is_attained(q, z, steps, de
 )
 def test_any_user_clip_has_a_sane_price(q, z, k, tau, q_e, steps, unit):
     sane(price({user_clip(z, q, k, tau, q_e): steps}, unit, 1e-6, fresh=True))
+
+
+@pytest.mark.parametrize("q_e", [5e-324, 1e-300, 1e-30, 1e-17])
+def test_an_entity_that_is_hardly_ever_drawn_costs_nothing(q_e):
+    found = sane(price({user_clip(1.0, 0.5, 3, 1.0, q_e): 100}, "entities", 1e-6, fresh=True))
+    assert found.epsilon < 1e-6
 
 
 # --- composition --------------------------------------------------------------------------------
@@ -554,6 +591,30 @@ def test_calibrated_noise_meets_the_target_and_hardly_more(make, unit, target, l
     assert [trial for trial, _, _ in seen] == list(range(1, len(seen) + 1))
 
 
+@pytest.mark.parametrize("target", [8.0, 0.5, 2.71828, 0.99999])
+@pytest.mark.parametrize("rate", [1.0, 0.05])
+@pytest.mark.parametrize("delta", [1e-5, 1e-14])
+def test_nothing_that_is_shown_as_an_opinion_exceeds_the_target(target, rate, delta):
+    """Without sampling the closed form is the price, and the grid lies above it."""
+    noise = calibrate(lambda z: gaussian(rate, z), target, delta, "users", 50)
+    found = sane(price({gaussian(rate, noise): 50}, "users", delta))
+    shown = [float(up(opinion)) for _, opinion in (("price", found.epsilon), *found.opinions)]
+    assert max(shown) <= target
+    if found.second_opinion is None:
+        assert found.beside.startswith("looser bounds ")
+    else:
+        assert found.beside.startswith("second opinion ")
+        assert float(up(found.second_opinion[1])) <= target
+    assert float(down(found.lower)) <= float(up(found.epsilon))
+
+
+def test_without_sampling_the_grid_is_a_looser_bound_and_no_opinion():
+    found = price({gaussian(1.0, 6.0): 100}, "users", 1e-5)
+    assert found.accountant == "gdp"
+    assert found.opinions == (("gdp", found.epsilon),)
+    assert {name for name, _ in found.looser_bounds} == {"rdp", "pld", "pld, finer grid"}
+
+
 def test_calibration_counts_what_was_released_before():
     before = {gaussian(0.1, 5.0): 100}
     noise = calibrate(lambda z: gaussian(0.05, z), 2.0, 1e-5, "users", 200, also=before)
@@ -671,4 +732,5 @@ def test_a_price_is_readable_json():
     assert text["standing"] == "proved"
     assert text["unit"] == "users"
     assert text["lower"] <= text["epsilon"]
-    assert set(text["opinions"]) == {"gdp", "rdp", "pld", "pld, finer grid"}
+    assert set(text["opinions"]) == {"pld", "pld, finer grid"}
+    assert set(text["looser_bounds"]) == {"gdp", "rdp"}

@@ -1,6 +1,7 @@
 """The curves dominate exact divergences; obvious mistakes in them would be seen."""
 
 import math
+from dataclasses import dataclass, replace
 
 import exact
 import numpy as np
@@ -9,18 +10,22 @@ from dp_accounting.pld import privacy_loss_distribution
 
 from tacit.privacy.domination import OwnerMixture, ShiftMixture, VisibleCoin
 from tacit.privacy.losses import lower_loss, spread, upper_loss
+from tacit.privacy.owner_bounds import EntityRevealed, HoldersRevealed, NothingRevealed
 
 EPSILONS = np.array([0.0, 0.02, 0.1, 0.3, 0.7, 1.3, 2.2, 4.0])
 SLACK = 3e-8  # quadrature
 
 
-def instances(count, rng):
+SHARES, ENTITY_RATES = (0.25, 0.5, 1.0, 1.5, 2.0), (1.0, 1.0, 0.5)
+
+
+def instances(count, rng, shares=SHARES, entity_rates=ENTITY_RATES):
     """Random parameters of user clipping, and random neighbours along a line."""
     for _ in range(count):
         k = int(rng.integers(1, 5))
-        tau = float(rng.choice([0.25, 0.5, 1.0, 1.5, 2.0]))
+        tau = float(rng.choice(shares))
         q = float(rng.choice([0.01, 0.05, 0.2, 0.5, 0.9]))
-        q_e = float(rng.choice([1.0, 1.0, 0.5]))
+        q_e = float(rng.choice(entity_rates))
         z = float(rng.choice([0.5, 1.0, 2.0, 5.0]))
         with_user = bool(rng.integers(0, 2))
         if rng.random() < 0.5:  # all holders alike, as the extremes are
@@ -109,6 +114,92 @@ def test_a_wrong_bound_is_violated_by_real_neighbours(name):
     assert violated > 0
 
 
+@pytest.mark.parametrize("revealing", [NothingRevealed, HoldersRevealed, EntityRevealed])
+def test_each_of_the_three_bounds_holds_by_itself_and_is_somewhere_the_smallest(revealing):
+    rng = np.random.default_rng(11)
+    excess, smallest = [], 0
+    for pair, draws, z in instances(200, rng, (0.02, 0.1, 0.5, 1.0, 2.0), (1.0, 0.5, 0.1, 0.02)):
+        bound = revealing(pair)
+        excess.append(worst_excess(bound, draws, z))
+        others = [each for each in pair.bounds() if not isinstance(each, revealing)]
+        if pair.entity_rate < 1:
+            here = bound.forward(EPSILONS)
+            smallest += all((here < 0.98 * other.forward(EPSILONS)).any() for other in others)
+    assert max(excess) < SLACK
+    assert smallest > 5
+
+
+def test_many_holders_who_are_each_moved_a_little_stay_below_the_bound():
+    q, k, tau, z = 0.023, 13, 0.05, 6.6
+    eps = np.linspace(0, 0.6, 13)
+    for with_user in (True, False):
+        pair = OwnerMixture(q, k, tau, 1.0, with_user, 1 / z)
+        for instance in pair.instances():
+            p = list(zip(instance.p_shifts, instance.p_weights, strict=True))
+            q_parts = list(zip(instance.q_shifts, instance.q_weights, strict=True))
+            forward, backward = exact.mixture_hockey_sticks(p, q_parts, 1.0, eps)
+            assert np.all(forward <= pair.forward(eps) + SLACK)
+            assert np.all(backward <= pair.backward(eps) + SLACK)
+
+
+@dataclass(frozen=True)
+class OneMovePerStep(HoldersRevealed):
+    """The drawn holders revealed, but moved by the entity as if one of them had been drawn."""
+
+    def _holders(self):
+        return [(min(count, 1), weight) for count, weight in super()._holders()]
+
+
+class WithMistake:
+    """The smallest of the bounds where one of them is wrong."""
+
+    def __init__(self, *bounds):
+        self.bounds = bounds
+
+    def forward(self, eps):
+        return np.minimum.reduce([bound.forward(eps) for bound in self.bounds])
+
+    def backward(self, eps):
+        return np.minimum.reduce([bound.backward(eps) for bound in self.bounds])
+
+
+SHORTCUTS = {
+    "the holders revealed, tau B for tau B K": lambda pair: OneMovePerStep(pair),
+    "the holders revealed, one too few": lambda pair: HoldersRevealed(
+        replace(pair, holders=pair.holders - 1)
+    ),
+    "the holders revealed, the user forgotten": lambda pair: HoldersRevealed(
+        replace(pair, with_user=False)
+    ),
+    "the holders revealed, the entity's coin counted twice": lambda pair: HoldersRevealed(
+        replace(pair, entity_rate=pair.entity_rate**2)
+    ),
+    "the entity revealed, the user forgotten": lambda pair: EntityRevealed(
+        replace(pair, with_user=False)
+    ),
+    "the entity revealed, its coin counted twice": lambda pair: EntityRevealed(
+        replace(pair, entity_rate=pair.entity_rate**2)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SHORTCUTS)
+def test_a_wrong_shortcut_among_the_bounds_is_violated_by_real_neighbours(name):
+    violated = 0
+    for k, tau, q, q_e, z in [
+        (2, 0.5, 0.9, 0.5, 1.0),
+        (3, 1.0, 0.5, 0.5, 1.0),
+        (2, 2.0, 0.2, 0.9, 2),
+    ]:
+        pair = OwnerMixture(q, k, tau, q_e, True, 1 / z)
+        mutant = WithMistake(pair, SHORTCUTS[name](pair))
+        for start in (-1.0, -tau / 2, 1 - tau):
+            draws = exact.user_clip(q, [start] * k, [tau] * k, q_e, 1.0)
+            assert worst_excess(pair, draws, z) < SLACK
+            violated += worst_excess(mutant, draws, z) > 1e-6
+    assert violated > 0
+
+
 def test_replacing_one_is_priced_exactly():
     for q, z in [(0.01, 1.0), (0.05, 2.0), (0.5, 1.0), (1.0, 1.5)]:
         pair = OwnerMixture(q, 1, 2.0, 1.0, False, 1 / z)
@@ -147,6 +238,8 @@ PAIRS = [
     OwnerMixture(0.05, 4, 2.0, 0.5, True, 1 / 4),
     OwnerMixture(0.3, 3, 1.0, 1.0, False, 1 / 2),
     OwnerMixture(1.0, 3, 1.0, 0.4, True, 1 / 2),
+    OwnerMixture(0.023, 13, 0.05, 1.0, True, 1 / 6.6),
+    OwnerMixture(0.01, 2, 2.0, 0.05, True, 1.0),
     VisibleCoin(0.1, 1.5),
 ]
 
@@ -183,6 +276,19 @@ def test_gridded_losses_lie_above_a_convex_curve_everywhere(pair):
     upper = upper_loss(pair, step, 1e-15)
     assert np.all(curve_of(upper.forward, eps) >= pair.forward(eps) * (1 - 1e-9))
     assert np.all(curve_of(upper.backward, eps) >= pair.backward(eps) * (1 - 1e-9))
+
+
+def test_a_minimum_that_is_not_convex_is_made_so_and_stays_above_the_neighbours():
+    pair = OwnerMixture(0.01, 2, 2.0, 0.05, True, 1.0)
+    eps = np.arange(1, 400) * 0.01
+    slopes = np.diff(pair.forward(eps)) / np.diff(np.exp(eps))
+    assert np.diff(slopes).min() < -1e-7  # or there is nothing to make convex
+    losses = upper_loss(pair, 0.01, 1e-15).forward
+    gridded = curve_of(losses, eps)
+    assert np.diff(np.diff(gridded) / np.diff(np.exp(eps))).min() > -1e-12
+    assert np.all(gridded <= pair.forward(eps) + 1e-12)
+    draws = exact.user_clip(0.01, [-1.0] * 2, [2.0] * 2, 0.05, 1.0)
+    assert np.all(exact.hockey_sticks(draws, 1.0, eps)[0] <= gridded + SLACK)
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=repr)

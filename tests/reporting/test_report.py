@@ -16,7 +16,7 @@ from tacit.grouping import FEWEST, MOST, Group, Groups
 from tacit.privacy.certificate import read_certificate
 from tacit.reporting.comparison import HEADINGS, seconds_per_record
 from tacit.reporting.leakage import Leak, leaks, matched
-from tacit.reporting.report import read_all, read_facts, sections, up, write_report
+from tacit.reporting.report import promised, read_all, read_facts, sections, write_report
 
 EXPOSURE = Scores(
     "exposure", {"most_possible_bits": 19.93, "mean_bits": 12.5}, {}, [
@@ -228,6 +228,6 @@ def test_a_folder_without_a_certificate_is_refused(tmp_path: Path) -> None:
 
 
 def test_epsilon_is_never_rounded_down() -> None:
-    assert up(3.001) == "3.01"
-    assert up(3.0) == "3.00"
-    assert up(float("inf")) == "none"
+    assert promised(3.0001) == "3.001"
+    assert promised(3.0) == "3"
+    assert promised(float("inf")) == "none"

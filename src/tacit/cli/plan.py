@@ -12,6 +12,7 @@ from rich.markup import escape
 from tacit.cli.common import AsJson, Overwrite, err, out, print_json, progress, say, simple_table
 from tacit.errors import DataError, PrivacyRefused, UsageError
 from tacit.files import refuse_overwrite, whole_file
+from tacit.privacy.rounding import up
 
 
 def plan(
@@ -85,7 +86,7 @@ def plan(
         chosen = plans.calibrated(
             chosen,
             progress=lambda unit, noise, epsilon: status.update(
-                f"Finding the noise for {unit}: multiplier {noise:.4g} gives epsilon {epsilon:.4g}"
+                f"Finding the noise for {unit}: multiplier {noise:.4g} gives epsilon {up(epsilon)}"
             ),
         )
     bounded = planning.apply_caps(chosen, graph) if graph is not None else None
@@ -277,7 +278,6 @@ def spent(
 
     Example: `tacit spent runs/`
     """
-    from tacit.privacy.rounding import up
     from tacit.spending import total
 
     found = total(runs, delta)
@@ -290,12 +290,10 @@ def spent(
         out.print(f"{account['releases']:,} releases")
         table = simple_table("one", f"epsilon at delta {delta:g}")
         for unit, epsilon in account["epsilon"].items():
-            table.add_row(unit, up(epsilon) if isinstance(epsilon, float) else epsilon)
+            table.add_row(unit, up(epsilon))
         out.print(table)
     for pair in found["overlaps"]:
-        worst = ", ".join(
-            f"{up(e) if isinstance(e, float) else e} for {u}" for u, e in pair["epsilon"].items()
-        )
+        worst = ", ".join(f"{up(e)} for {u}" for u, e in pair["epsilon"].items())
         out.print(
             f"[bold yellow]The same people under other names?[/bold yellow] "
             f"{escape(', '.join(pair['runs']))} share no user and {pair['texts']:,} texts or more; "

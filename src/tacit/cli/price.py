@@ -21,6 +21,7 @@ from tacit.cli.common import (
 )
 from tacit.errors import UsageError
 from tacit.files import refuse_overwrite
+from tacit.privacy.rounding import down, up
 
 
 def _option(help: str) -> Any:
@@ -206,23 +207,18 @@ def _refuse_unused(given: Mapping[str, Any], used: Set[str], where: str) -> None
             )
 
 
-def _shown(epsilon: float) -> str:
-    return f"{epsilon:.4g}" if math.isfinite(epsilon) else "infinity"
-
-
 def _print(found: Any) -> None:
     table = simple_table("one", "epsilon", "no less than", "accountant", "TPR at FPR 1 %", "0.1 %")
     for unit, cost in found.prices.items():
         gains = [f"{gain.tpr:.1%}" for gain in found.gains[unit]]
-        table.add_row(unit, _shown(cost.epsilon), _shown(cost.lower), cost.accountant, *gains)
+        table.add_row(unit, up(cost.epsilon), down(cost.lower), cost.accountant, *gains)
     standing = found.prices[found.protect].standing
     out.print(f"[bold]{found.steps:,} steps, delta {found.delta:g}, standing: {standing}[/bold]\n")
     out.print(table)
     out.print(f"\n{found.sentence()}")
     main = found.prices[found.protect]
-    if main.second_opinion:
-        name, value = main.second_opinion
-        out.print(f"Second opinion on {found.protect} ({name}): {_shown(value)}.")
+    if main.beside:
+        out.print(f"{main.beside[0].upper()}{main.beside[1:]}, for {found.protect}.")
     for title, heading, curve in (
         ("steps", f"epsilon for {found.protect} over steps", found.over_steps),
         ("users", "epsilon over the number of users who share an entity", found.over_degree),
@@ -231,7 +227,7 @@ def _print(found: Any) -> None:
             out.print(f"\n[bold]{heading}[/bold]")
             rows = simple_table(title, "epsilon")
             for at, cost in curve:
-                rows.add_row(f"{at:,}", _shown(cost.epsilon))
+                rows.add_row(f"{at:,}", up(cost.epsilon))
             out.print(rows)
 
 
@@ -263,7 +259,7 @@ def _published(name: str, given: Mapping[str, Any], as_json: bool) -> None:
         print_json(result)
         return
     for unit, value in found.epsilon.items():
-        out.print(f"epsilon [bold]{_shown(value)}[/bold] for {unit}, standing: published")
+        out.print(f"epsilon [bold]{up(value)}[/bold] for {unit}, standing: published")
     out.print(f"Source: {found.source}.")
     if found.is_bound:
         condition = found.condition.rstrip(".") or "none"
@@ -285,7 +281,7 @@ def _against(values: Mapping[str, Any]) -> dict[str, Any]:
         "holders": int(values["users"]),
         "epsilon_at_least": found.epsilon,
         "sentence": f"With exactly this noise, an entity that all {int(values['users']):,} users "
-        f"name has epsilon of at least {found.epsilon:.4g}.",
+        f"name has epsilon of at least {down(found.epsilon)}.",
     }
 
 
@@ -311,6 +307,6 @@ def _counterexample(as_json: bool) -> None:
     for row in rows:
         verdict = "[bold red]contradicted[/bold red]" if row.contradicts else ""
         table.add_row(
-            f"{row.holders:,}", f"{row.steps:,}", _shown(row.claimed), _shown(row.at_least), verdict
+            f"{row.holders:,}", f"{row.steps:,}", up(row.claimed), down(row.at_least), verdict
         )
     out.print(table)

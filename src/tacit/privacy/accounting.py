@@ -56,6 +56,7 @@ from tacit.privacy.pairing import (
 )
 from tacit.privacy.price_cache import recall, remember
 from tacit.privacy.prices import Gain, Price
+from tacit.privacy.rounding import down
 
 __all__ = [
     "Gain",
@@ -187,10 +188,11 @@ def calibrate(
     also: Releases = (),
     progress: Progress | None = None,
 ) -> float:
-    """The least noise multiplier whose price meets the target, within 0.2 % on the safe side.
+    """The least noise multiplier whose price meets the target, within 0.3 % on the safe side.
 
-    `also` is what was or will be released besides; `progress(trial, noise_multiplier, epsilon)` is
-    called after every price. A target that no noise up to 1e6 reaches is refused.
+    The price meets it as it is written, in four digits and rounded up. `also` is what was or will
+    be released besides; `progress(trial, noise_multiplier, epsilon)` is called after every price.
+    A target that no noise up to 1e6 reaches is refused.
     """
     if not (isinstance(target_epsilon, float | int) and 0 < target_epsilon < math.inf):
         raise UsageError(
@@ -202,7 +204,7 @@ def calibrate(
         event = need_event(make_event(noise_multiplier))
         return price([*besides.items(), (event, steps)], unit, delta, lower=False).epsilon
 
-    return least_noise(price_of, float(target_epsilon), unit, progress)
+    return least_noise(price_of, float(down(target_epsilon)), unit, progress)
 
 
 def _price(
@@ -231,7 +233,8 @@ def _price(
         min(floor, epsilon),
         accountant,  # type: ignore[arg-type]
         adjacency,
-        tuple(opinions),
+        tuple(item for item in opinions if item[1] <= epsilon),
+        tuple(item for item in opinions if item[1] > epsilon),
     )
 
 

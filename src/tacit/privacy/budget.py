@@ -8,6 +8,7 @@ from tacit.errors import OverBudget, PrivacyRefused, UsageError
 from tacit.privacy.accounting import need_delta, price
 from tacit.privacy.events import MOST, AnyEvent, SelectivePart, Unit, need_unit, whole_passes
 from tacit.privacy.ledger import Releases
+from tacit.privacy.rounding import up
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Budget:
             after = dict(others) | {event: wanted}
             unit, epsilon = self._first_exceeded(after)
             raise OverBudget(
-                f"Release {sum(releases.values()) + 1} would spend epsilon {epsilon:.4g} for "
+                f"Release {sum(releases.values()) + 1} would spend epsilon {up(epsilon)} for "
                 f"{unit}, over the budget of {self.limits[unit]:g} at delta {self.delta:g}; "
                 "nothing was released. What was released before stands and is certified."
             )

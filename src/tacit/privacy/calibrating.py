@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from tacit.errors import PrivacyRefused
+from tacit.privacy.rounding import up
 
 Progress: TypeAlias = Callable[[int, float, float], None]
 _Point: TypeAlias = tuple[float, float]  # a noise multiplier, and the epsilon it was priced at
@@ -54,7 +55,7 @@ class _Search:
             if noise >= 1e6 or (math.isinf(found) and noise > 1):
                 raise PrivacyRefused(
                     f"target_epsilon={self.target:g} for {self.protected} is not reached by any "
-                    f"noise (at {noise:g} epsilon is still {found:g}); allow a larger epsilon, "
+                    f"noise (at {noise:g} epsilon is still {up(found)}); allow a larger epsilon, "
                     "fewer steps, or protect a unit that the method bounds."
                 )
             jump = min(max(found / self.target, 2.0), 1e3) if math.isfinite(found) else 4.0

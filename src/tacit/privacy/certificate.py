@@ -38,6 +38,7 @@ from tacit.privacy.documents import (
 from tacit.privacy.events import Unit, whole_passes
 from tacit.privacy.ledger import Books, Ledger, read_ledger
 from tacit.privacy.manifest import Manifest, file_digest
+from tacit.privacy.price_cache import code_version
 from tacit.privacy.published.claims import PublishedPrice
 from tacit.privacy.scope import (
     Inherited,
@@ -82,6 +83,8 @@ class Provenance(Frozen):
 
     tacit: str
     dp_accounting: str
+    accounting: str
+    """A digest of the code that prices, and of the libraries it stands on."""
     config: str
     data: str
     randomness: Randomness
@@ -208,6 +211,7 @@ def issue(
         provenance=Provenance(
             tacit=version("tacit"),
             dp_accounting=version("dp-accounting"),
+            accounting=code_version(),
             config=config_digest,
             data=data,
             randomness=randomness,

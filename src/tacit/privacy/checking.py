@@ -18,6 +18,22 @@ def need_delta(delta: Any) -> float:
     return float(delta)
 
 
+def need_small_delta(delta: float, units: int, unit_name: str) -> float:
+    """The delta, if it is at most one over the number of units that it is about.
+
+    Above that, giving one unit's data away whole, chosen by chance, would be within the promise.
+    `units` is declared, or counted where the promise holds the graph fixed; `unit_name` is
+    "users", "records" or "entities".
+    """
+    if need_delta(delta) * check_whole(unit_name, units, least=1) > 1:
+        one = {"entities": "entity"}.get(unit_name, unit_name.removesuffix("s"))
+        raise UsageError(
+            f"delta={delta:g} is above 1/{unit_name} = {1 / units:.2g}: at that, one {one} may be "
+            "given away altogether; give a smaller one."
+        )
+    return delta
+
+
 def check_user_rate(users: int, users_per_step: float) -> float:
     """Users per step over users, if both are counts that can be."""
     check_whole("users", users, least=1)
@@ -71,12 +87,3 @@ def _is_number(value: object) -> bool:
         return math.isfinite(value)
     except OverflowError:  # a whole number beyond the range of floating point
         return False
-
-
-def need_small_delta(delta: float, units: int, name: str) -> None:
-    """Refuse a delta above one over the number of units: it would allow to publish one of them."""
-    if units > 0 and delta > 1 / units:
-        raise UsageError(
-            f"delta={delta:g} is above 1/{name} = {1 / units:.2g}: at that, one of them may be "
-            "given away altogether; give a smaller one."
-        )

@@ -37,12 +37,16 @@ _COARSEST_GRID = 25_000  # cells of one step above which the grid is widened ins
 _NOISE_FLOOR = 2e-15  # error of a composed probability per step; 70 times what we observe
 
 
+_FINEST = 1e-12
+
+
 def first_step(items: Items, delta: float) -> float:
     """The grid to begin with: some cells for the spread of one loss, not too many in all."""
     total = sum(count for _, count in items)
     variance = sum(count * _spread(pair) ** 2 for pair, count in items) / total
     widest = max(_span(pair, tail_of(delta)) for pair, _ in items)
-    return max(math.sqrt(variance) / CELLS_PER_SPREAD, widest / _COARSEST_GRID)
+    # Curves may vanish to rounding (an entity that is hardly ever drawn); no grid has a step of 0.
+    return max(math.sqrt(variance) / CELLS_PER_SPREAD, widest / _COARSEST_GRID, _FINEST)
 
 
 def fitting(items: Items, delta: float, step: float) -> tuple[BothRoles, float]:

@@ -111,11 +111,11 @@ def choosing(delta: float) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         "right at worst",
     )  # fmt: skip
     rows: list[tuple[str, ...]] = []
-    for epsilon in EPSILONS:
-        usual, worst = of_gaussian(epsilon, delta), at_worst(epsilon, delta)
+    for target in EPSILONS:
+        usual, worst = of_gaussian(target, delta), at_worst(target, delta)
         rows.append(
             (
-                f"{epsilon:g}",
+                f"{target:g}",
                 usual.grade,
                 f"{of_hundred(usual.accuracy)} of 100",
                 f"{of_hundred(usual.caught)} of 100",

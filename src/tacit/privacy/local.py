@@ -323,4 +323,4 @@ def render_local(c: LocalCertificate) -> str:
 
 def shown(value: float | str) -> str:
     """A figure in four digits, rounded up, or infinity."""
-    return value if isinstance(value, str) else up(value)
+    return up(value)

@@ -22,13 +22,17 @@ CODE = (
     "composing.py",
     "divergences.py",
     "domination.py",
+    "drawn_counts.py",
     "events.py",
     "losses.py",
     "opinions.py",
+    "owner_bounds.py",
     "pairing.py",
     "price_cache.py",
     "prices.py",
+    "rounding.py",
 )
+_BOUNDS = ("opinions", "looser_bounds")
 LIBRARIES = ("dp-accounting", "numpy", "scipy")
 
 
@@ -43,7 +47,7 @@ def cache_folder() -> Path | None:
 
 
 @cache
-def _code_version() -> str:
+def code_version() -> str:
     """A digest of the code that prices, and of the libraries it stands on."""
     digest = hashlib.sha256()
     for name in CODE:
@@ -58,7 +62,7 @@ def _entry(inputs: Mapping[str, Any], counted: Mapping[AnyEvent, int]) -> tuple[
     if folder is None:
         return None
     releases = sorted(json.dumps([write_event(e), n], sort_keys=True) for e, n in counted.items())
-    asked = json.dumps([inputs, releases, _code_version()], sort_keys=True)
+    asked = json.dumps([inputs, releases, code_version()], sort_keys=True)
     key = hashlib.sha256(asked.encode()).hexdigest()
     return folder / "prices" / key[:2] / f"{key}.json", key
 
@@ -73,7 +77,8 @@ def recall(inputs: Mapping[str, Any], counted: Mapping[AnyEvent, int]) -> Price 
         if stored["digest"] != _digest(place[1], stored["price"]):
             return None
         values = stored["price"]
-        values["opinions"] = tuple((str(n), float(v)) for n, v in values["opinions"])
+        for name in _BOUNDS:
+            values[name] = tuple((str(n), float(v)) for n, v in values[name])
         found = Price(**values)
         whole = 0 <= found.lower <= found.epsilon and found.delta == inputs["delta"]
         return found if whole and found.unit == inputs["unit"] else None
@@ -88,7 +93,6 @@ def remember(inputs: Mapping[str, Any], counted: Mapping[AnyEvent, int], found: 
         return
     path, key = place
     values = asdict(found)
-    values["opinions"] = [list(item) for item in found.opinions]
     text = json.dumps({"digest": _digest(key, values), "price": values})
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias
 
 from tacit.privacy.events import Adjacency, Unit
+from tacit.privacy.rounding import up
 
 Accountant: TypeAlias = Literal["pld", "rdp", "gdp", "none"]
 
@@ -13,8 +14,10 @@ Accountant: TypeAlias = Literal["pld", "rdp", "gdp", "none"]
 class Price:
     """An epsilon at a delta for one unit, and how sure it is.
 
-    `lower` is attained by two real neighbours: no accountant can certify less. `opinions` holds
-    every valid upper bound that was computed; `accountant` names the one that is shown.
+    `lower` is attained by two real neighbours: no accountant can certify less. `accountant` names
+    the upper bound that is shown, the smallest of those computed. `opinions` are that one and what
+    confirms it, a finer grid; bounds above it are valid too, but confirm nothing that is claimed,
+    and are kept apart as `looser_bounds`.
     """
 
     unit: Unit
@@ -24,21 +27,29 @@ class Price:
     accountant: Accountant
     adjacency: Adjacency | None
     opinions: tuple[tuple[str, float], ...] = ()
+    looser_bounds: tuple[tuple[str, float], ...] = ()
     standing: str = "proved"
 
     @property
     def second_opinion(self) -> tuple[str, float] | None:
-        """The finer grid if there is one, else the next best bound by another accountant."""
-        named = dict(self.opinions)
-        if self.accountant == "pld" and "pld, finer grid" in named:
-            return "pld, finer grid", named["pld, finer grid"]
+        """Another computation that confirms the price, hence at most what is shown."""
         others = [item for item in self.opinions if item[0] != self.accountant]
         return min(others, key=lambda item: item[1], default=None)
+
+    @property
+    def beside(self) -> str:
+        """What other computations say, in words: a second opinion, else bounds that are looser."""
+        if self.second_opinion is not None:
+            name, value = self.second_opinion
+            return f"second opinion ({name}) {up(value)}"
+        looser = [f"{up(value)} ({name})" for name, value in self.looser_bounds]
+        return f"looser bounds {', '.join(looser)}" if looser else ""
 
     def as_json(self) -> dict[str, Any]:
         """A JSON object; an infinite epsilon is the text "infinity"."""
         values = asdict(self)
         values["opinions"] = {name: _finite(value) for name, value in self.opinions}
+        values["looser_bounds"] = {name: _finite(value) for name, value in self.looser_bounds}
         values["epsilon"], values["lower"] = _finite(self.epsilon), _finite(self.lower)
         return values
 

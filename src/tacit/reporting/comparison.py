@@ -105,7 +105,7 @@ def _of_group(run: "RunFacts", name: str) -> float | None:
 
 def comparison_sections(runs: Sequence["RunFacts"]) -> Iterator[Section]:
     """One row for each run and one panel for each figure; nothing for a single run."""
-    from tacit.reporting.report import up
+    from tacit.reporting.report import promised
     from tacit.reporting.report_figures import comparison_drawing
 
     if len(runs) < 2:
@@ -117,7 +117,7 @@ def comparison_sections(runs: Sequence["RunFacts"]) -> Iterator[Section]:
         [
             run.name,
             run.certificate.standing,
-            f"{up(run.epsilon)} for {run.certificate.protect}"
+            f"{promised(run.epsilon)} for {run.certificate.protect}"
             if math.isfinite(run.epsilon)
             else "none",
             *(_shown(found[run.name][name]) for name in known),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tacit.pricing import Quote
 from tacit.privacy.accounting import Price
+from tacit.privacy.rounding import up
 from tacit.reporting.plots import BLUE, GREY, INK, RULE, STYLE, VERMILION
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def price_figure(quote: Quote) -> "Figure":
         figure = Figure(figsize=(width, 4.4), layout="constrained", facecolor="white")
         main = quote.prices[quote.protect]
         title = (
-            f"epsilon {main.epsilon:.3g} for {quote.protect} after {quote.steps:,} steps "
+            f"epsilon {up(main.epsilon)} for {quote.protect} after {quote.steps:,} steps "
             f"at delta {quote.delta:g} ({main.standing})"
         )
         figure.set_label(title)
@@ -47,7 +48,7 @@ def _draw(
     axes.plot(x, upper, color=colour, marker="o", ms=4, lw=1.8)
     for at, value in zip(x[-3:], upper[-3:], strict=True):
         axes.annotate(
-            f"{value:.3g}", (at, value), xytext=(0, 7), textcoords="offset points",
+            up(value), (at, value), xytext=(0, 7), textcoords="offset points",
             ha="center", fontsize=8.5, color=colour,
         )  # fmt: skip
     if log:

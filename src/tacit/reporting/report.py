@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tacit.attacking.attack import Scores, Series, read_scores, read_series
-from tacit.auditing import Audit, read_audit, rounded_down
+from tacit.auditing import Audit, read_audit
 from tacit.errors import DataError
 from tacit.files import whole_file
 from tacit.grouping import Groups, read_groups
 from tacit.privacy.certificate import Certificate, read_certificate
+from tacit.privacy.rounding import down, up
 from tacit.privacy.wording import STANDINGS
 from tacit.reporting.comparison import comparison_sections
 from tacit.reporting.impact import group_sections, kept_sections
@@ -157,9 +158,9 @@ def shown(value: float | None) -> str:
     return "none" if math.isinf(value) else f"{value:.4g}"
 
 
-def up(value: float) -> str:
-    """An epsilon rounded up: what is printed never promises more than what is proved."""
-    return "none" if math.isinf(value) else f"{math.ceil(value * 100 - 1e-9) / 100:.2f}"
+def promised(epsilon: float) -> str:
+    """An epsilon as it is written everywhere; one that does not exist is said in a word."""
+    return "none" if math.isinf(epsilon) else up(epsilon)
 
 
 def _at_a_glance(runs: Sequence[RunFacts], shareable: bool) -> Section:
@@ -172,8 +173,8 @@ def _at_a_glance(runs: Sequence[RunFacts], shareable: bool) -> Section:
     rows = []
     for run in runs:
         lower = max((audit.lower for audit in run.audits), default=None)
-        row = [run.name, run.method, up(run.epsilon), run.certificate.standing]
-        row.append("-" if lower is None else rounded_down(lower))
+        row = [run.name, run.method, promised(run.epsilon), run.certificate.standing]
+        row.append("-" if lower is None else down(lower))
         if not shareable:
             bits, member = run.scores.get("exposure"), run.scores.get("membership")
             row += [
@@ -206,7 +207,7 @@ def _promise(run: RunFacts) -> Section:
     c = run.certificate
     cost = c.costs[c.protect]
     figures = [
-        (f"epsilon for {c.protect}, at delta {c.delta:g} (public)", up(run.epsilon)),
+        (f"epsilon for {c.protect}, at delta {c.delta:g} (public)", promised(run.epsilon)),
         (f"standing (public): {STANDINGS[c.standing]}", c.standing),
     ]
     rows = [[f"{float(fpr):.1%}", f"{tpr:.1%}"] for fpr, tpr in cost.true_positive_rate.items()]
@@ -239,8 +240,8 @@ def _audits(runs: Sequence[RunFacts]) -> Iterator[Section]:
         [
             run.name,
             a.unit,
-            rounded_down(a.lower),
-            up(a.upper),
+            down(a.lower),
+            promised(a.upper),
             a.verdict,
             f"{a.evidence.confidence:.0%}",
         ]
@@ -272,7 +273,7 @@ def _frontier(runs: Sequence[RunFacts]) -> Iterator[Section]:
             "Runs without an epsilon are lines. "
         )
         headings = ["run", "epsilon (public)", f"{measure.name} (not private)"]
-        rows = [[run.name, up(run.epsilon), shown(run.utility(name))] for run in own]
+        rows = [[run.name, promised(run.epsilon), shown(run.utility(name))] for run in own]
         beside = baselines(own, name)
         rows += [[other, "-", shown(value)] for other, value in beside.items()]
         if name == "perplexity":

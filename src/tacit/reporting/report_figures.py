@@ -8,6 +8,7 @@ from tacit.errors import TacitError
 from tacit.privacy.accounting import curve_over_steps
 from tacit.privacy.events import NotPrivate, Public
 from tacit.privacy.ledger import read_ledger
+from tacit.privacy.rounding import down
 from tacit.reporting.plots import BLUE, GREY, INK, STYLE, VERMILION, inline_svg
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def interval_drawing(runs: "Sequence[RunFacts]") -> str:
         axes.barh(place, high - low, left=low, height=0.45, color=colour, alpha=0.35)
         axes.plot([audit.lower], [place], marker=">", color=colour, ms=8)
         axes.plot([upper], [place], marker="|", color=INK, ms=16, mew=2)
-        said = f"{audit.verdict}: at least {audit.lower:.2f}"
+        said = f"{audit.verdict}: at least {down(audit.lower)}"
         axes.annotate(
             said, (low, place), xytext=(0, 13), textcoords="offset points", fontsize=8.5,
             color=INK,

@@ -27,6 +27,7 @@ from tacit.errors import OverBudget, PrivacyRefused, TacitError
 from tacit.privacy.accounting import price
 from tacit.privacy.events import Public, Unit, read_event, whole_passes, write_event
 from tacit.privacy.ledger import Releases, read_ledger
+from tacit.privacy.rounding import up
 from tacit.server.errors import Busy, NotThere
 from tacit.server.storage import Charge, Dataset, Job, Storage, now
 
@@ -323,7 +324,7 @@ def _over(unit: Unit, epsilon: float, limit: float, delta: float, releases: Rele
             f"{unit}; protect {unit}, or ask an admin for a budget of the unit that you protect."
         )
     return (
-        f"With this run the dataset would have spent epsilon {epsilon:.4g} for {unit}, over its "
+        f"With this run the dataset would have spent epsilon {up(epsilon)} for {unit}, over its "
         f"budget of {limit:g} at delta {delta:g}; nothing was started. Ask for a smaller epsilon, "
         "or for fewer steps."
     )

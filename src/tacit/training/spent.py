@@ -7,6 +7,7 @@ from tacit.plan import Plan
 from tacit.privacy.accounting import price
 from tacit.privacy.events import AnyEvent, Unit, whole_passes
 from tacit.privacy.ledger import Releases
+from tacit.privacy.rounding import up
 
 _POINTS = 25
 
@@ -40,9 +41,9 @@ class Spent:
         if shown not in self._known:
             counted = dict(releases) | {self.event: shown}
             self._known[shown] = price(counted, self.protect, self.delta, lower=False).epsilon
-        line = f"epsilon <= {self._known[shown]:.3g}"
+        line = f"epsilon <= {up(self._known[shown])}"
         if self.target is not None:
             line += f" of {self.target:g}"
         if self.claim is not None and done:
-            line += f" (published: {self.claim(done):.3g}, no bound)"
+            line += f" (published: {up(self.claim(done))}, no bound)"
         return line

@@ -5,6 +5,7 @@ from typing import Any
 from markupsafe import Markup
 from nicegui import ui
 
+from tacit.privacy.rounding import up
 from tacit.server.api import datasets as api
 from tacit.server.pages import frame
 from tacit.server.pages.datasets import EPSILON, budget_meters
@@ -63,14 +64,16 @@ def _over_time(points: list[dict[str, Any]], status: dict[str, Any], began: str)
                 "markLine": {
                     "silent": True, "symbol": "none", "data": [{"yAxis": limits[unit]}],
                     "lineStyle": {"color": colour, "type": "dashed"},
-                    "label": {"formatter": f"limit {number(limits[unit])}",
+                    "label": {"formatter": f"limit {number(limits[unit], 6)}",
                               "position": "insideStartTop", "color": frame.GREY},
                 },
             }
         )  # fmt: skip
     top = max(limits.values(), default=1.0)
     says = "; ".join(
-        f"{frame.moment(p['at'])}: {p['name']} {p['what']}, {p['epsilon']}" for p in points[-5:]
+        f"{frame.moment(p['at'])}: {p['name']} {p['what']}, "
+        + ", ".join(f"{frame.epsilon(value)} for {unit}" for unit, value in p["epsilon"].items())
+        for p in points[-5:]
     )
     frame.plot(
         frame.axes(
@@ -88,7 +91,7 @@ def _over_time(points: list[dict[str, Any]], status: dict[str, Any], began: str)
         (frame.moment(p["at"]), frame.link(p["name"], f"/runs/{p['run']}"),
          {"reserved": "reserved before it began", "settled": "charged when it ended"}.get(
              p["what"], p["what"]),
-         *(number(p["epsilon"].get(u)) for u in limits))
+         *(frame.epsilon(p["epsilon"].get(u)) for u in limits))
         for p in reversed(points)
     ]  # fmt: skip
     with frame.more("The same as a table"):
@@ -106,7 +109,7 @@ def _by_run(status: dict[str, Any]) -> None:
                 frame.link(run["name"], f"/runs/{run['run']}"), frame.tag(run["state"]),
                 run["method"], number(run["releases"]),
                 *(Markup('<span class="tag warn">no bound</span>') if run["unproved"]
-                  else number(own.get(u)) for u in limits),
+                  else frame.epsilon(own.get(u)) for u in limits),
             )
         )  # fmt: skip
     headings = ["Run", "State", "Method", "Releases",
@@ -115,4 +118,4 @@ def _by_run(status: dict[str, Any]) -> None:
 
 
 def _finite(value: Any) -> float | None:
-    return round(value, 4) if isinstance(value, float | int) else None
+    return float(up(value)) if isinstance(value, float | int) else None

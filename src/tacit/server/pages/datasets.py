@@ -8,6 +8,7 @@ from starlette.responses import Response
 
 from tacit.detecting.kinds import PII_KINDS
 from tacit.errors import UsageError
+from tacit.privacy.rounding import down
 from tacit.server.api import datasets as api
 from tacit.server.api import runs as api_runs
 from tacit.server.pages import frame
@@ -78,7 +79,9 @@ def budget_words(limits: dict[str, float] | None) -> str:
     """A budget in words."""
     if limits is None:
         return "no budget"
-    parts = [f"{number(value)} for {UNIT_WORDS.get(unit, unit)}" for unit, value in limits.items()]
+    parts = [
+        f"{number(value, 6)} for {UNIT_WORDS.get(unit, unit)}" for unit, value in limits.items()
+    ]
     return f"Privacy budget (epsilon): {', '.join(parts)}"
 
 
@@ -158,8 +161,8 @@ def budget_meters(status: dict[str, Any], also: dict[str, Any] | None = None) ->
         known = spent if isinstance(spent, float | int) else limit
         more = (also or {}).get(unit, 0.0)
         parts += Markup("<div><b>{}</b> of epsilon {} spent for {}{}</div>").format(
-            number(spent), number(limit), UNIT_WORDS.get(unit, unit),
-            f"; {number(status['remaining'][unit])} left",
+            frame.epsilon(spent), number(limit, 6), UNIT_WORDS.get(unit, unit),
+            f"; {down(status['remaining'][unit])} left",
         ) + frame.meter(known, limit, more if isinstance(more, float | int) else 0.0)  # fmt: skip
     if status["unbounded_runs"]:
         parts += Markup(
@@ -420,7 +423,8 @@ def runs_table(runs: list[dict[str, Any]]) -> Markup:
                 frame.link(run["name"], f"/runs/{run['id']}"),
                 run["request"].get("method", "private"),
                 frame.tag(run["state"]),
-                f"{number(epsilon)} for {UNIT_WORDS.get(result['protect'], result['protect'])}"
+                f"{frame.epsilon(epsilon)} for "
+                f"{UNIT_WORDS.get(result['protect'], result['protect'])}"
                 if epsilon is not None
                 else "–",
                 frame.tag(result["standing"]) if result.get("standing") else "–",

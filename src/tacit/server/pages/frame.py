@@ -9,6 +9,7 @@ from typing import Any
 from markupsafe import Markup
 from nicegui import ui
 
+from tacit.privacy.rounding import up
 from tacit.server.identity import Permission
 from tacit.server.pages.visits import Visit
 
@@ -327,6 +328,15 @@ def number(value: Any, digits: int = 3) -> str:
     if isinstance(value, str):
         return "no bound" if value == "infinity" else value
     return f"{value:,}" if isinstance(value, int) else f"{value:,.{digits}g}"
+
+
+def epsilon(value: float | str | None) -> str:
+    """An epsilon as it is written everywhere, rounded up.
+
+    >>> epsilon(7.98712), epsilon("infinity"), epsilon(None)
+    ('7.988', 'no bound', '–')
+    """
+    return number(value if value is None else up(value))
 
 
 def moment(iso: str | None) -> str:

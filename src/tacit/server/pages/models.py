@@ -48,7 +48,7 @@ def promised(model: dict[str, Any]) -> str:
     unit = model["protect"]
     if model["standing"] in ("heuristic", "broken") or unit not in model["epsilon"]:
         return "Nothing is promised."
-    return f"Epsilon {number(model['epsilon'][unit])} for {UNIT_WORDS.get(unit, unit)}"
+    return f"Epsilon {frame.epsilon(model['epsilon'][unit])} for {UNIT_WORDS.get(unit, unit)}"
 
 
 @frame.page("/models/{model}", "Model")
@@ -159,7 +159,7 @@ def _promise(visit: Visit, model: dict[str, Any]) -> None:
         if known:
             html("{}", plain_promise(unit, model["gain"]), tag="p").classes("plainly")
             frame.figures(
-                (number(value), f"epsilon for {UNIT_WORDS.get(u, u)}")
+                (frame.epsilon(value), f"epsilon for {UNIT_WORDS.get(u, u)}")
                 for u, value in model["epsilon"].items()
             )
         html("{} {}", frame.tag(model["standing"]), STANDING_WORDS.get(model["standing"], ""),

@@ -8,6 +8,7 @@ from markupsafe import Markup
 from nicegui import ui
 
 from tacit.errors import TacitError, UsageError
+from tacit.privacy.rounding import up
 from tacit.server.api import datasets as api
 from tacit.server.api import models as api_models
 from tacit.server.api import runs as api_runs
@@ -361,7 +362,7 @@ class LivePlan:
         self._plot.options.clear()
         self._plot.options.update(_path_options(path))
         self._plot.props["aria-label"] = "Epsilon over the steps: " + ", ".join(
-            f"{number(e)} after {number(s)}" for s, e in path
+            f"{frame.epsilon(e)} after {number(s)}" for s, e in path
         )
         self._plot.update()
 
@@ -388,7 +389,7 @@ def promise_words(plan: dict[str, Any]) -> Markup:
     words += Markup('<div class="figures">{}</div>').format(
         frame.figures_markup(
             [
-                (number(plan["epsilon"][protect]), "epsilon: how much may show"),
+                (frame.epsilon(plan["epsilon"][protect]), "epsilon: how much may show"),
                 (number(plan["noise_multiplier"]), "noise, over the most that one person adds"),
                 (frame.tag(plan["standing"]), "how sure this promise is"),
             ]
@@ -473,7 +474,7 @@ def _path_options(path: list[list[float]]) -> dict[str, Any]:
         [{"type": "line", "name": "epsilon", "smooth": 0.35, "symbolSize": 7,
           "lineStyle": {"width": 2.5, "color": frame.BLUE}, "itemStyle": {"color": frame.BLUE},
           "areaStyle": {"color": frame.BLUE, "opacity": 0.1},
-          "data": [[step, round(epsilon, 4)] for step, epsilon in path]}],
+          "data": [[step, float(up(epsilon))] for step, epsilon in path]}],
         grid={"left": 8, "right": 18, "top": 34, "bottom": 24, "containLabel": True},
     )  # fmt: skip
 

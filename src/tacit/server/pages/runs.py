@@ -154,7 +154,7 @@ def _promise(run: dict[str, Any]) -> Markup:
     epsilon = result["epsilon"].get(result["protect"])
     return Markup('<p class="plainly">{}</p><p>Epsilon {} for {}, {}</p>').format(
         plain_promise(result["protect"], result.get("gain")),
-        number(epsilon),
+        frame.epsilon(epsilon),
         UNIT_WORDS[result["protect"]],
         frame.tag(result["standing"]),
     )
@@ -178,7 +178,7 @@ def _lines(
 ) -> dict[str, Any]:
     """A line over steps, and where it may end."""
     mark = {
-        "silent": True, "symbol": "none", "label": {"formatter": f"planned {number(target)}",
+        "silent": True, "symbol": "none", "label": {"formatter": f"planned {number(target, 6)}",
         "position": "insideEndTop", "color": frame.GREY},
         "lineStyle": {"color": frame.GREY, "type": "dashed"}, "data": [{"yAxis": target}],
     } if target else {}  # fmt: skip
