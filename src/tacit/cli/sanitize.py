@@ -146,9 +146,16 @@ def sanitize(
     if method in OPERATORS:
         if profile or epsilon_per_distance is not None:
             raise UsageError(f"method={method} has no epsilon: it promises nothing.")
+        _need_unused(
+            method, vocabulary=vocabulary, vocabulary_from_corpus=vocabulary_from_corpus,
+            frequencies=frequencies, sensitive_words=sensitive_words, sensitive_in=sensitive_in,
+            sensitive_share=sensitive_share, replace_plain_rate=replace_plain_rate,
+            unknown=unknown != "random",
+        )  # fmt: skip
         work, context = _replacer(corpus, method, using, mentions, kinds, same_within, seed)
         _write(corpus, to, work, dropped, [], [], context, overwrite, as_json, shared)
         return
+    _need_unused(method, mentions=mentions, kinds=kinds)
     epsilons = _numbers(epsilon_per_distance)
     whole = open_embeddings(embeddings)
     given = _compared(corpus, embeddings, whole, vocabulary=vocabulary, frequencies=frequencies,
@@ -170,6 +177,13 @@ def sanitize(
         raise UsageError("Several epsilons go with --profile; give one to write a corpus.")
     work = make(epsilons[0] if epsilons else None)
     _write(corpus, to, work, dropped, leaks, given, {}, overwrite, as_json, shared)
+
+
+def _need_unused(method: str, **options: Any) -> None:
+    """Refuse options that the method does not read: whoever gave one expects it to matter."""
+    for name, value in options.items():
+        if value not in (None, False, ""):
+            raise UsageError(f"--{name.replace('_', '-')} does not go with --method {method}.")
 
 
 def _compared(

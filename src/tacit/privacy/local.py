@@ -38,7 +38,7 @@ from tacit.privacy.documents import (
     finite,
     read_document,
 )
-from tacit.privacy.events import AnyEvent, NotPrivate, Public, SanitizedText
+from tacit.privacy.events import AnyEvent, NotPrivate, SanitizedText
 from tacit.privacy.ledger import Books, Ledger, read_ledger
 from tacit.privacy.local_wording import (
     assumptions,
@@ -191,8 +191,8 @@ def _sanitizing(books: Books) -> tuple[SanitizedText | None, list[AnyEvent]]:
         raise PrivacyRefused(
             "The ledger holds several releases of sanitized text; a certificate is about one."
         )
-    allowed = Public if found else Public | NotPrivate
-    if any(not isinstance(e, allowed) for e in others) or not events:
+    strange = others if found else [e for e in others if not isinstance(e, NotPrivate)]
+    if strange or not events:
         raise PrivacyRefused("The ledger of a sanitized corpus holds releases of another kind.")
     return found[0] if found else None, others
 

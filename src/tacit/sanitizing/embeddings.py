@@ -28,9 +28,9 @@ Vectors = NDArray[np.float32]
 OWN = "own"
 _LINES = 8192
 RULES = (
-    "at white space, and at punctuation where the vocabulary does not have the whole; looked up as "
-    "written, then in lower case; punctuation and numbers are words like any other; capitals and "
-    "spacing are not carried over"
+    "at white space, and at punctuation where the vocabulary does not have the whole; words are "
+    "looked up as written, then in lower case, and put out as the vocabulary writes them; "
+    "punctuation and numbers are words like any other; spacing is not carried over"
 )
 """How `tacit.sanitizing.words` cuts text."""
 
