@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from tacit.privacy.certificate import LEAKS
 from tacit.privacy.documents import finite
 from tacit.privacy.events import SanitizedText
+from tacit.privacy.rounding import up
 from tacit.privacy.scope import PublicInput
-from tacit.privacy.wording import up
 
 NOT_FOR_RELEASE = (
     "Nothing is promised: the randomness came from a fixed seed, so the draws can be repeated."
