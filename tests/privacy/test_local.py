@@ -10,7 +10,7 @@ import pytest
 from tacit.errors import DataError
 from tacit.privacy.events import SanitizedText
 from tacit.privacy.local import LocalCertificate, pages, read_local
-from tacit.privacy.local_wording import epsilon_0, shown
+from tacit.privacy.local_wording import epsilon_0
 from tacit.sanitizing import Recipe, Sanitizer, choose_sensitive
 from tacit.sanitizing.certifying import Certified, distances
 from tacit.sanitizing.embeddings import Embedding
@@ -113,10 +113,3 @@ def test_a_line_break_inside_a_value_is_refused(tmp_path: Path, field: str, valu
     path.write_text(json.dumps({**fields, field: value}))
     with pytest.raises(DataError, match="control characters"):
         read_local(path)
-
-
-@pytest.mark.parametrize(
-    ("value", "says"), [(1.20397, "1.204"), (10.6101, "10.62"), (2.0, "2"), ("infinity",) * 2]
-)
-def test_figures_are_rounded_up(value: float | str, says: str) -> None:
-    assert shown(value) == says

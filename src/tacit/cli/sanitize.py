@@ -395,7 +395,7 @@ def _write(
 
 def _print_reach(certificate: Any) -> None:
     from tacit.privacy.explaining_local import a_word
-    from tacit.privacy.local_wording import shown
+    from tacit.privacy.rounding import up
 
     table = simple_table(
         f"{a_word(certificate)} and", "distance", "epsilon, one word", "epsilon, ten such words"
@@ -403,9 +403,9 @@ def _print_reach(certificate: Any) -> None:
     for name, reach in certificate.reach.items():
         table.add_row(
             name,
-            shown(reach.distance["median"]),
-            shown(reach.epsilon["median"]),
-            shown(reach.texts["10"]),
+            up(reach.distance["median"]),
+            up(reach.epsilon["median"]),
+            up(reach.texts["10"]),
         )
     out.print(table)
 

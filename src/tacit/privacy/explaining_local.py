@@ -5,7 +5,7 @@ import math
 
 from tacit.privacy.gains import at_worst, of_hundred
 from tacit.privacy.local import LENGTHS, QUANTILES, LocalCertificate, Reach
-from tacit.privacy.local_wording import shown
+from tacit.privacy.rounding import up
 from tacit.privacy.sections import Section, html, markdown
 from tacit.privacy.wording import STANDINGS
 
@@ -131,8 +131,8 @@ def _exactly(c: LocalCertificate) -> list[Section]:
                 c.sentence,
                 f"Notion: **{c.notion}** by `{c.mechanism}`; standing: **{c.standing}** "
                 f"({_PROVED if c.standing == 'proved' else STANDINGS[c.standing]}).",
-                f"Epsilon per distance: **{shown(c.epsilon_per_distance)}**; epsilon_0: "
-                f"**{shown(c.epsilon_0)}**.",
+                f"Epsilon per distance: **{up(c.epsilon_per_distance)}**; epsilon_0: "
+                f"**{up(c.epsilon_0)}**.",
             ],
         ),
         *([_table(c)] if c.reach else []),
@@ -174,9 +174,9 @@ def _table(c: LocalCertificate) -> Section:
         rows=[
             (
                 name,
-                " / ".join(shown(reach.distance[q]) for q in QUANTILES),
-                " / ".join(shown(reach.epsilon[q]) for q in QUANTILES),
-                " / ".join(shown(reach.texts[str(n)]) for n in LENGTHS),
+                " / ".join(up(reach.distance[q]) for q in QUANTILES),
+                " / ".join(up(reach.epsilon[q]) for q in QUANTILES),
+                " / ".join(up(reach.texts[str(n)]) for n in LENGTHS),
             )
             for name, reach in c.reach.items()
         ],

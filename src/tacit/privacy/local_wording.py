@@ -36,11 +36,6 @@ def epsilon_0(event: SanitizedText) -> float:
     return math.log(1 / rate) if rate > 0 else math.inf
 
 
-def shown(value: float | str) -> str:
-    """A figure in four digits, rounded up, or infinity."""
-    return value if isinstance(value, str) else up(value)
-
-
 def leaks_of(event: SanitizedText, stated: Sequence[str]) -> list[str]:
     """What is released without protection: what the ledger names, and words that are kept."""
     return [*([KEPT_WORDS] if event.unknown == "keep" else []), *stated]
@@ -84,7 +79,7 @@ def _uniform(event: SanitizedText) -> str:
 
 
 def _by_distance(event: SanitizedText) -> str:
-    units, rate = event.unit, shown(event.epsilon_per_distance)
+    units, rate = event.unit, up(event.epsilon_per_distance)
     any_two = f"For any two {units} of the vocabulary at distance d, any"
     likelier = f"is at most exp({rate} d) times likelier from the one than from the other"
     texts = f"{_two_texts(event)} the exponents add up over the {units} that differ"
@@ -111,7 +106,7 @@ def _between(event: SanitizedText, rate: str) -> str:
     extra = epsilon_0(event)
     if math.isinf(extra):
         return "nothing bounds it"
-    return f"exp({rate} d + {shown(extra)}) times"
+    return f"exp({rate} d + {up(extra)}) times"
 
 
 def _plain(event: SanitizedText) -> str:
