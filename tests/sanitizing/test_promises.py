@@ -156,6 +156,7 @@ def test_a_vocabulary_from_the_text_takes_every_promise(tmp_path: Path) -> None:
     # Neither its size nor a digest of it is told: the vectors are named as they were given.
     assert found.public[0].sha256 == little().digest
     assert part.digest not in found.to_json()
+    assert read_ledger(tmp_path / "o.certificate" / "ledger.jsonl").about["distances"] == {}
     assert found.context["vocabulary"] == "those words that occur in the private text"
     both = certified(
         tmp_path / "both", Sanitizer(part, Recipe("santext", 2.0, unknown="keep"), seed=1),

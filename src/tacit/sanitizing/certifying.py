@@ -133,7 +133,10 @@ class Certified:
             "randomness": work.streams.name,
             "context": json.loads(json.dumps(context_of(work, more))),
             "public": [one.model_dump(mode="json") for one in given],
-            "distances": {} if isinstance(work, Replacer) else distances(work),
+            # Distances between the words of private text would be facts about it.
+            "distances": {}
+            if isinstance(work, Replacer) or work.embedding.counted
+            else distances(work),
             "columns": list(columns),
             "leaks": list(leaks),
         }
