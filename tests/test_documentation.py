@@ -121,8 +121,8 @@ def test_five_minutes_with_your_own_data(
     # Stand-ins of the same form as the sentences and the vectors that it names.
     Path("sst2").mkdir()
     Path("sst2/train.tsv").write_text("sentence\tlabel\na fine , quiet film \t1\nno wit \t0\n")
-    words = np.array(["a", "fine", ",", "quiet", "film", "no", "wit"])
-    np.savez("glove_100d_top40k.npz", words=words, vectors=np.eye(7, 100, dtype=np.float16))
+    words = np.array(["a", "fine", ",", "quiet", "film", "no", "wit", "the", "loud"])
+    np.savez("glove_100d_top40k.npz", words=words, vectors=np.eye(9, 100, dtype=np.float16))
     for line in commands(ROOT / "README.md"):
         assert run(shlex.split(line)) == 0, (line, capsys.readouterr().err)
     for name in ("mail.parquet", "mentions.html", "degrees.png", "owners.json", "profile.png"):

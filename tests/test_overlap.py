@@ -2,6 +2,7 @@
 
 import gzip
 import random
+import re
 import shutil
 import unicodedata
 from pathlib import Path
@@ -70,7 +71,7 @@ REWRITTEN = {
     "in wide letters": [
         "".join(chr(ord(c) + 0xFEE0) if "!" <= c <= "~" else c for c in t) for t in PRIVATE
     ],
-    "with invisible characters": [t.replace("a", "a\u200b") for t in PRIVATE],
+    "with invisible characters": [re.sub(r"\B", "\u200b", t) for t in PRIVATE],
     "spaced out": [t.replace(" ", " \t\u00a0") for t in PRIVATE],
     "without punctuation": bare(PRIVATE),
     "in quotes": [f"« {t} »" for t in PRIVATE],
@@ -95,11 +96,20 @@ def test_private_text_is_found(how: str) -> None:
     refused([" ".join(PRIVATE)], REWRITTEN[how])
 
 
+SHORT = sentences(10, 300, 5, 8)
+
+
 @pytest.mark.parametrize(
     ("private", "public"),
     [
         ([". ".join(PRIVATE)], [*OTHER, *PRIVATE[:40]]),
-        (["Yes.", "No.", "Thank you", "Good bye"], ["yes", "good bye"]),
+        # A small private text in a large public one, and the other way round.
+        (PRIVATE[:20], [*sentences(4, 4000), *PRIVATE[:20]]),
+        ([*sentences(4, 4000), *PRIVATE[:20]], PRIVATE[:20]),
+        # Too short for runs: found as sentences.
+        (SHORT, ["\n".join(shuffled(SHORT))]),
+        (["\n".join(shuffled(SHORT))], SHORT),
+        (["Yes.", "No.", "Thank you", "Good bye"], ["yes", "good bye", "no"]),
         (["猫が窓の外を静かに見ていた。犬は庭で眠っていた。"], ["犬は庭で眠っていた"]),
     ],
 )
@@ -227,8 +237,10 @@ def test_a_list_of_the_private_texts_words() -> None:
     for words in (counted, [w.upper() for w in counted], counted[:-5], [*counted, "one", "two"]):
         with pytest.raises(PrivacyRefused, match="the words of the private text"):
             need_other_words(private, words, what="--vocabulary v.txt")
+    with pytest.raises(PrivacyRefused, match="holds private text"):
+        need_other_words(PRIVATE, ["one", "two", PRIVATE[3]], what="--vocabulary v.txt")
     # Few of them, or all of them among many others, may be public.
-    need_other_words(private, counted[:80], what="x")
+    assert "could not be told" in need_other_words(private, counted[:80], what="x")
     need_other_words(private, [*counted, *(f"x{n}" for n in range(60))], what="x")
 
 

@@ -91,12 +91,20 @@ class Independence:
     shares: Mapping[str, float] = field(repr=False)
 
     @property
+    def checked(self) -> str:
+        """How it was compared, and what came out: true of whatever was not refused."""
+        return (
+            f"no more than {self.limit * 100:.4g} % of the records, sentences and runs of {RUN} "
+            "words of either were found in the other; what was reworded or translated is not found "
+            "so"
+        )
+
+    @property
     def assumption(self) -> str:
         """The assumption, with what was done to catch an error in it."""
         return (
-            f"{self.what} (sha256 {self.digest}) is independent of the private text: no more than "
-            f"{self.limit * 100:.4g} % of the records, sentences and runs of {RUN} words of either "
-            "were found in the other; what was only reworded or translated is not found so."
+            f"{self.what} (sha256 {self.digest}) is independent of the private text: "
+            f"{self.checked}."
         )
 
     def stated(self) -> dict[str, Any]:
@@ -150,20 +158,26 @@ def need_other_file(private: Path, public: Path, *, what: str) -> None:
         raise PrivacyRefused(f"{what} is the private corpus itself; {_OTHER}.")
 
 
-def need_other_words(private: "Texts | Pieces", words: Iterable[str], *, what: str) -> None:
-    """Refuse a list of words that is the vocabulary of the private text.
+def need_other_words(private: "Texts | Pieces", words: Iterable[str], *, what: str) -> str:
+    """Refuse a list of words that is the vocabulary of the private text; say how it was compared.
 
-    A list is refused if nine tenths of all words that either has are in both. A list that holds
-    only some words of the private text cannot be told from one that was made without it.
+    A list is refused if nine tenths of all words that either has are in both, or if it holds
+    private records as its entries. A list that holds only some words of the private text cannot be
+    told from one that was made without it.
     """
     ours = private if isinstance(private, Pieces) else read_pieces(private)
-    theirs = read_pieces(words)
+    listed = list(words)
+    theirs = read_pieces(listed)
     alike = _common(ours, theirs, "words")
     if alike.both > SAME_WORDS * (alike.ours + alike.theirs - alike.both):
         raise PrivacyRefused(
             f"{what} holds the words of the private text and hardly any other; give a list that "
             "was made without looking at that text."
         )
+    long = [entry for entry in listed if len(entry.split()) >= SHORTEST]
+    if long:
+        need_independent(ours, long, what=what)
+    return "it is not the list of all words of that text; a shorter one could not be told"
 
 
 _OTHER = "give public text that owes nothing to it"

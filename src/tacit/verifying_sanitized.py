@@ -4,10 +4,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tacit.errors import TacitError
-from tacit.privacy.certificate import file_digest
 from tacit.privacy.documents import FILE
 from tacit.privacy.ledger import Books, read_ledger
-from tacit.privacy.local import LocalCertificate, issue_local, read_local, render_local
+from tacit.privacy.local import (
+    LocalCertificate,
+    binding,
+    issue_local,
+    pages,
+    read_local,
+)
+from tacit.privacy.manifest import CERTIFICATE_FILES, SIGNATURE, digest_in, not_covered
 from tacit.verifying import Check
 
 _FOLLOWS = (
@@ -20,8 +26,13 @@ _FOLLOWS = (
     "reach",
     "assumptions",
     "not_covered",
+    "public",
+    "context",
+    "columns",
+    "data",
+    "randomness",
 )
-"""What must follow from the ledger and the stated distances."""
+"""What must follow from the ledger."""
 
 
 def verify_sanitized(folder: Path) -> list[Check]:
@@ -42,27 +53,26 @@ def verify_sanitized(folder: Path) -> list[Check]:
             and len(books.entries) == certificate.ledger_entries,
             f"{len(books.entries):,} in the ledger, {certificate.ledger_entries:,} certified",
         ),
+        _closing(certificate, books),
     ]
-    for name in ("data", "randomness", "public"):
-        same = books.about.get(name) == getattr(certificate, name)
-        checks.append(Check(name, same, "as in the ledger's first line" if same else "differs"))
     try:
         checks += _recomputed(certificate, books)
     except TacitError as error:
         checks.append(Check("promise", False, str(error)))
+    checks += _pages(certificate, folder)
     checks += _files(certificate, folder)
+    checks.append(_others(folder))
     return checks
 
 
+def _closing(certificate: LocalCertificate, books: Books) -> Check:
+    bound = books.closing == binding(certificate)
+    detail = "binds this certificate and the corpus" if bound else "binds something else"
+    return Check("ledger's last line", bound, detail if books.closing else "is not there")
+
+
 def _recomputed(certificate: LocalCertificate, books: Books) -> Iterator[Check]:
-    fresh = issue_local(
-        books,
-        distances={name: reach.distance for name, reach in certificate.reach.items()},
-        public=certificate.public,
-        files=certificate.files,
-        data=certificate.data,
-        randomness=certificate.randomness,
-    )
+    fresh = issue_local(books, certificate.files)
     for name in _FOLLOWS:
         fits = getattr(fresh, name) == getattr(certificate, name)
         shown = getattr(fresh, name)
@@ -71,20 +81,40 @@ def _recomputed(certificate: LocalCertificate, books: Books) -> Iterator[Check]:
         yield Check(name.replace("_", " "), fits, said if fits else "differs from what holds")
 
 
-def _files(certificate: LocalCertificate, folder: Path) -> Iterator[Check]:
-    page = folder / "certificate.md"
-    if page.exists():
+def _pages(certificate: LocalCertificate, folder: Path) -> Iterator[Check]:
+    """The pages for people: what is there must say the same; somebody may share the JSON alone."""
+    for name, wanted in pages(certificate).items():
+        path = folder / name
+        if not (path.exists() or path.is_symlink()):
+            continue
         try:
-            same = page.read_text("utf-8", errors="replace") == render_local(certificate)
+            same = not path.is_symlink() and path.read_bytes() == wanted.encode()
         except OSError:
             same = False
-        yield Check("certificate.md", same, "says the same" if same else "says something else")
+        yield Check(name, same, "says the same" if same else "says something else")
+
+
+def _files(certificate: LocalCertificate, folder: Path) -> Iterator[Check]:
+    """The corpus, which lies beside the folder of its certificate."""
     named = bool(certificate.files)
     yield Check("output", named, f"{len(certificate.files)} file(s) named" if named else "none")
     for name, digest in certificate.files.items():
-        # The corpus lies beside the folder of its certificate.
-        found = None
-        if Path(name).name == name and (folder.resolve().parent / name).is_file():
-            found = file_digest(folder.resolve().parent / name)
+        found = digest_in(folder.resolve().parent, name) if Path(name).name == name else None
         detail = "as certified" if found == digest else "missing" if found is None else "differs"
         yield Check(f"file {name}", found == digest, detail)
+
+
+def _others(folder: Path) -> Check:
+    """Whatever else lies in the folder: nobody may take it for a part of what is certified."""
+    _, unknown = not_covered(folder, ())
+    if unknown:
+        named = ", ".join(unknown)
+        return Check("other files", False, f"not covered by this certificate, take out: {named}")
+    known = {*CERTIFICATE_FILES, SIGNATURE}
+    left = sorted(
+        path.relative_to(folder).as_posix()
+        for path in folder.rglob("*")
+        if (path.is_file() or path.is_symlink())
+        and path.relative_to(folder).as_posix() not in known
+    )
+    return Check("other files", True, f"not covered: {', '.join(left)}" if left else "none")

@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -65,7 +66,7 @@ def test_every_method_writes_what_verify_accepts(
         (r["id"], r["user"], r["label"]) for r in ROWS
     ]
     assert {p.name for p in (folder / "out.certificate").iterdir()} == {
-        "certificate.json", "certificate.md", "ledger.jsonl",
+        "certificate.html", "certificate.json", "certificate.md", "ledger.jsonl",
     }  # fmt: skip
     checks = ok(tacit("verify out.certificate --json")).json
     assert checks["ok"]
@@ -82,12 +83,18 @@ def test_every_method_writes_what_verify_accepts(
         ("epsilon_0", 0.5),
         ("sentence", "All is well."),
         ("not_covered", []),
+        ("assumptions", []),
         ("standing", "heuristic"),
         ("notion", "utility-optimized metric-LDP"),
         ("randomness", "fixed seed"),
         ("data", "hmac-sha256:00"),
-        ("public", {}),
+        ("public", []),
+        ("context", {}),
+        ("columns", ["text"]),
         ("files", {}),
+        ("created", "2001-01-01"),
+        ("tacit", "9.9.9"),
+        ("ledger_entries", 2),
         ("unheard", 1),
     ],
 )
@@ -97,8 +104,84 @@ def test_a_forged_certificate_is_refused(
     ok(tacit(PLAIN + "-o out.jsonl"))
     path = folder / "out.certificate" / "certificate.json"
     fields = json.loads(path.read_text())
-    path.write_text(json.dumps({**fields, field: value}, indent=2))
+    path.write_text(json.dumps({**fields, field: value}, indent=2, ensure_ascii=False) + "\n")
+    forged = tacit("verify out.certificate --json")
+    assert forged.code == 4
+    if field not in ("unheard",):  # the pages are checked, too, but it must not rest on them
+        for page in ("certificate.md", "certificate.html"):
+            (folder / "out.certificate" / page).unlink()
+        bad = [
+            c["what"] for c in tacit("verify out.certificate --json").json["checks"] if not c["ok"]
+        ]
+        assert "ledger's last line" in bad
+
+
+def test_smaller_distances_are_refused_even_if_every_figure_fits(
+    tacit: Tacit, folder: Path
+) -> None:
+    """Distances are what a table's epsilons are made of: the ledger holds them."""
+    from tacit.privacy.local import LocalCertificate, pages
+
+    ok(tacit(PLAIN + "-o out.jsonl"))
+    inside = folder / "out.certificate"
+    fields = json.loads((inside / "certificate.json").read_text())
+    for reach in fields["reach"].values():
+        for column in reach.values():
+            for name in column:
+                column[name] /= 100
+    forged = LocalCertificate.model_validate_json(json.dumps(fields))
+    for name, text in {"certificate.json": forged.to_json(), **pages(forged)}.items():
+        (inside / name).write_text(text)
+    bad = [c["what"] for c in tacit("verify out.certificate --json").json["checks"] if not c["ok"]]
+    assert bad == ["ledger's last line", "reach"]
+
+
+def test_every_file_of_the_folder_is_checked_or_named(tacit: Tacit, folder: Path) -> None:
+    ok(tacit(PLAIN + "-o out.jsonl"))
+    inside = folder / "out.certificate"
+    for name in ("certificate.md", "certificate.html", "certificate.json", "ledger.jsonl"):
+        whole = (inside / name).read_bytes()
+        (inside / name).write_bytes(whole.replace(b"2", b"1", 1))
+        assert tacit("verify out.certificate").code == 4, name
+        (inside / name).write_bytes(whole)
+    ok(tacit("verify out.certificate"))
+    for name in ("original.jsonl", "more/model.pth", "README.md"):
+        (inside / name).parent.mkdir(exist_ok=True)
+        (inside / name).write_text("x")
+        said = tacit("verify out.certificate")
+        assert said.code == 4
+        assert name in said.out
+        (inside / name).unlink()
+    (inside / "notes.png").write_text("x")
+    assert "not covered: notes.png" in ok(tacit("verify out.certificate")).out
+    # A link is not the file that was certified, wherever it leads.
+    (folder / "out.jsonl").rename(folder / "moved.jsonl")
+    (folder / "out.jsonl").symlink_to(folder / "moved.jsonl")
     assert tacit("verify out.certificate").code == 4
+
+
+def test_neither_corpus_nor_ledger_can_be_exchanged(tacit: Tacit, folder: Path) -> None:
+    """Two corpora by the same settings: the folder of the one does not certify the other."""
+    for name in ("one", "two"):
+        ok(tacit(PLAIN + f"-o {name}.jsonl"))
+    one, two = folder / "one.certificate", folder / "two.certificate"
+    shutil.copy(folder / "two.jsonl", folder / "one.jsonl")
+    assert tacit("verify one.certificate").code == 4
+    # The certificate names the new corpus: then the ledger's last line is about another.
+    fields = json.loads((one / "certificate.json").read_text())
+    other = json.loads((two / "certificate.json").read_text())
+    fields["files"] = {"one.jsonl": other["files"]["two.jsonl"]}
+    (one / "certificate.json").write_text(json.dumps(fields, indent=2, ensure_ascii=False) + "\n")
+    for page in ("certificate.md", "certificate.html"):
+        (one / page).unlink()
+    bad = [c["what"] for c in tacit("verify one.certificate --json").json["checks"] if not c["ok"]]
+    assert bad == ["ledger's last line"]
+    shutil.copy(two / "ledger.jsonl", one / "ledger.jsonl")
+    assert tacit("verify one.certificate").code == 4
+    # Without its last line a ledger binds nothing.
+    lines = (two / "ledger.jsonl").read_bytes().splitlines(keepends=True)
+    (two / "ledger.jsonl").write_bytes(b"".join(lines[:-1]))
+    assert "is not there" in tacit("verify two.certificate").out
 
 
 def test_another_text_is_refused(tacit: Tacit, folder: Path) -> None:
@@ -172,10 +255,17 @@ def test_without_a_seed_runs_differ(tacit: Tacit, folder: Path) -> None:
 
 
 def test_a_vocabulary_from_the_corpus_is_recorded_as_a_leak(tacit: Tacit, folder: Path) -> None:
+    """The standing and the sentence that the same leak has in training."""
+    from tacit.privacy.certificate import LEAKS
+
     done = ok(tacit(PLAIN + "--vocabulary-from-corpus -o out.jsonl"))
     assert "Leak" in done.err
-    said = (folder / "out.certificate" / "certificate.md").read_text()
-    assert "uncovered leak" in said
+    assert " ".join(done.out.split()).startswith(LEAKS)
+    fields = json.loads((folder / "out.certificate" / "certificate.json").read_text())
+    assert fields["standing"] == "heuristic"
+    assert fields["sentence"].startswith(LEAKS)
+    assert "taken from the private text" in fields["not_covered"][0]
+    assert fields["epsilon_per_distance"] == "infinity"
     ok(tacit("verify out.certificate"))
     known = " ".join(row["text"].lower().replace(",", " , ").replace("-", " ") for row in ROWS)
     found = " ".join(row["text"] for row in lines(folder / "out.jsonl"))
@@ -190,10 +280,81 @@ def test_a_public_vocabulary(tacit: Tacit, folder: Path) -> None:
     }  # fmt: skip
 
 
-def test_keeping_unknown_words_is_said_aloud(tacit: Tacit, folder: Path) -> None:
-    done = ok(tacit(PLAIN + "--unknown keep -o out.jsonl"))
+@pytest.mark.parametrize("method", ["random", "santext --epsilon-per-distance 0"])
+def test_kept_words_take_every_promise(tacit: Tacit, folder: Path, method: str) -> None:
+    """No promise of nothing left while words stand as they were."""
+    done = ok(tacit(f"sanitize c.jsonl --method {method} --unknown keep -o out.jsonl"))
+    assert "Quetzal" in SECRET
+    assert "Quetzal" in (folder / "out.jsonl").read_text()
     assert "unprotected" in done.err
-    assert "KEPT AS THEY STAND" in (folder / "out.certificate" / "certificate.md").read_text()
+    assert " ".join(done.out.split()).startswith("Nothing is promised for what is released")
+    fields = json.loads((folder / "out.certificate" / "certificate.json").read_text())
+    assert fields["standing"] == "heuristic"
+    assert fields["epsilon_per_distance"] == "infinity"
+    assert "AS THEY WERE" in fields["not_covered"][0]
+    assert "AS THEY WERE" in (folder / "out.certificate" / "certificate.md").read_text()
+    ok(tacit("verify out.certificate"))
+    shown = ok(tacit(f"sanitize c.jsonl --method {method} --unknown keep -o o2.jsonl --json")).json
+    assert shown["epsilon_per_distance"] == "infinity"
+    assert shown["standing"] == "heuristic"
+
+
+DIALOG = [f"please tell me number {n} of the {w} order in the book" for n in range(40)
+          for w in ("first", "last")]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("copy.jsonl", None, "is the private corpus itself"),
+        ("lines.txt", "\n".join(DIALOG[::-1]), "holds private text"),
+        ("one.txt", ". ".join(d.upper() for d in DIALOG), "holds private text"),
+        ("some.txt", "a text of somebody else altogether\n" * 3 + DIALOG[7], "overlaps with"),
+    ],
+)
+def test_public_text_that_is_private_is_refused(
+    tacit: Tacit, folder: Path, name: str, content: str | None, says: str
+) -> None:
+    """Where sensitive words are looked for in public text, and however that is written down."""
+    own = "".join(json.dumps({"id": str(n), "text": t}) + "\n" for n, t in enumerate(DIALOG))
+    (folder / "own.jsonl").write_text(own)
+    (folder / name).write_text(own if content is None else content)
+    before = contents(folder)
+    line = "sanitize own.jsonl --method santext+ --epsilon-per-distance 1 -o out.jsonl "
+    done = tacit(line + f"--sensitive-share 0.5 --sensitive-in {name}")
+    assert done.code == 4
+    assert f"--sensitive-in {name} {says}" in " ".join(done.err.split())
+    assert contents(folder) == before
+    if content is not None:
+        (folder / "other.txt").write_text("Anna went from Paris to London with somebody else.\n")
+        ok(tacit(line + "--sensitive-share 0.5 --sensitive-in other.txt"))
+        said = json.loads((folder / "out.certificate" / "certificate.json").read_text())
+        found = {one["name"]: one for one in said["public"]}
+        digest = hashlib.sha256((folder / "other.txt").read_bytes()).hexdigest()
+        assert found["other.txt"]["sha256"] == digest
+        assert "no more than 1 %" in found["other.txt"]["checked"]
+        assert any("other.txt" in line for line in said["assumptions"])
+
+
+@pytest.mark.parametrize("option", ["vocabulary", "frequencies", "sensitive-words", "embeddings"])
+def test_a_list_of_the_private_words_is_refused_where_a_public_one_is_asked_for(
+    tacit: Tacit, folder: Path, option: str
+) -> None:
+    words = sorted({w.strip(",").lower() for row in ROWS for w in row["text"].split()} | {","})
+    if option == "embeddings":
+        vectors = np.random.default_rng(0).standard_normal((len(words), 5))
+        np.savez(folder / "counted.npz", words=np.array(words), vectors=vectors)
+        name = "counted.npz"
+    else:
+        (folder / "counted.txt").write_text("\n".join(words) + "\n")
+        name = "counted.txt"
+    before = contents(folder)
+    more = {"frequencies": "--method santext+ --sensitive-share .5",
+            "sensitive-words": "--method santext+"}.get(option, "")  # fmt: skip
+    done = tacit(PLAIN + f"--{option} {name} {more} -o out.jsonl")
+    assert done.code == 4
+    assert "the words of the private text" in " ".join(done.err.split())
+    assert contents(folder) == before
 
 
 def test_profile(tacit: Tacit, folder: Path) -> None:
@@ -222,6 +383,9 @@ BAD = [
     ("sanitize c.jsonl --method shout -o out.jsonl", 2, "method=shout"),
     ("sanitize c.jsonl --method redact --epsilon-per-distance 1 -o out.jsonl", 2, "no epsilon"),
     ("sanitize c.jsonl --epsilon-per-distance 1 --unknown hide -o out.jsonl", 2, "unknown=hide"),
+    ("sanitize c.jsonl --method redact --unknown keep -o out.jsonl", 2, "--unknown does not go"),
+    ("sanitize c.jsonl --method mask --vocabulary names.txt -o out.jsonl", 2, "--vocabulary does"),
+    ("sanitize c.jsonl --method random --kinds PII -o out.jsonl", 2, "--kinds does not go"),
     ("sanitize c.jsonl --epsilon-per-distance 1 -o out.doc", 2, "out.doc"),
     ("sanitize c.jsonl --epsilon-per-distance 1 --drop text -o out.jsonl", 2, "--drop text"),
     ("sanitize c.jsonl --epsilon-per-distance 1 --sensitive-share 0.5 -o out.jsonl", 2, "santext+"),

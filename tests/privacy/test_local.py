@@ -9,7 +9,8 @@ import pytest
 
 from tacit.errors import DataError
 from tacit.privacy.events import SanitizedText
-from tacit.privacy.local import LocalCertificate, epsilon_0, read_local, render_local, shown
+from tacit.privacy.local import LocalCertificate, pages, read_local
+from tacit.privacy.local_wording import epsilon_0
 from tacit.sanitizing import Recipe, Sanitizer, choose_sensitive
 from tacit.sanitizing.certifying import Certified, distances
 from tacit.sanitizing.embeddings import Embedding
@@ -92,8 +93,8 @@ def test_twins_are_reported(tmp_path: Path) -> None:
     made = embedding(20)
     made.vectors[7] = made.vectors[3]
     found = certified(tmp_path, Sanitizer(made, Recipe("santext", 1.0)))
-    assert found.public["words with the same vector as another"] == 1
-    assert "words with the same vector as another: 1" in render_local(found)
+    assert found.context["words with the same vector as another"] == 1
+    assert "words with the same vector as another: 1" in pages(found)["certificate.md"]
 
 
 @pytest.mark.parametrize(
@@ -101,7 +102,7 @@ def test_twins_are_reported(tmp_path: Path) -> None:
     [
         ("sentence", "All is well.\nSigned, somebody"),
         ("assumptions", ["None.\n- Nothing is assumed."]),
-        ("public", {"embeddings": {"name": "a\nb"}}),
+        ("context", {"embeddings": {"name": "a\nb"}}),
         ("reach", {"any\nword": {}}),
     ],
 )
@@ -112,10 +113,3 @@ def test_a_line_break_inside_a_value_is_refused(tmp_path: Path, field: str, valu
     path.write_text(json.dumps({**fields, field: value}))
     with pytest.raises(DataError, match="control characters"):
         read_local(path)
-
-
-@pytest.mark.parametrize(
-    ("value", "says"), [(1.20397, "1.204"), (10.6101, "10.62"), (2.0, "2"), ("infinity",) * 2]
-)
-def test_figures_are_rounded_up(value: float | str, says: str) -> None:
-    assert shown(value) == says

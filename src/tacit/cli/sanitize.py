@@ -21,7 +21,7 @@ from tacit.cli.common import (
     say,
     simple_table,
 )
-from tacit.errors import PrivacyRefused, UsageError
+from tacit.errors import UsageError
 from tacit.files import refuse_overwrite
 from tacit.workers import Workers
 
@@ -79,8 +79,8 @@ def sanitize(
         bool,
         typer.Option(
             "--vocabulary-from-corpus",
-            help="Only words that occur in the private text, as the paper does: a leak that the "
-            "certificate records.",
+            help="Only words that occur in the private text, as the paper does: a leak, so "
+            "that nothing is promised.",
         ),
     ] = False,
     unknown: Annotated[
@@ -130,6 +130,7 @@ def sanitize(
     `tacit sanitize mail.jsonl --method santext+ --epsilon-per-distance 2 --sensitive-words
     names.txt -o out.jsonl` · `tacit sanitize mail.jsonl --profile --epsilon-per-distance 1,2,3`
     """
+    from tacit.sanitizing import open_embeddings
     from tacit.sanitizing.operators import OPERATORS
 
     if profile == (to is not None):
@@ -142,16 +143,24 @@ def sanitize(
     dropped = _dropped(drop)
     if to is not None:
         _new_file(to, overwrite)
-    _need_public(corpus["source"], vocabulary=vocabulary, frequencies=frequencies,
-                 sensitive_words=sensitive_words, sensitive_in=sensitive_in)  # fmt: skip
     if method in OPERATORS:
         if profile or epsilon_per_distance is not None:
             raise UsageError(f"method={method} has no epsilon: it promises nothing.")
-        work, public = _replacer(corpus, method, using, mentions, kinds, same_within, seed)
-        _write(corpus, to, work, dropped, [], public, overwrite, as_json, shared)
+        _need_unused(
+            method, vocabulary=vocabulary, vocabulary_from_corpus=vocabulary_from_corpus,
+            frequencies=frequencies, sensitive_words=sensitive_words, sensitive_in=sensitive_in,
+            sensitive_share=sensitive_share, replace_plain_rate=replace_plain_rate,
+            unknown=unknown != "random",
+        )  # fmt: skip
+        work, context = _replacer(corpus, method, using, mentions, kinds, same_within, seed)
+        _write(corpus, to, work, dropped, [], [], context, overwrite, as_json, shared)
         return
+    _need_unused(method, mentions=mentions, kinds=kinds)
     epsilons = _numbers(epsilon_per_distance)
-    embedding, leaks = _vocabulary(corpus, embeddings, vocabulary, vocabulary_from_corpus)
+    whole = open_embeddings(embeddings)
+    given = _compared(corpus, embeddings, whole, vocabulary=vocabulary, frequencies=frequencies,
+                      sensitive_words=sensitive_words, sensitive_in=sensitive_in)  # fmt: skip
+    embedding, leaks = _vocabulary(corpus, whole, vocabulary, vocabulary_from_corpus)
     sensitive = _sensitive(
         method, embedding, sensitive_share, frequencies, sensitive_words, sensitive_in, using
     )
@@ -167,18 +176,35 @@ def sanitize(
     if len(epsilons) > 1:
         raise UsageError("Several epsilons go with --profile; give one to write a corpus.")
     work = make(epsilons[0] if epsilons else None)
-    _write(corpus, to, work, dropped, leaks, {}, overwrite, as_json, shared)
+    _write(corpus, to, work, dropped, leaks, given, {}, overwrite, as_json, shared)
 
 
-def _need_public(source: str, **inputs: Path | None) -> None:
-    """Refuse the private corpus where a public file is asked for: the certificate calls it so."""
-    for name, path in inputs.items():
-        if path is not None and path.exists() and Path(source).exists() and path.samefile(source):
-            raise PrivacyRefused(
-                f"--{name.replace('_', '-')} {path} is the private corpus itself; give a public "
-                "file. (Only the vocabulary may come from the corpus: --vocabulary-from-corpus, "
-                "which the certificate records as a leak.)"
-            )
+def _need_unused(method: str, **options: Any) -> None:
+    """Refuse options that the method does not read: whoever gave one expects it to matter."""
+    for name, value in options.items():
+        if value not in (None, False, ""):
+            raise UsageError(f"--{name.replace('_', '-')} does not go with --method {method}.")
+
+
+def _compared(
+    corpus: dict[str, Any], embeddings: str, whole: Any, **files: Path | None
+) -> list[Any]:
+    """The public inputs that are files, each compared with the private text."""
+    from tacit.sanitizing.public_inputs import PublicInputs
+
+    inputs = PublicInputs(lambda: _texts(corpus), Path(corpus["source"]))
+    given = {name: path for name, path in files.items() if path is not None}
+    return [
+        inputs.vectors(embeddings, whole),
+        *(inputs.file(name, path) for name, path in given.items()),
+    ]
+
+
+def _texts(corpus: dict[str, Any]) -> Iterator[str]:
+    """Every private text, second texts of pairs included."""
+    for batch in _batches(corpus):
+        for column in sorted({"text", "pair"} & set(batch.schema.names)):
+            yield from (text for text in batch.column(column).to_pylist() if text)
 
 
 def _numbers(text: str | None) -> list[float]:
@@ -229,29 +255,24 @@ def _batches(corpus: dict[str, Any]) -> Iterator[pa.RecordBatch]:
 
 
 def _vocabulary(
-    corpus: dict[str, Any], embeddings: str, listed: Path | None, counted: bool
+    corpus: dict[str, Any], embedding: Any, listed: Path | None, counted: bool
 ) -> tuple[Any, list[str]]:
-    from tacit.sanitizing import open_embeddings
+    from tacit.privacy.local_wording import VOCABULARY_LEAK
     from tacit.sanitizing.words import Words, read_word_list
 
     if listed is not None and counted:
         raise UsageError("Give --vocabulary or --vocabulary-from-corpus, not both.")
-    embedding = open_embeddings(embeddings)
     if listed is not None:
         return embedding.only(read_word_list(listed), listed.name), []
     if not counted:
         return embedding, []
     units = embedding.pieces or Words(embedding.places)
     seen: set[int] = set()
-    for batch in _batches(corpus):
-        for column in {"text", "pair"} & set(batch.schema.names):
-            for text in batch.column(column).to_pylist():
-                seen.update(units.encode(text or "")[0])
+    for text in _texts(corpus):
+        seen.update(units.encode(text)[0])
     words = [embedding.words[place] for place in sorted(seen) if place >= 0]
-    say("Leak: the vocabulary is the set of words of the private text; the certificate says so.")
-    return embedding.only(words, "the corpus"), [
-        "the vocabulary was taken from the private text: it tells which words occur there"
-    ]
+    say("Leak: the vocabulary is the set of words of the private text; nothing is promised.")
+    return embedding.only(words, "the corpus", counted=True), [VOCABULARY_LEAK]
 
 
 def _sensitive(
@@ -307,15 +328,15 @@ def _replacer(
     finder: Any
     if mentions is not None:
         finder = FromMentions(read_mentions(mentions, open_corpus(**corpus)), wanted)
-        public = {"detectors": f"mentions as in {mentions.name}"}
+        context = {"detectors": f"mentions as in {mentions.name}"}
     else:
         finder = FromDetectors(using, wanted)
-        public = {"detectors": using}
+        context = {"detectors": using}
     if kinds:
-        public["kinds"] = kinds
+        context["kinds"] = kinds
     if method == "pseudonym":
-        public["the same stand-in within"] = f"one {same_within}"
-    return Replacer(method, finder, within=same_within, seed=seed), public  # type: ignore[arg-type]
+        context["the same stand-in within"] = f"one {same_within}"
+    return Replacer(method, finder, within=same_within, seed=seed), context  # type: ignore[arg-type]
 
 
 def _write(
@@ -324,7 +345,8 @@ def _write(
     work: Any,
     drop: tuple[str, ...],
     leaks: list[str],
-    public: dict[str, Any],
+    public: list[Any],
+    context: dict[str, Any],
     overwrite: bool,
     as_json: bool,
     workers: Workers,
@@ -334,7 +356,7 @@ def _write(
     assert to is not None
     with progress("Sanitizing", None) as advance:
         done = sanitize_file(
-            _batches(corpus), to, work, drop=drop, leaks=leaks, public=public,
+            _batches(corpus), to, work, drop=drop, leaks=leaks, context=context, public=public,
             overwrite=overwrite, progress=advance, workers=workers,
         )  # fmt: skip
     c, seen = done.certificate, done.counted
@@ -372,14 +394,19 @@ def _write(
 
 
 def _print_reach(certificate: Any) -> None:
-    from tacit.privacy.local import a_word, shown
+    from tacit.privacy.explaining_local import a_word
+    from tacit.privacy.rounding import up
 
     table = simple_table(
         f"{a_word(certificate)} and", "distance", "epsilon, one word", "epsilon, ten such words"
     )
     for name, reach in certificate.reach.items():
-        median = f"{reach.distance['median']:.3g}"
-        table.add_row(name, median, shown(reach.epsilon["median"]), shown(reach.texts["10"]))
+        table.add_row(
+            name,
+            up(reach.distance["median"]),
+            up(reach.epsilon["median"]),
+            up(reach.texts["10"]),
+        )
     out.print(table)
 
 

@@ -299,6 +299,8 @@ class SanitizedText(_Release):
     unknown: Annotated[
         Literal["random", "drop", "keep"], Field(description="'random', 'drop' or 'keep'")
     ]
+    unit: Annotated[Literal["words", "pieces"], Field(description="'words' or 'pieces'")] = "words"
+    """What is replaced: words, or the pieces of words that a model's tokenizer makes."""
 
 
 class Public(_Release):

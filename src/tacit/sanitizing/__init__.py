@@ -24,6 +24,7 @@ from tacit.corpus import Corpus
 from tacit.errors import UsageError
 from tacit.files import refuse_overwrite
 from tacit.privacy.local import LocalCertificate
+from tacit.privacy.scope import PublicInput
 from tacit.sanitizing.certifying import Certified
 from tacit.sanitizing.embeddings import OWN, Embedding, open_embeddings
 from tacit.sanitizing.operators import Replacer
@@ -97,7 +98,8 @@ def sanitize_file(
     *,
     drop: Sequence[str] = (),
     leaks: Sequence[str] = (),
-    public: Mapping[str, Any] | None = None,
+    context: Mapping[str, Any] | None = None,
+    public: Sequence[PublicInput] = (),
     overwrite: bool = False,
     progress: Progress | None = None,
     workers: Workers | None = None,
@@ -106,7 +108,8 @@ def sanitize_file(
 
     Everything is made under a temporary name. The ledger is on disk before the certificate, the
     certificate before the text; a failure leaves nothing behind. `workers` share the records: for
-    the same seed, the same file.
+    the same seed, the same file. `public` are inputs that were compared with the text, `context`
+    what else a reader should know.
     """
     folder = certificate_folder(to)
     refuse_overwrite(to, overwrite=overwrite)
@@ -121,7 +124,9 @@ def sanitize_file(
                 file.write(batch)
         inside = drafts / folder.name
         inside.mkdir()
-        certified = Certified(inside, work, more=public or {}, leaks=leaks)
+        certified = Certified(
+            inside, work, more=context or {}, public=public, leaks=leaks, columns=file.columns
+        )
         certified.charge(passing.digest)
         certificate = certified.issue(drafts / to.name, to.name)
         if folder.exists():

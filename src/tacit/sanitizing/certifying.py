@@ -7,15 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from tacit.files import whole_file
-from tacit.privacy.certificate import commitment, file_digest, own_salt
-from tacit.privacy.documents import FILE
+from tacit.privacy.certificate import commitment, own_salt
 from tacit.privacy.events import AnyEvent, NotPrivate, SanitizedText
 from tacit.privacy.ledger import Ledger, read_ledger
-from tacit.privacy.local import LocalCertificate, issue_local, render_local
+from tacit.privacy.local import QUANTILES, LocalCertificate, issue_local, publish_local
+from tacit.privacy.manifest import file_digest
+from tacit.privacy.scope import PublicInput
+from tacit.sanitizing.embeddings import OWN, Embedding
 from tacit.sanitizing.operators import Replacer
 from tacit.sanitizing.sanitizer import Sanitizer
 
+VECTORS = "the word vectors"
 NEIGHBOURS = (1, 10, 100)
 _PROBES = 1000
 
@@ -35,17 +37,19 @@ def distances(sanitizer: Sanitizer, probes: int = _PROBES) -> dict[str, dict[str
     kinds = {_ordinal(n, what): n for n in NEIGHBOURS if n < space.width}
     others = f"any other {what}word"
     found: dict[str, list[np.ndarray]] = {name: [] for name in (*kinds, others)}
+    every = np.arange(0, space.width, max(1, space.width // 100))
     for block in space.blocks(words):
         rows = space.distances(block)
         # The word itself is no neighbour: it stands first.
         part = np.partition(rows, sorted(kinds.values()), axis=1)
         for name, n in kinds.items():
             found[name].append(part[:, n])
-        found[others].append(rows[:, :: max(1, space.width // 100)].ravel())
+        itself = space.outputs[every][None, :] == block[:, None]
+        found[others].append(rows[:, every][~itself])
     return {
         name: dict(
             zip(
-                ("10 %", "median", "90 %"),
+                QUANTILES,
                 (float(q) for q in np.quantile(np.concatenate(values), [0.1, 0.5, 0.9])),
                 strict=True,
             )
@@ -72,34 +76,44 @@ def event_of(work: Sanitizer | Replacer) -> AnyEvent:
         vocabulary=len(work.embedding),
         output_vocabulary=len(work.outputs),
         unknown=recipe.unknown,
+        unit="words" if work.embedding.pieces is None else "pieces",
     )
 
 
-def public_inputs(work: Sanitizer | Replacer, more: Mapping[str, Any]) -> dict[str, Any]:
+def context_of(work: Sanitizer | Replacer, more: Mapping[str, Any]) -> dict[str, Any]:
     """What a reader must know to repeat the mechanism: all of it public."""
     if isinstance(work, Replacer):
         return {"method": work.operator, **more}
     embedding = work.embedding
     facts: dict[str, Any] = {
-        "embeddings": f"{embedding.name}, sha256 {embedding.digest}",
         "vocabulary": f"{len(embedding):,} words, {embedding.vectors.shape[1]} numbers each",
         "words with the same vector as another": embedding.twins,
-        "unit": "pieces of words" if embedding.pieces is not None else "words",
-        "case, punctuation, numbers": "looked up as written, then in lower case; punctuation and "
-        "numbers are words like any other; spacing is not carried over",
+        "how text is cut": embedding.rules,
         "unknown words": work.recipe.unknown,
     }
+    if embedding.counted:  # its size, and a digest of it, would be facts about private text
+        facts["vocabulary"] = "those words that occur in the private text"
+        del facts["words with the same vector as another"]
     if embedding.repeated:
         facts["repeated words left out"] = embedding.repeated
     if work.sensitive is not None:
-        facts["sensitive words"] = f"{len(work.sensitive):,} of {len(embedding):,}: " + "; ".join(
-            work.sensitive.sources
-        )
+        count = "" if embedding.counted else f"{len(work.sensitive):,} of {len(embedding):,}: "
+        facts["sensitive words"] = count + "; ".join(work.sensitive.sources)
     return facts | dict(more)
 
 
+def vectors_input(embedding: Embedding, checked: str | None = None) -> PublicInput:
+    """The word vectors as an input that is said to be public."""
+    if embedding.name == OWN:
+        checked = "made by this package from text that it generates"
+    return PublicInput(what=VECTORS, name=embedding.name, sha256=embedding.whole, checked=checked)
+
+
 class Certified:
-    """The folder beside an output: a ledger that is written first, then the certificate."""
+    """The folder beside an output: a ledger that is written first, then the certificate.
+
+    `public` are the inputs that are said to owe nothing to the text; `columns` those of the result.
+    """
 
     def __init__(
         self,
@@ -107,37 +121,35 @@ class Certified:
         work: Sanitizer | Replacer,
         *,
         more: Mapping[str, Any],
+        public: Sequence[PublicInput] = (),
         leaks: Sequence[str] = (),
+        columns: Sequence[str] = ("text",),
     ) -> None:
-        self._folder, self._work, self._leaks = folder, work, leaks
-        self._public = json.loads(json.dumps(public_inputs(work, more)))
+        self._folder, self._work = folder, work
+        given = list(public)
+        if isinstance(work, Sanitizer) and all(one.what != VECTORS for one in given):
+            given.insert(0, vectors_input(work.embedding))
+        self._about: dict[str, Any] = {
+            "randomness": work.streams.name,
+            "context": json.loads(json.dumps(context_of(work, more))),
+            "public": [one.model_dump(mode="json") for one in given],
+            # Distances between the words of private text would be facts about it.
+            "distances": {}
+            if isinstance(work, Replacer) or work.embedding.counted
+            else distances(work),
+            "columns": list(columns),
+            "leaks": list(leaks),
+        }
 
     def charge(self, data: str) -> None:
-        """Write the entries; only after that may anything leave."""
-        self._data = commitment(data, own_salt())
-        about = {
-            "data": self._data,
-            "randomness": self._work.streams.name,
-            "public": self._public,
-        }
+        """Write the entry; only after that may anything leave."""
+        about = {"data": commitment(data, own_salt()), **self._about}
         with Ledger(self._folder / "ledger.jsonl", about) as ledger:
-            for leak in self._leaks:
-                ledger.charge(NotPrivate(what=leak), phase="prepare")
             ledger.charge(event_of(self._work), phase="sanitize")
-        (self._folder / "ledger.jsonl.lock").unlink(missing_ok=True)
 
     def issue(self, file: Path, name: str) -> LocalCertificate:
-        """Write the certificate for the finished file."""
-        certificate = issue_local(
-            read_ledger(self._folder / "ledger.jsonl"),
-            distances={} if isinstance(self._work, Replacer) else distances(self._work),
-            public=self._public,
-            files={name: file_digest(file)},
-            data=self._data,
-            randomness=self._work.streams.name,
-        )
-        for each, text in ((FILE, certificate.to_json()),
-                           ("certificate.md", render_local(certificate))):  # fmt: skip
-            with whole_file(self._folder / each) as draft:
-                draft.write_text(text, encoding="utf-8")
+        """Write the certificate for the finished file, and bind both by the ledger's last line."""
+        books = read_ledger(self._folder / "ledger.jsonl")
+        certificate = publish_local(issue_local(books, {name: file_digest(file)}), self._folder)
+        (self._folder / "ledger.jsonl.lock").unlink(missing_ok=True)
         return certificate

@@ -27,6 +27,12 @@ from tacit.reading.blocks import open_bytes
 Vectors = NDArray[np.float32]
 OWN = "own"
 _LINES = 8192
+RULES = (
+    "at white space, and at punctuation where the vocabulary does not have the whole; words are "
+    "looked up as written, then in lower case, and put out as the vocabulary writes them; "
+    "punctuation and numbers are words like any other; spacing is not carried over"
+)
+"""How `tacit.sanitizing.words` cuts text."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +40,8 @@ class Embedding:
     """Words with a point each, in the order in which the source has them.
 
     `ranked` says that frequent words come first. `pieces` is the tokenizer of a model whose
-    "words" are pieces of words; None where words are words.
+    "words" are pieces of words; None where words are words. `cut_from` is the digest of a larger
+    one that this is a part of, `counted` says that private text told which part.
     """
 
     name: str
@@ -44,6 +51,8 @@ class Embedding:
     pieces: Any = None
     repeated: int = 0
     notes: tuple[str, ...] = field(default=())
+    cut_from: str | None = None
+    counted: bool = False
 
     def __post_init__(self) -> None:
         if len(self.words) < 2:
@@ -78,6 +87,21 @@ class Embedding:
         sha.update(np.ascontiguousarray(self.vectors, dtype="<f4").tobytes())
         return sha.hexdigest()
 
+    @property
+    def whole(self) -> str:
+        """The digest of the vectors as they were given, before words were left out."""
+        return self.cut_from or self.digest
+
+    @property
+    def rules(self) -> str:
+        """How text is cut, and what of its writing is carried over."""
+        if self.pieces is not None:
+            return (
+                "by the model's own tokenizer, SHA-256 "
+                f"{self.pieces.digest}; case, punctuation, numbers and blanks as it has them"
+            )
+        return RULES
+
     @cached_property
     def twins(self) -> int:
         """How many words share their vector with an earlier word.
@@ -89,8 +113,11 @@ class Embedding:
         keys = rows.view(np.dtype((np.void, rows.dtype.itemsize * rows.shape[1]))).ravel()
         return len(keys) - len(np.unique(keys))
 
-    def only(self, words: Iterable[str], name: str) -> "Embedding":
-        """The part whose words are among the given ones, in its own order."""
+    def only(self, words: Iterable[str], name: str, *, counted: bool = False) -> "Embedding":
+        """The part whose words are among the given ones, in its own order.
+
+        `counted` says that these words were taken from private text.
+        """
         wanted = set(words)
         kept = [place for place, word in enumerate(self.words) if word in wanted]
         if len(kept) < 2:
@@ -103,6 +130,8 @@ class Embedding:
             words=tuple(self.words[place] for place in kept),
             vectors=np.ascontiguousarray(self.vectors[kept]),
             pieces=self.pieces.only(kept) if self.pieces is not None else None,
+            cut_from=self.whole,
+            counted=counted or self.counted,
         )
 
 

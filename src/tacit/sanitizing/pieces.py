@@ -3,6 +3,7 @@
 The weights are read from `model.safetensors` directly: neither torch nor the model is needed.
 """
 
+import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,6 +35,11 @@ class Pieces:
         self._tokenizer = tokenizer
         self._ids = list(kept)
         self._place = {id_: place for place, id_ in enumerate(kept)}
+
+    @property
+    def digest(self) -> str:
+        """A SHA-256 of the tokenizer."""
+        return hashlib.sha256(self._tokenizer.to_str().encode()).hexdigest()
 
     def encode(self, text: str) -> tuple[list[int], list[str]]:
         """The places of the pieces, -1 for what is unknown, and what stood at those."""

@@ -107,7 +107,7 @@ def _detected(path: Path, using: str) -> list[str]:
     from tacit.reading.casting import without_empty
 
     found: dict[str, None] = {}
-    for batch in stream(path, Layout(format=None if _has_format(path) else "text")):
+    for batch in stream(path, Layout(format=None if has_format(path) else "text")):
         corpus = Corpus(without_empty(pa.Table.from_batches([batch])), name=path.name)
         texts = dict(
             zip(corpus.column("id").to_pylist(), corpus.column("text").to_pylist(), strict=True)
@@ -118,7 +118,8 @@ def _detected(path: Path, using: str) -> list[str]:
     return list(found)
 
 
-def _has_format(path: Path) -> bool:
+def has_format(path: Path) -> bool:
+    """Whether the name of a file tells the format of its records; if not, it is plain text."""
     try:
         return bool(format_of(path))
     except UsageError:

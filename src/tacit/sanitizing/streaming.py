@@ -222,8 +222,14 @@ class CorpusFile:
             )
         self._path, self._drop = path, drop
         self._columns: list[str] = []
+        self._held: set[str] = set()
         self._raw: IO[bytes] | None = None
         self._table: Any = None
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns in which something was written."""
+        return [name for name in PASSED_ON if name in self._held]
 
     def __enter__(self) -> Self:
         return self
@@ -255,6 +261,11 @@ class CorpusFile:
                 f"The column {lost[0]} begins only after the first records; write JSONL, or leave "
                 f"it out with --drop {lost[0]}."
             )
+        self._held |= {
+            name
+            for name in (("text",) if self._format == "text" else PASSED_ON)
+            if name not in self._drop and batch.column(name).null_count < batch.num_rows
+        }
         if self._format == "jsonl":
             names = [n for n in PASSED_ON if n not in self._drop]
             self._write_lines(
