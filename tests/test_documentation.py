@@ -234,3 +234,20 @@ def test_the_project_speaks_of_itself_alone() -> None:
         if FOREIGN.search(line)
     ]
     assert found == []
+
+
+def test_every_pitfall_names_the_test_that_shows_what_is_done_about_it() -> None:
+    """A row of docs/pitfalls.md without a test that exists is a protection that may not."""
+    rows = [
+        line.strip().strip("|").split("|")
+        for line in (ROOT / "docs" / "pitfalls.md").read_text(encoding="utf-8").splitlines()
+        if line.startswith("| ") and not line.startswith(("| pitfall", "|---"))
+    ]
+    assert len(rows) > 40
+    for row in rows:
+        assert len(row) == 5, row[0]
+        named = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", row[4])
+        assert named, f"no test is named for: {row[0]}"
+        for file, name in named:
+            source = (ROOT / file).read_text(encoding="utf-8")
+            assert re.search(rf"^def {name}\(", source, re.MULTILINE), f"{file}::{name}"

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from runs import make_run
+from tacit.corpus import Corpus
 from tacit.errors import DataError, UsageError
 from tacit.privacy.certificate import publish, read_certificate
 from tacit.privacy.ledger import read_ledger
+from tacit.sanitizing import Recipe, Sanitizer, open_embeddings, sanitize_file
 from tacit.signing import make_key, sign, signature_check
 from tacit.verifying import verify
 
@@ -131,3 +133,14 @@ def test_no_signature_is_said(tmp_path: Path, key: Path) -> None:
     (folder / "model.sig").write_text(json.dumps({"dsseEnvelope": {}}))
     assert not signature_check(folder, public(key)).ok
     assert read_ledger(folder / "ledger.jsonl").closing
+
+
+def test_a_sanitized_corpus_is_signed_too(tmp_path: Path, key: Path) -> None:
+    corpus = Corpus.from_records([{"id": "1", "text": "my order is late"}])
+    work = Sanitizer(open_embeddings("own"), Recipe("santext", 2.0, None, "random"))
+    done = sanitize_file(corpus.table.to_batches(), tmp_path / "out.jsonl", work)
+    sign(done.folder, key)
+    assert signature_check(done.folder, public(key)).ok
+    assert all(c.ok for c in verify(done.folder))
+    (done.folder / "ledger.jsonl").write_bytes(b"")
+    assert not signature_check(done.folder, public(key)).ok

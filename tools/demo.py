@@ -48,9 +48,9 @@ model:
   config: {{embedding_size: 64, hidden_size: 64, embedding_range: 1.0}}
   public_frequencies: true
 context: 256
-# Dialogs of other people, which are public here.
+# Text that comes with the package: dialogs of invented people, made without looking at anybody's.
 pretrain:
-  corpus: {at}/other-dialogs.jsonl
+  corpus: generated
   steps: 120
   batch: 16
   optimizer: {{name: adamw, rate: 0.01, schedule: linear, warmup: 10}}
@@ -103,8 +103,7 @@ def main(folder: Path) -> None:
         f"canaries plant {at}/dialogs.jsonl --template digits --repetitions 1,10,40 --each 8 "
         f"--held-out 24 -o {at}/planted.jsonl --overwrite"
     )
-    # The tagger learns from other people than those it will have to find; their dialogs are
-    # public here, so the models may start from them, too.
+    # The tagger learns from other people than those it will have to find.
     tacit(f"{generate} --dialogs 600 --seed {OTHER_SEED} -o {at}/other-dialogs.jsonl")
     tacit(f"detect train {at}/other-dialogs.jsonl -o {at}/tagger --overwrite")
     tacit(

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tacit.errors import DataError, PrivacyRefused, TacitError
 from tacit.privacy import ledger as ledger_module
 from tacit.privacy.events import AnyEvent, Public, SampledGaussian, UserClip
-from tacit.privacy.ledger import Ledger, Project, Releases, read_ledger
+from tacit.privacy.ledger import Ledger, Releases, read_ledger
 
 ABOUT = {"plan": "p", "corpus": "c"}
 STEP = UserClip(user_rate=0.05, users_per_entity=2, entity_share=0.5, noise_multiplier=8.0)
@@ -218,42 +218,6 @@ def test_the_budget_is_asked_before_the_entry(tmp_path: Path) -> None:
             with pytest.raises(PrivacyRefused, match="over the budget"):
                 ledger.charge(STEP)
     assert len(read_ledger(path).entries) == 3
-
-
-def test_a_project_sums_runs_also_at_the_same_time(tmp_path: Path) -> None:
-    sums = tmp_path / "project.jsonl"
-
-    def project() -> Project:
-        return Project(sums, {"corpus": "c"}, allows=three_at_most)
-
-    with (
-        Ledger(tmp_path / "one" / "ledger.jsonl", ABOUT, project=project()) as one,
-        Ledger(tmp_path / "two" / "ledger.jsonl", ABOUT, project=project()) as two,
-    ):
-        one.charge(STEP)
-        two.charge(STEP)
-        one.charge(STEP, phase="search")
-        with pytest.raises(PrivacyRefused, match="over the budget"):
-            two.charge(STEP)
-        assert (len(one), len(two)) == (2, 1)
-    books = read_ledger(sums)
-    assert books.phases() == ["one/train", "two/train", "one/search"]
-    assert books.releases() == {STEP: 3}
-
-
-def test_racing_runs_never_exceed_the_project(tmp_path: Path) -> None:
-    def work(name: str) -> None:
-        project = Project(tmp_path / "project.jsonl", {"corpus": "c"}, allows=three_at_most)
-        with Ledger(tmp_path / name / "ledger.jsonl", ABOUT, project=project) as ledger:
-            for _ in range(3):
-                ledger.charge(STEP)
-
-    children = [in_child(lambda name=name: work(name)) for name in "abcd"]  # type: ignore[misc]
-    for child in children:
-        os.waitpid(child, 0)
-    assert len(read_ledger(tmp_path / "project.jsonl").entries) == 3
-    runs = [read_ledger(tmp_path / name / "ledger.jsonl") for name in "abcd"]
-    assert sum(len(books.entries) for books in runs) == 3
 
 
 def lines_of(path: Path) -> list[bytes]:

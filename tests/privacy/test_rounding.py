@@ -18,8 +18,6 @@ GIVEN = re.compile(r"target_epsilon|epsilon_per_distance")
 """Numbers that somebody asked for are repeated as they were given."""
 
 
-
-
 @given(st.floats(1e-12, 1e12))
 def test_rounding_is_safe_and_close(epsilon: float) -> None:
     high, low = float(up(epsilon)), float(down(epsilon))

@@ -15,6 +15,7 @@ from tacit.errors import DataError, PrivacyRefused, UsageError
 from tacit.plan import Plan, calibrated
 from tacit.planning import explain
 from tacit.privacy.manifest import file_digest
+from tacit.privacy.rounding import up
 from tacit.training import runs
 from tacit.training.settings import Run
 from tacit.verifying import verify
@@ -258,3 +259,27 @@ def test_settings_that_may_be_shared_name_no_place_of_this_machine(
     (tmp_path / "run" / "settings.yml").write_text(text.replace("epsilon: 4", "epsilon: 5"))
     wrong = {c.what for c in verify(tmp_path / "run") if not c.ok}
     assert wrong == {"settings.yml", "file settings.yml"}
+
+
+def test_what_a_user_is_and_is_not_is_said(data: Path, tmp_path: Path) -> None:
+    certificate = runs.train(Run(**base(data), plan=USERS), tmp_path / "run").certificate
+    text = (tmp_path / "run" / "certificate.md").read_text()
+    assert "A user is whoever stands in the corpus's column for the user." in text
+    assert any("A person who writes as several users" in point for point in certificate.not_covered)
+
+
+def test_choices_are_said_to_be_not_covered(data: Path, tmp_path: Path) -> None:
+    certificate = runs.train(Run(**base(data), plan=USERS), tmp_path / "run").certificate
+    assert any(
+        point.startswith("Choices made by looking at the private data")
+        for point in certificate.not_covered
+    )
+
+
+def test_the_table_and_the_sentence_show_the_same_figure(data: Path, tmp_path: Path) -> None:
+    certificate = runs.train(Run(**base(data), plan=USERS), tmp_path / "run").certificate
+    shown = up(certificate.epsilon)
+    text = (tmp_path / "run" / "certificate.md").read_text()
+    assert f"({shown}, 1e-05)-indistinguishable" in text
+    assert f"| users | {shown} |" in text
+    assert f"epsilon {shown} at delta" in text

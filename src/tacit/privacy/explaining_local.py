@@ -72,6 +72,7 @@ def _to_do(c: LocalCertificate) -> list[str]:
     return [
         "Read what is not protected and what is assumed, and decide whether you can stand for it.",
         "Share the corpus with this folder, and nothing else; the original stays.",
+        "Sign it: `tacit sign FOLDER --key KEY`.",
     ]
 
 

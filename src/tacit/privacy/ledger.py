@@ -288,36 +288,10 @@ def _unwritten(path: Path, problem: OSError) -> PrivacyRefused:
     )
 
 
-class Project:
-    """The ledger over all runs on one corpus, hyper-parameter search included.
-
-    Each run's releases are charged here before they are charged to the run. Several runs may be
-    under way: the file is locked for the time of one entry, and read again if others wrote.
-    """
-
-    def __init__(
-        self, path: Path, about: Mapping[str, Any], *, allows: Allows | None = None
-    ) -> None:
-        self._chain = _Chain(Path(path), about)
-        self._allows = allows
-
-    def charge(self, event: AnyEvent, *, run: str, phase: str) -> Entry:
-        """Charge one release of one run; raises `PrivacyRefused` over the project's budget."""
-        event = need_event(event)
-        self._chain.path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(_lock_path(self._chain.path)):
-            if not self._chain.current():
-                self._chain.load()
-            if self._allows:
-                self._allows(self._chain.releases, event)
-            return self._chain.append(event, f"{run}/{phase}")
-
-
 class Ledger:
     """An open ledger, held by one writer; use it as a context manager.
 
-    `allows` is asked before every entry and raises if a budget would be exceeded; `project` is
-    charged as well, first, so that the sum over runs is never behind a run.
+    `allows` is asked before every entry and raises if a budget would be exceeded.
 
     *Guarantee*: when `charge` returns, the entry is on disk; when it raises, nothing may be
     released.
@@ -329,12 +303,10 @@ class Ledger:
         about: Mapping[str, Any],
         *,
         allows: Allows | None = None,
-        project: Project | None = None,
     ) -> None:
         self.path = Path(path)
         self._chain = _Chain(self.path, about)
         self._allows = allows
-        self._project = project
         self._lock = FileLock(_lock_path(self.path))
 
     def __enter__(self) -> Self:
@@ -370,8 +342,6 @@ class Ledger:
             )
         if self._allows:
             self._allows(self._chain.releases, event)
-        if self._project:
-            self._project.charge(event, run=self.path.parent.name, phase=phase)
         return self._chain.append(event, phase)
 
     def carry(self, books: "Books") -> None:

@@ -34,7 +34,8 @@ SIGNATURE = "model.sig"
 
 _INSIDE = (
     "run.yml", "account.json", "metrics.json", "canaries.json", "attacks.json",
-    "attacks-over-steps.json", "groups.json", "audit.json", "federation.yml", "federation/*",
+    "attacks-over-steps.json", "groups.json", "ends.json", "audit.json", "federation.yml",
+    "federation/*",
     "checkpoint.safetensors", "redacted-start.safetensors", "*.lock", ".*",
 )  # fmt: skip
 _HARMLESS = (".png", ".svg", ".pdf", ".html", ".log")

@@ -60,7 +60,7 @@ def public_inputs(run: Run, private: Corpus | None) -> tuple[PublicInput, ...]:
             files = (Path(run.corpus), Path(name))
             seen = need_independent(pieces(), corpus, what=f"{what} {name}", files=files)
             digest = seen.digest
-            checked = f"at most {seen.limit:.0%} of either stands in the other"
+            checked = seen.checked
         found.append(PublicInput(what=what, name=Path(name).name, sha256=digest, checked=checked))
     found += base_weights(run)
     found += _tokenizer(run)
