@@ -16,13 +16,15 @@ from tacit.privacy.certificate import (
     Finding,
     amend,
     commitment,
+    issue,
     new_salt,
     publish,
     read_certificate,
 )
 from tacit.privacy.events import SampledGaussian
 from tacit.privacy.explaining import certificate_markdown
-from tacit.privacy.ledger import Ledger, read_ledger
+from tacit.privacy.ledger import Ledger, events_digest, read_ledger
+from tacit.privacy.scope import Inherited
 from tacit.verifying import verify
 
 
@@ -322,3 +324,25 @@ def test_the_cache_is_never_asked_for_a_certificate(
     monkeypatch.setattr(accounting, "recall", asked)
     assert broken(run) == set()
     read_ledger(run / "ledger.jsonl")
+
+
+@pytest.mark.parametrize("before", ["published", "heuristic", "proved"])
+def test_a_continued_run_is_no_better_than_the_first(tmp_path: Path, before: Any) -> None:
+    event = SampledGaussian(unit="users", rate=0.1, noise_multiplier=5.0)
+    earlier = Inherited(
+        certificate="c", ledger="l", releases=1, events=events_digest([("train", event)]),
+        standing=before, randomness="system", leaks=(), assumptions=("It rained.",),
+        not_covered=("What was left open.",),
+    )  # fmt: skip
+    about = {"data": "d", "earlier": earlier.model_dump(mode="json")}
+    with Ledger(tmp_path / "ledger.jsonl", about) as ledger:
+        ledger.charge(event, phase="earlier/train")
+        ledger.charge(event)
+    made = issue(
+        read_ledger(tmp_path / "ledger.jsonl"), protect="users", units=("users",), delta=1e-5,
+        plan=PLAN.model_dump(mode="json"), plan_digest=PLAN.digest(), config_digest="c", data="d",
+        randomness="system",
+    )  # fmt: skip
+    assert made.standing == before
+    assert "It rained." in made.assumptions
+    assert "What was left open." in made.not_covered

@@ -89,7 +89,7 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
     ),
     "a fixed seed that is proved": (
         "privacy/certificate.py",
-        'if math.isfinite(epsilon) and randomness == "system" and not leaks:',
+        "if math.isfinite(epsilon) and not seeded and not leaks:",
         "if math.isfinite(epsilon) and not leaks:",
         "training/test_runs.py::test_a_private_run_keeps_its_promise_on_paper[users]",
     ),

@@ -283,3 +283,19 @@ def test_the_table_and_the_sentence_show_the_same_figure(data: Path, tmp_path: P
     assert f"({shown}, 1e-05)-indistinguishable" in text
     assert f"| users | {shown} |" in text
     assert f"epsilon {shown} at delta" in text
+
+
+def test_everything_that_may_be_shared_is_in_the_manifest(data: Path, tmp_path: Path) -> None:
+    run = Run(**base(data, keep_checkpoints=1), plan=USERS | {"steps": 2})
+    files = runs.train(run, tmp_path / "run").certificate.files
+    own = {p.relative_to(tmp_path / "run").as_posix() for p in (tmp_path / "run").rglob("*")
+           if p.is_file()}  # fmt: skip
+    inside = {"run.yml", "metrics.json", "account.json", "checkpoint.safetensors"}
+    bound = {"certificate.json", "certificate.md", "certificate.html", "ledger.jsonl"}
+    assert own - inside - bound - {"ledger.jsonl.lock"} == set(files)
+    assert {"tokenizer.json", "README.md", "plan.yml", "settings.yml"} <= set(files)
+    assert "checkpoints/step-000001/model.safetensors" in files
+    kept = tmp_path / "run" / "checkpoints" / "step-000001" / "model.safetensors"
+    kept.write_bytes(kept.read_bytes() + b"0")
+    wrong = {c.what for c in verify(tmp_path / "run") if not c.ok}
+    assert wrong == {"file checkpoints/step-000001/model.safetensors"}

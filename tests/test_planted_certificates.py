@@ -1,0 +1,138 @@
+"""Bugs that would make certificates false, planted one by one: the named test must notice each."""
+
+from pathlib import Path
+
+from planting import Change, planted
+
+CONTINUED = "training/test_continuing.py"
+TRUE = "training/test_true_certificates.py"
+VERIFIED = "test_verifying.py"
+
+PLANTED: dict[str, Change] = {
+    "an inherited standing dropped": (
+        "privacy/certificate.py",
+        "        standing = worst_standing([standing, earlier.standing])",
+        "        pass",
+        f"{VERIFIED}::test_a_continued_run_is_no_better_than_the_first",
+    ),
+    "inherited leaks dropped": (
+        "training/continuing.py",
+        "            leaks=tuple(leaks),",
+        "            leaks=(),",
+        f"{CONTINUED}::test_the_worst_standing_is_inherited_with_its_reason[counted vocabulary]",
+    ),
+    "a run is continued without being verified": (
+        "training/continuing.py",
+        "wrong = next((check for check in verify(folder) if not check.ok), None)",
+        "wrong = None",
+        f"{CONTINUED}::test_what_does_not_verify_cannot_be_continued[exchanged weights]",
+    ),
+    "detectors of a continued run may differ": (
+        "privacy/scope.py",
+        "        if (mine.detectors, mine.rules) != (theirs.detectors, theirs.rules):",
+        "        if False:",
+        f"{CONTINUED}::test_only_what_was_protected_in_the_same_way_is_promised[detectors]",
+    ),
+    "caps of a continued run may differ": (
+        "training/continuing.py",
+        '        if why is None and "entities" in unit:',
+        "        if False:",
+        f"{CONTINUED}::test_only_what_was_protected_in_the_same_way_is_promised[holders]",
+    ),
+    "earlier releases may be dropped": (
+        "verifying.py",
+        "    if earlier is not None or repeated:",
+        "    if False:",
+        f"{CONTINUED}::test_dropped_earlier_releases_are_found",
+    ),
+    "weights of a run pass for public ones": (
+        "training/public_inputs.py",
+        "return MARK in (file.metadata() or {})",
+        "return False",
+        f"{CONTINUED}::test_weights_of_a_run_are_known_without_their_ledger",
+    ),
+    "a manifest that skips the tokenizer": (
+        "privacy/manifest.py",
+        '"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json",',
+        '"config.json", "generation_config.json", "tokenizer_config.json",',
+        f"{TRUE}::test_everything_that_may_be_shared_is_in_the_manifest",
+    ),
+    "the ledger's last line is not compared": (
+        "verifying.py",
+        '    bound = closing.get("certificate") == core_digest(certificate)',
+        "    bound = True",
+        f"{VERIFIED}::test_what_is_found_out_later_is_bound_too",
+    ),
+    "files beside the certified ones are let be": (
+        "privacy/manifest.py",
+        "    others = [name for name in _names(folder) if name not in known]",
+        "    others = []",
+        f"{VERIFIED}::test_files_that_nobody_certified_are_found[model.pth]",
+    ),
+    "links are followed": (
+        "privacy/manifest.py",
+        "    return not path.is_symlink() and path.resolve().is_relative_to(folder.resolve())",
+        "    return True",
+        f"{VERIFIED}::test_weights_behind_a_link_are_not_the_certified_ones",
+    ),
+    "the kinds are left out of the sentence": (
+        "privacy/scope.py",
+        "        if self.kinds is not None:\n            said +=",
+        "        if False:\n            said +=",
+        f"{TRUE}::test_the_promise_names_its_kinds_and_those_that_it_leaves_out",
+    ),
+    "kinds that are not protected are not named": (
+        "training/scoping.py",
+        "not matches(k, wanted)),",
+        "False),",
+        f"{TRUE}::test_the_promise_names_its_kinds_and_those_that_it_leaves_out",
+    ),
+    "counted labels are no leak": (
+        "training/opening.py",
+        "        leaks.append(COUNTED_LABELS)",
+        "        pass",
+        f"{TRUE}::test_labels_that_were_counted_end_the_promise",
+    ),
+    "public text is not compared": (
+        "training/opening.py",
+        "training_part(corpus) if private_here else None",
+        "None",
+        f"{TRUE}::test_private_text_is_not_accepted_as_public[reformatted-tokenizer]",
+    ),
+    "a policy for studies is proved": (
+        "training/opening.py",
+        "    if left_out is not None:",
+        "    if False:",
+        f"{TRUE}::test_a_policy_made_for_studies_proves_nothing",
+    ),
+    "mentions of another corpus keep their detectors' names": (
+        "training/material.py",
+        'return read_provenance(summary["provenance"]) if same else UNKNOWN',
+        'return read_provenance(summary["provenance"])',
+        f"{TRUE}::test_detectors_of_a_file_of_mentions_are_named_only_if_it_is_theirs",
+    ),
+    "delta is judged by declared numbers only": (
+        "training/runs.py",
+        '        need_small_delta(plan.delta, stuff.users, "users")',
+        "        pass",
+        f"{TRUE}::test_delta_is_judged_by_the_users_that_are_counted_where_none_are_declared",
+    ),
+    "a signature over less is enough": (
+        "signing.py",
+        "        missing = sorted(signed_files(folder) - signed)",
+        "        missing = []",
+        "test_signing.py::test_a_signature_over_less_is_none",
+    ),
+    "an account is a file": (
+        "spending.py",
+        "same = one.data == other.data or _shared(one.users, other.users) > 0",
+        "same = one.data == other.data",
+        "test_spending.py::test_an_account_follows_people_not_files",
+    ),
+}
+
+
+def test_every_planted_bug_is_caught_and_nothing_else(tmp_path: Path) -> None:
+    found = planted(PLANTED, tmp_path)
+    assert found.pop("unchanged") == 0
+    assert {name: outcome for name, outcome in found.items() if outcome != 1} == {}
