@@ -146,7 +146,7 @@ def issue(
         sentence=sentence,
         delta=delta,
         costs=costs,
-        plan=json.loads(json.dumps(dict(plan))),
+        plan=json.loads(json.dumps(dict(plan), allow_nan=False)),
         plan_digest=plan_digest,
         ledger_digest=books.digest,
         ledger_entries=len(books.entries),
@@ -172,7 +172,7 @@ def _claim(published: PublishedPrice | None) -> dict[str, Any] | None:
         return None
     fields = published.as_dict()
     fields["epsilon"] = {unit: finite(value) for unit, value in fields["epsilon"].items()}
-    return json.loads(json.dumps(fields))
+    return json.loads(json.dumps(fields, allow_nan=False))
 
 
 def _cost(found: Price, books: Books) -> Cost:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tacit.errors import DataError
+from tacit.fields import spelled
 
 Infinite = Annotated[float | Literal["infinity"], Field(description="a number, or infinity")]
 Randomness = Literal["system", "fixed seed"]
@@ -29,7 +30,8 @@ class Document(Frozen):
 
     def to_json(self) -> str:
         """The certificate as a JSON file."""
-        return json.dumps(self.model_dump(mode="json"), indent=2, ensure_ascii=False) + "\n"
+        fields = spelled(self.model_dump(mode="json"))
+        return json.dumps(fields, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 Kind = TypeVar("Kind", bound=Document)
@@ -87,6 +89,8 @@ def section(title: str, *paragraphs: str, points: list[str]) -> list[str]:
 def stated(facts: dict[str, Any]) -> list[str]:
     """Facts as lines, a value that is no text as JSON."""
     return [
-        f"{name}: {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"
+        f"{name}: {value}"
+        if isinstance(value, str)
+        else f"{name}: {json.dumps(spelled(value), ensure_ascii=False, allow_nan=False)}"
         for name, value in facts.items()
     ]

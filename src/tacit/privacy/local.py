@@ -110,7 +110,7 @@ def issue_local(
         reach={}
         if event is None
         else {name: _reach(found, event) for name, found in distances.items()},
-        public=json.loads(json.dumps(dict(public))),
+        public=json.loads(json.dumps(dict(public), allow_nan=False)),
         ledger_digest=books.digest,
         ledger_entries=len(books.entries),
         files=dict(files),

@@ -18,6 +18,7 @@ from typing import Any, Literal
 from tacit.attacking.attack import Scores, Series, read_scores, read_series
 from tacit.auditing import Audit, read_audit, rounded_down
 from tacit.errors import DataError
+from tacit.fields import spelled
 from tacit.files import whole_file
 from tacit.grouping import Groups, read_groups
 from tacit.privacy.certificate import Certificate, read_certificate
@@ -417,7 +418,7 @@ def write_report(
     texts = {
         path: html,
         path.with_suffix(".md"): _markdown(title, runs, parts),
-        path.with_suffix(".json"): json.dumps(_as_json(runs, shareable), indent=2) + "\n",
+        path.with_suffix(".json"): _as_json(runs, shareable),
     }
     for place, text in texts.items():
         with whole_file(place) as draft:
@@ -457,7 +458,7 @@ def _markdown(title: str, runs: Sequence[RunFacts], parts: Sequence[Section]) ->
     return "\n".join(lines) + "\n"
 
 
-def _as_json(runs: Sequence[RunFacts], shareable: bool) -> dict[str, Any]:
+def _as_json(runs: Sequence[RunFacts], shareable: bool) -> str:
     made = []
     for run in runs:
         one: dict[str, Any] = {
@@ -480,4 +481,5 @@ def _as_json(runs: Sequence[RunFacts], shareable: bool) -> dict[str, Any]:
                 "ends": asdict(run.ends) if run.ends else None,
             }
         made.append(one)
-    return {"format": "tacit-report", "version": 1, "runs": made}
+    fields = {"format": "tacit-report", "version": 1, "runs": spelled(made)}
+    return json.dumps(fields, indent=2, allow_nan=False) + "\n"

@@ -110,7 +110,7 @@ class Certified:
         leaks: Sequence[str] = (),
     ) -> None:
         self._folder, self._work, self._leaks = folder, work, leaks
-        self._public = json.loads(json.dumps(public_inputs(work, more)))
+        self._public = json.loads(json.dumps(public_inputs(work, more), allow_nan=False))
 
     def charge(self, data: str) -> None:
         """Write the entries; only after that may anything leave."""

@@ -394,7 +394,7 @@ class Run(_Part):
     def digest(self) -> str:
         """A SHA-256 of every setting that matters to the result."""
         fields = self.model_dump(mode="json", exclude=_NO_MATTER)
-        text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
+        text = json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()
 
 
