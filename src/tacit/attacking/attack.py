@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -29,13 +29,34 @@ NEEDS: dict[Need, str] = {
 }
 
 
+Leak = Literal["shown", "not shown", "cannot tell"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a leak shows beyond chance and controls, and the sentence that says by what."""
+
+    leak: Leak
+    words: str
+
+    def __str__(self) -> str:
+        return f"{_BEGINNINGS[self.leak]}: {self.words}"
+
+
+_BEGINNINGS: dict[Leak, str] = {
+    "shown": "a leak shows",
+    "not shown": "no leak shows",
+    "cannot tell": "this cannot tell",
+}
+
+
 @dataclass(frozen=True)
 class Scores:
     """What an attack achieved; exact figures over private text, hence not private.
 
     `figures` are the headline numbers, `intervals` their 95 % confidence intervals, `rows` a table
     (one row for each number of repetitions, for example), `curves` lists of points to draw, and
-    `verdict` says in words whether they differ from chance. Nothing in it quotes a text.
+    `verdict` says whether they differ from chance. Nothing in it quotes a text.
     """
 
     attack: str
@@ -45,7 +66,7 @@ class Scores:
     curves: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     perplexity: float | None = None
-    verdict: str = ""
+    verdict: Verdict | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Fields for JSON; a number that is not finite is null."""
@@ -53,7 +74,7 @@ class Scores:
             "attack": self.attack,
             "privacy": "not private: exact figures over private text",
             "perplexity": _finite(self.perplexity),
-            "verdict": self.verdict,
+            "verdict": asdict(self.verdict) if self.verdict is not None else None,
             "figures": _finite(self.figures),
             "intervals": _finite(self.intervals),
             "rows": _finite(self.rows),
@@ -74,7 +95,7 @@ class Scores:
             },
             notes=[str(note) for note in fields["notes"]],
             perplexity=fields["perplexity"],
-            verdict=str(fields.get("verdict", "")),
+            verdict=_verdict(fields.get("verdict")),
         )
 
 
@@ -85,6 +106,14 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _verdict(fields: Mapping[str, Any] | None) -> Verdict | None:
+    if fields is None:
+        return None
+    if fields["leak"] not in _BEGINNINGS:
+        raise ValueError
+    return Verdict(fields["leak"], str(fields["words"]))
 
 
 def _number(value: float | None) -> float:
@@ -195,7 +224,7 @@ def _in_words(scores: Scores) -> str:
         for name, value in scores.figures.items()
         if math.isfinite(value)
     )
-    return f"{figures}; {scores.verdict}" if scores.verdict else figures
+    return f"{figures}; {scores.verdict}" if scores.verdict is not None else figures
 
 
 Series = dict[int, dict[str, Scores]]

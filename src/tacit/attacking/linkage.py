@@ -20,6 +20,7 @@ from tacit.attacking.attack import Need, Progress, Scores
 from tacit.attacking.membership import without_canaries
 from tacit.attacking.rates import proportion
 from tacit.attacking.target import Reader, Target
+from tacit.attacking.verdicts import against_guessing
 from tacit.corpus import Corpus
 from tacit.errors import DataError
 from tacit.training.measuring import evaluating
@@ -56,11 +57,16 @@ class Linkage:
             figures[f"accuracy_from_{name}"] = right / tried
             intervals[f"accuracy_from_{name}"] = proportion(right, tried)
         counts = np.bincount(author[test])
-        figures["chance"] = float(counts.max() / tried)
-        figures["accuracy_over_chance"] = figures["accuracy_from_model"] - figures["chance"]
+        chance = figures["chance"] = float(counts.max() / tried)
+        low, high = intervals["accuracy_from_model"]
+        figures["accuracy_over_chance"] = figures["accuracy_from_model"] - chance
+        intervals["accuracy_over_chance"] = (low - chance, high - chance)
+        verdict = against_guessing(
+            "authors told by hidden states,", figures["accuracy_from_model"], (low, high), chance
+        )
         figures |= {"authors": float(author.max() + 1), "tested_records": float(tried)}
         notes = ["accuracy from words is that of counted tokens: what the text itself gives away"]
-        return Scores("linkage", figures, intervals, [], {}, notes, target.perplexity)
+        return Scores("linkage", figures, intervals, [], {}, notes, target.perplexity, verdict)
 
     def _choose(
         self, corpus: Corpus, rng: np.random.Generator
@@ -124,6 +130,8 @@ def _classified(
 ) -> int:
     """How many test records a linear classifier gives to their author."""
     who, held = torch.from_numpy(author), torch.from_numpy(test)
+    # A state that is no number says nothing; what is beyond all numbers would hide the others.
+    states = states.nan_to_num(0.0, 0.0, 0.0)
     mean, spread = states[~held].mean(0), states[~held].std(0).clamp(min=1e-6)
     x = (states - mean) / spread
     # A classifier from zero has no coins of its own.

@@ -3,7 +3,8 @@
 With canaries, the real ones are those that were planted and the others of the same template; else
 they are the sensitive entities of one kind in the training text, beside those that stand only in
 held-out text. The second pass keeps the best and the worst predicted of the first, those of the
-least and of the largest perplexity, and guesses on them alone.
+least and of the largest perplexity, and guesses on them alone. Of secrets that are equally likely,
+those are kept that chance would keep.
 
 Source: Shi et al. 2022, section 5.1 and appendix A.5.
 """
@@ -15,8 +16,10 @@ import numpy as np
 
 from tacit.attacking.attack import Need, Progress, Scores
 from tacit.attacking.likelihood import log_likelihoods
-from tacit.attacking.rates import Values, proportion, rates_of, roc
+from tacit.attacking.rates import Values, mean_of_shares, ordered, rates_of, roc
+from tacit.attacking.spelling import spelled_canaries
 from tacit.attacking.target import Target
+from tacit.attacking.verdicts import against_guessing
 from tacit.corpus import Corpus
 from tacit.errors import DataError
 
@@ -38,21 +41,24 @@ class Secrets:
         self, target: Target, *, progress: Progress | None = None, rng: np.random.Generator
     ) -> Scores:
         """Rank by perplexity; the likelier half is called real."""
-        real, made_up, what = self._sides(target, rng)
+        real, made_up, said = self._sides(target, rng)
         scores = perplexity_scores(target, [*real, *made_up], progress)
         inside, outside = scores[: len(real)], scores[len(real) :]
         figures, intervals, notes = rates_of(inside, outside)
-        right, tried = best_and_worst(inside, outside, self.second)
-        figures["accuracy_two_passes"] = right / tried
-        intervals["accuracy_two_passes"] = proportion(right, tried)
-        notes += [what, f"the second pass guesses on {tried} of {len(scores)} secrets"]
+        second = best_and_worst(inside, outside, self.second)
+        figures["accuracy_two_passes"], intervals["accuracy_two_passes"], tried = second
+        notes += [*said, f"the second pass guesses on {tried} of {len(scores)} secrets"]
         figures |= {"real": float(len(real)), "made_up": float(len(made_up))}
         curve = {"secrets": roc(inside, outside)}
-        return Scores("secrets", figures, intervals, [], curve, notes, target.perplexity)
+        verdict = against_guessing("real secrets, AUC", figures["auc"], intervals["auc"], 0.5)
+        return Scores("secrets", figures, intervals, [], curve, notes, target.perplexity, verdict)
 
-    def _sides(self, target: Target, rng: np.random.Generator) -> tuple[list[str], list[str], str]:
+    def _sides(
+        self, target: Target, rng: np.random.Generator
+    ) -> tuple[list[str], list[str], list[str]]:
         if target.planted is not None:
-            plan = target.planted
+            spelled = spelled_canaries(target)
+            plan = spelled.plan
             real = [plan.text(c) for c in plan.inside()][: self.each]
             used = {c.secret for c in plan.canaries if c.planted}
             if not real:
@@ -60,7 +66,8 @@ class Secrets:
             # As many of either side, so that a guess is right half of the time.
             wanted = min(len(real) + len(used), plan.template.size // 2)
             drawn = [s for s in plan.template.draw(wanted, rng) if s not in used][: len(real)]
-            return real, [plan.template.text(s) for s in drawn], "secrets are planted canaries"
+            said = ["secrets are planted canaries", *spelled.notes()]
+            return real, [plan.template.text(s) for s in drawn], said
         if target.mentions and target.members is not None and target.others is not None:
             return self._entities(target, rng)
         raise DataError(
@@ -70,7 +77,7 @@ class Secrets:
 
     def _entities(
         self, target: Target, rng: np.random.Generator
-    ) -> tuple[list[str], list[str], str]:
+    ) -> tuple[list[str], list[str], list[str]]:
         assert target.members is not None
         assert target.others is not None
         inside, outside = (names_by_kind(target, c) for c in (target.members, target.others))
@@ -83,7 +90,8 @@ class Secrets:
         real, made_up = (_shuffled(side, rng)[:size] for side in sides[kind])
         if len(real) < 10 or len(made_up) < 10:
             raise DataError("There are fewer than ten entities of one kind on either side.")
-        return real, made_up, f"secrets are entities of kind {kind}; others stand in held-out text"
+        said = f"secrets are entities of kind {kind}; others stand in held-out text"
+        return real, made_up, [said]
 
 
 ATTACK = Secrets()
@@ -112,17 +120,33 @@ def perplexity_scores(target: Target, texts: list[str], progress: Progress | Non
     return -reader.losses(corpus)
 
 
-def best_and_worst(inside: Values, outside: Values, size: int) -> tuple[int, int]:
-    """How many guesses are right if the best predicted are called real, the worst made up.
+def best_and_worst(
+    inside: Values, outside: Values, size: int
+) -> tuple[float, tuple[float, float], int]:
+    """The share of right guesses if the best predicted are called real, the worst made up.
 
-    >>> best_and_worst(np.array([3.0, 2.0, 0.0]), np.array([2.5, 1.0, -1.0]), 4)
-    (2, 4)
+    Of equals at the edge, each is kept as often as chance would keep it: which of them stands
+    first says nothing. With the share come its interval and how many guesses there are.
+
+    >>> best_and_worst(np.array([3.0, 2.0, 0.0]), np.array([2.5, 1.0, -1.0]), 4)[::2]
+    (0.5, 4)
+    >>> best_and_worst(np.zeros(300), np.zeros(300), 300)[::2]
+    (0.5, 300)
     """
-    real = np.concatenate([np.ones(len(inside), bool), np.zeros(len(outside), bool)])
-    order = np.argsort(-np.concatenate([inside, outside]), kind="stable")
-    half = max(1, min(size // 2, len(order) // 2))
-    right = int(real[order[:half]].sum()) + int((~real[order[-half:]]).sum())
-    return right, 2 * half
+    real = np.concatenate([np.ones(len(inside)), np.zeros(len(outside))])
+    scores = ordered(np.concatenate([inside, outside]))
+    half = max(1, min(size // 2, len(scores) // 2))
+    best, worst = _kept(scores, half, real), _kept(-scores, half, 1 - real)
+    value, interval = mean_of_shares(best, half, worst, half)
+    return value, interval, 2 * half
+
+
+def _kept(scores: Values, count: int, right: Values) -> float:
+    """The share of right ones among so many of the highest, ties broken by chance."""
+    bar = np.sort(scores)[-count]
+    above, at = scores > bar, scores == bar
+    room = count - int(above.sum())
+    return float((right[above].sum() + room * right[at].mean()) / count)
 
 
 def _shuffled(names: list[str], rng: np.random.Generator) -> list[str]:
