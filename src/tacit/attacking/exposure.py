@@ -249,7 +249,7 @@ def _rank_bits(likelier: NDArray[Any], equal: NDArray[Any], total: int) -> Value
     first = likelier.astype(np.float64)
     several = (gammaln(first + equal + 1) - gammaln(first + 1)) / equal
     mean = np.where(equal == 1, np.log(first + 1), several)
-    return np.asarray(math.log2(total) - mean / math.log(2), dtype=np.float64)
+    return np.maximum(0.0, math.log2(total) - mean / math.log(2))
 
 
 def chance_bits(size: float) -> float:

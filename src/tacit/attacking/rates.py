@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
+from scipy.special import betaincinv, stdtrit
 
 from tacit.errors import DataError
 
@@ -27,8 +28,8 @@ def proportion(hits: float, trials: int, confidence: float = 0.95) -> Interval:
     if trials == 0:
         return 0.0, 1.0
     tail = (1 - confidence) / 2
-    low = float(stats.beta.ppf(tail, hits, trials - hits + 1)) if hits > 0 else 0.0
-    high = float(stats.beta.ppf(1 - tail, hits + 1, trials - hits)) if hits < trials else 1.0
+    low = float(betaincinv(hits, trials - hits + 1, tail)) if hits > 0 else 0.0
+    high = float(betaincinv(hits + 1, trials - hits, 1 - tail)) if hits < trials else 1.0
     return low, high
 
 
@@ -61,7 +62,7 @@ def auc(members: Values, others: Values) -> tuple[float, Interval]:
     value = min(1.0, max(0.0, float(above.mean())))
     if m < 2 or n < 2:
         return value, (0.0, 1.0)
-    width = float(stats.t.ppf(0.975, m + n - 2))
+    width = float(stdtrit(m + n - 2, 0.975))
     error = math.sqrt(float(above.var(ddof=1)) / m + float(below.var(ddof=1)) / n)
     low, high = _newcombe(value, m, n, width)
     low, high = min(low, value - width * error), max(high, value + width * error)
@@ -109,8 +110,7 @@ def true_positives(members: Values, others: Values, fpr: float) -> tuple[float, 
 def _between_bars(members: Values, theirs: Values, fpr: float) -> Interval:
     """What members find above the highest, and from the lowest, bar that may have this rate."""
     n, tail = len(theirs), 0.0125
-    above = stats.binom(n, fpr)
-    most, least = int(above.ppf(1 - tail)), int(above.ppf(tail))
+    most, least = (int(k) for k in stats.binom.ppf([1 - tail, tail], n, fpr))
     # Two chances to be wrong at either end, the bar and the share, so each has half of the error.
     highest = theirs[n - least] if least > 0 else math.inf
     lowest = theirs[n - 1 - most] if most < n else -math.inf
@@ -127,7 +127,11 @@ def mean_of_shares(
     Source: Newcombe 1998 (square and add), here on exact intervals: few trials stay honest.
     """
     value = (hit + right) / 2
-    first, second = proportion(hit * hits_of, hits_of), proportion(right * rights_of, rights_of)
+    first, second = (
+        # One trial says nothing.
+        proportion(share * trials, trials) if trials > 1 else (0.0, 1.0)
+        for share, trials in ((hit, hits_of), (right, rights_of))
+    )
     down = math.hypot(hit - first[0], right - second[0]) / 2
     up = math.hypot(first[1] - hit, second[1] - right) / 2
     return value, (max(0.0, value - down), min(1.0, value + up))

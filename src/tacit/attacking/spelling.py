@@ -116,12 +116,27 @@ def _way_out(template: Template) -> str:
     )
 
 
-def tokenizer_for(where: Path, corpus: Corpus) -> PreTrainedTokenizerBase:
-    """The tokenizer of a run file, which may not have been trained, or of a folder."""
-    where = Path(where)
-    if where.suffix in (".yml", ".yaml"):
-        return tokenizer_of(read_run(where), corpus)
+def tokenizer_for(where: str, corpus: Corpus) -> PreTrainedTokenizerBase:
+    """The tokenizer that a run file asks for on this corpus, or that of a folder or a package."""
+    if Path(where).suffix in (".yml", ".yaml"):
+        return tokenizer_of(read_run(Path(where)), corpus)
     return tokens.load_tokenizer(where)
+
+
+def need_words(tokenizer: PreTrainedTokenizerBase, template: Template, whose: str) -> None:
+    """Refuse words of one's own that a tokenizer does not know, and name some of them."""
+    words = template.slots[0]
+    unknown = [
+        word
+        for word, good in zip(words, spells(tokenizer, template, words), strict=True)
+        if not good
+    ]
+    if unknown:
+        raise UsageError(
+            f"The tokenizer of {whose} does not know {len(unknown):,} of the {len(words):,} given "
+            f"words (such as {', '.join(unknown[:3])}); leave them out, or leave out --words to "
+            "have words chosen that it knows."
+        )
 
 
 def form_for(

@@ -13,8 +13,11 @@ from scipy import stats
 
 from tacit.attacking.attack import Leak, Verdict
 
-LEVEL = 0.05
-"""An attack is said to show something if chance alone would do as well less often than this."""
+LEVEL = 0.025
+"""An attack is said to show something if chance alone would do as well less often than this.
+
+It is what a 95 % interval leaves out on one side, so that intervals and verdicts agree.
+"""
 
 
 def against_guessing(
@@ -28,9 +31,9 @@ def against_guessing(
     if high < guessing:
         return Verdict(
             "not shown",
-            f"{found} is below guessing, {guessing:.3g}; the two sides differ by something else.",
+            f"{found} is below the {guessing:.3g} of guessing; the sides differ by something else.",
         )
-    return Verdict("not shown", f"{found} is what guessing has, {guessing:.3g}.")
+    return Verdict("not shown", f"{found} holds {guessing:.3g}, which guessing has.")
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ def against_controls(
     full = (Counted(g.tried, g.tried) for g in groups)
     if controls.hits == 0 and all(_fisher(g, controls) * tests >= LEVEL for g in full):
         return Verdict("cannot tell", f"{found}; so few cannot differ by more than chance.")
-    return Verdict("not shown", f"{found}: no more often than chance has it.")
+    return Verdict("not shown", f"{found}: that is no more often than chance has it.")
 
 
 def together(*found: Verdict) -> Verdict:
@@ -97,14 +100,14 @@ def against_ranks(
         return Verdict("cannot tell", "no canary was planted.")
     bits = max(_mean(group) for group in known)
     p = min(1.0, min(rank_p(group) for group in known) * len(known))
-    found = f"planted canaries rank by {bits:.3g} bits, where chance has {chance:.3g} (p = {p:.2g})"
+    found = f"planted canaries have {bits:.3g} bits, where chance has {chance:.3g} (p = {p:.2g})"
     if p >= LEVEL:
         return Verdict("not shown", f"{found}.")
-    if controls and rank_p(controls) < LEVEL / 50 and _mean(controls) > bits / 2:
+    if controls and rank_p(controls) < LEVEL / 25 and _mean(controls) > bits / 2:
         return Verdict(
             "not shown",
-            f"controls, never planted, rank by {_mean(controls):.3g} bits, too; this says "
-            "nothing about what was learnt.",
+            f"controls, never planted, have {_mean(controls):.3g} bits where planted canaries have "
+            f"{bits:.3g}; this says nothing about what was learnt.",
         )
     return Verdict("shown", f"{found}.")
 
@@ -120,5 +123,4 @@ def rank_p(bits: Sequence[float]) -> float:
 
 def rank_is_chance(bits: Sequence[float]) -> bool:
     """Whether the mean of these is one that secrets never seen have in 95 of 100 draws."""
-    p = rank_p(bits)
-    return LEVEL / 2 <= p <= 1 - LEVEL / 2
+    return LEVEL <= rank_p(bits) <= 1 - LEVEL
