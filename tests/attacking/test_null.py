@@ -341,16 +341,14 @@ def test_one_text_is_masked_without_harm(guessers: dict[str, Target]) -> None:
 
 def test_a_model_that_learnt_its_text_is_found_out(target: Target) -> None:
     """The same attacks do see what there is to see: else the tests above would mean nothing."""
-    for name in ("exposure", "membership", "secrets"):
-        scores = attack_named(name).run(target, rng=np.random.default_rng(0))
-        assert scores.verdict is not None
-        if name == "membership":  # ten users, of whom a mean over records is looked at
-            assert scores.intervals["records_auc"][0] > 0.5
-            continue
-        if name == "secrets":  # four canaries against four
-            assert scores.figures["auc"] > 0.7
-            continue
-        assert scores.verdict.leak == "shown"
+    found = {
+        name: attack_named(name).run(target, rng=np.random.default_rng(0))
+        for name in ("exposure", "membership", "secrets")
+    }
+    assert found["exposure"].verdict is not None
+    assert found["exposure"].verdict.leak == "shown"
+    assert found["membership"].intervals["records_auc"][0] > 0.5
+    assert found["secrets"].figures["auc"] > 0.7  # four canaries against four
 
 
 def test_a_verdict_is_kept_with_the_scores() -> None:

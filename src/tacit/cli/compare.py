@@ -175,6 +175,8 @@ def _need_spelled(runs: "dict[str, Run]", to: Path, using: str | None) -> None:
     named = {attack.name for attack in chosen(using)} if using is not None else _WITH_CANARIES
     seen: set[str] = set()
     for name, run in runs.items():
+        if run.tokenizer.kind == "bpe" and run.model.kind != "folder":
+            continue  # byte pairs spell everything
         same = f"{run.corpus} {run.tokenizer!r} {run.model.folder}"
         plan = canary_plan(to / name, Path(run.corpus))
         if plan is None or run.task != "next-word" or not named & _WITH_CANARIES or same in seen:
