@@ -27,11 +27,13 @@ from tacit.attacking.exposure import (
     mean_interval,
 )
 from tacit.attacking.extraction import Extraction
-from tacit.attacking.rates import rates_of
-from tacit.attacking.secrets import best_and_worst
+from tacit.attacking.linkage import _verdict as authors_verdict
+from tacit.attacking.rates import auc, rates_of
+from tacit.attacking.secrets import best_and_worst, matched_names
 from tacit.attacking.target import Masked, Target, open_masked
 from tacit.attacking.verdicts import Counted, against_controls, against_ranks
 from tacit.corpus import Corpus
+from tacit.detecting.mentions import Mention
 from tacit.errors import DataError
 from tacit.sanitizing import Recipe, Sanitizer, open_embeddings
 
@@ -250,6 +252,83 @@ def unseen(target: Target, model: str, reference: bool = False) -> Target:
         target, reader=other, members=members, others=others,
         reference=target.reader if reference else None,
     )  # fmt: skip
+
+
+def named(count: int, rng: Rng, split: str, by_user: bool) -> Corpus:
+    """Records that each name somebody; some are named often, most of them once."""
+    names = [f"N{min(int(rng.zipf(1.5)), 10**6):07d}" for _ in range(count)]
+    return Corpus.from_records(
+        {"id": f"{split}{i}", "text": name, **({"user": f"{split}{i // 3}"} if by_user else {})}
+        for i, name in enumerate(names)
+    )
+
+
+@pytest.mark.parametrize("by_user", [True, False])
+@pytest.mark.parametrize("sizes", [(300, 60), (60, 300)], ids=str)
+def test_common_names_are_no_secrets_of_the_larger_text(
+    target: Target, sizes: tuple[int, int], by_user: bool
+) -> None:
+    """A model that saw neither text finds a name the likelier the commoner it is."""
+    rng = np.random.default_rng(0)
+    areas, all_of_them = [], []
+    for _ in range(40):
+        both = [named(n, rng, s, by_user) for n, s in zip(sizes, ("in", "out"), strict=True)]
+        mentions = tuple(
+            Mention(i, 0, 8, "PERSON", "x", 1.0, "given")
+            for corpus in both
+            for i in corpus.column("id").to_pylist()
+        )
+        place = replace(target, members=both[0], others=both[1], mentions=mentions, planted=None)
+        sides = matched_names(place, rng)["PERSON"]
+        assert not sides[0] & sides[1]
+        scores = [np.array([-float(name[1:]) for name in sorted(side)]) for side in sides]
+        areas.append(auc(scores[0], scores[1])[0])
+        known = [set(c.column("text").to_pylist()) for c in both]
+        naive = (known[0], known[1] - known[0])
+        scores = [np.array([-float(name[1:]) for name in side]) for side in naive]
+        all_of_them.append(auc(scores[0], scores[1])[0])
+    assert abs(np.mean(areas) - 0.5) < 4 * np.std(areas) / math.sqrt(40)
+    assert np.mean(all_of_them) > 0.6  # what would have been called a leak
+
+
+def test_authors_who_differ_in_their_text_are_no_leak(target: Target) -> None:
+    """A model that never saw them tells them, too: by what they write."""
+    rng = np.random.default_rng(0)
+    words = ["the", "parcel", "came", "late", "today", "please", "send", "it", "again"]
+    own = Corpus.from_records(
+        {"id": f"{u}-{i}", "user": f"u{u}", "text": " ".join([*rng.choice(words, 3), words[u]])}
+        for u in range(6)
+        for i in range(20)
+    )
+    place = replace(unseen(target, "by chance"), members=own)
+    scores = attack_named("linkage").run(place, rng=np.random.default_rng(0))
+    assert scores.intervals["accuracy_from_model"][0] > scores.figures["chance"]
+    assert scores.verdict is not None
+    assert scores.verdict.leak == "cannot tell"  # it knows the order of words, which counts do not
+    assert "--reference" in scores.verdict.words
+    same = replace(place, reference=place.reader)
+    scores = attack_named("linkage").run(same, rng=np.random.default_rng(0))
+    assert scores.figures["accuracy_from_reference"] == scores.figures["accuracy_from_model"]
+    assert scores.verdict is not None
+    assert scores.verdict.leak == "not shown"
+
+
+@pytest.mark.parametrize(
+    ("beside", "leak"),
+    [
+        ({"words": 0.5}, "cannot tell"),
+        ({"words": 0.9}, "not shown"),
+        ({"words": 0.5, "reference": 0.5}, "shown"),
+        ({"words": 0.5, "reference": 0.88}, "not shown"),
+    ],
+)
+def test_authors_are_compared_with_words_and_a_reference(
+    beside: dict[str, float], leak: str
+) -> None:
+    right = {name: np.arange(100) < 100 * share for name, share in beside.items()}
+    right["model"] = np.arange(100) < 90
+    assert authors_verdict(right, (0.8, 0.95), 0.2).leak == leak
+    assert authors_verdict(right, (0.1, 0.3), 0.2).leak == "not shown"
 
 
 COUNTS = {

@@ -3,8 +3,9 @@
 Two ways in. *Free*: texts are generated from nothing, ranked by how likely the model finds them
 for their size (perplexity over zlib), and searched for entities. *Prompted*: the words before a
 mention are given and the mention is to follow greedily. Entities that stand only in held-out text
-are looked for in the same way: what the model says of those it did not learn from them. Names are
-looked for as the tokenizer writes them, those that it writes as unknown left out.
+are looked for in the same way: what the model says of those it did not learn from them. The two
+are compared where they come from equally much text, and stand in no other. Names are looked for as
+the tokenizer writes them, those that it writes as unknown left out.
 
 Source: Carlini et al. 2021.
 """
@@ -20,7 +21,7 @@ import torch
 
 from tacit.attacking.attack import Need, Progress, Scores, Verdict
 from tacit.attacking.rates import ordered, proportion
-from tacit.attacking.secrets import names_by_kind, perplexity_scores
+from tacit.attacking.secrets import matched_names, names_by_kind, perplexity_scores
 from tacit.attacking.tab import reproduced, texts_ids
 from tacit.attacking.target import Reader, Target
 from tacit.attacking.verdicts import Counted, against_controls, together
@@ -68,13 +69,19 @@ class Extraction:
         for row in rows:
             row |= prompted.get(str(row["kind"]), {})
         figures, intervals = _summed(rows, ranked, inside)
+        matched = _matched(target, ranked, rng) if target.others is not None else None
+        if matched is not None:
+            for name, counted in zip(("alone", "alone_held_out"), matched, strict=True):
+                if counted.tried:
+                    figures[f"recall_{name}"] = counted.hits / counted.tried
+                    intervals[f"recall_{name}"] = proportion(counted.hits, counted.tried)
         notes = []
         if left_out:
             notes.append(
                 f"{left_out:,} names that the tokenizer writes as unknown are left out: no model "
                 "says them"
             )
-        verdict = _verdict(rows)
+        verdict = _verdict(rows, matched)
         return Scores("extraction", figures, intervals, rows, {}, notes, target.perplexity, verdict)
 
     def _prompted(
@@ -102,15 +109,43 @@ def _said(reader: Reader, names: Mapping[str, set[str]]) -> tuple[dict[str, set[
     """
     kept: dict[str, set[str]] = {}
     left_out = 0
-    unknown = reader.tokenizer.unk_token_id
     for kind, own in names.items():
-        for ids in texts_ids(reader, sorted(own)):
-            said = str(reader.tokenizer.decode(ids)).strip()
-            if unknown in ids:
+        for name in own:
+            said = _written(reader, name)
+            if said is None:
                 left_out += 1
-            elif len(said) >= _SHORTEST:
+            elif said:
                 kept.setdefault(kind, set()).add(said)
     return kept, left_out
+
+
+def _written(reader: Reader, name: str) -> str | None:
+    """A name as the tokenizer writes it: None where as unknown, nothing where it is short."""
+    ids = texts_ids(reader, [name])[0]
+    if reader.tokenizer.unk_token_id in ids:
+        return None
+    said = str(reader.tokenizer.decode(ids)).strip()
+    return said if len(said) >= _SHORTEST else ""
+
+
+def _matched(
+    target: Target, ranked: Sequence[str], rng: np.random.Generator
+) -> tuple[Counted, Counted]:
+    """What came out of names that stand in as much training as held-out text, and in one alone."""
+    known: dict[str, str | None] = {}
+
+    def write(name: str) -> str | None:
+        if name not in known:
+            known[name] = _written(target.reader, name)
+        return known[name]
+
+    sides = matched_names(target, rng, write)
+    whole = "\n".join(ranked)
+    made = []
+    for side in (0, 1):
+        names = [(kind, name) for kind, both in sides.items() for name in both[side]]
+        made.append(Counted(sum(name in whole for _, name in names), len(names)))
+    return made[0], made[1]
 
 
 def generate(
@@ -219,18 +254,16 @@ def _prompts(
     return kinds, rows, given
 
 
-def _verdict(rows: Sequence[Mapping[str, Any]]) -> Verdict:
+def _verdict(rows: Sequence[Mapping[str, Any]], matched: tuple[Counted, Counted] | None) -> Verdict:
     """Entities that came out by themselves and when prompted, beside those of held-out text."""
+    seen, unseen = matched if matched is not None else (Counted(0, 0), Counted(0, 0))
 
     def counted(hits: str, tried: str) -> Counted:
         return Counted(
             sum(int(r.get(hits, 0)) for r in rows), sum(int(r.get(tried, 0)) for r in rows)
         )
 
-    free = against_controls(
-        "entities", [counted("came_out", "entities")],
-        counted("came_out_held_out", "held_out"), tests=2,
-    )  # fmt: skip
+    free = against_controls("entities of as much text", [seen], unseen, tests=2)
     prompted = against_controls(
         "prompted mentions", [counted("completed", "prompted")],
         counted("completed_held_out", "prompted_held_out"), tests=2,

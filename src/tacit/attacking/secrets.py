@@ -1,15 +1,17 @@
 """Membership of short secrets: real ones and as many of the same form, ranked by perplexity.
 
 With canaries, the real ones are those that were planted and the others of the same template; else
-they are the sensitive entities of one kind in the training text, beside those that stand only in
-held-out text. The second pass keeps the best and the worst predicted of the first, those of the
-least and of the largest perplexity, and guesses on them alone. Of secrets that are equally likely,
-those are kept that chance would keep.
+they are sensitive entities of one kind: those that stand only in so much of the training text as
+there is held-out text, beside those that stand only in that. Of all the training text's entities
+many are common, which any model finds likely. The second pass keeps the best and the worst
+predicted of the first, those of the least and of the largest perplexity, and guesses on them alone.
+Of secrets that are equally likely, those are kept that chance would keep.
 
 Source: Shi et al. 2022, section 5.1 and appendix A.5.
 """
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -78,18 +80,15 @@ class Secrets:
     def _entities(
         self, target: Target, rng: np.random.Generator
     ) -> tuple[list[str], list[str], list[str]]:
-        assert target.members is not None
-        assert target.others is not None
-        inside, outside = (names_by_kind(target, c) for c in (target.members, target.others))
-        sides = {
-            kind: (sorted(names), sorted(outside.get(kind, set()) - names))
-            for kind, names in inside.items()
-        }
-        kind = max(sides, key=lambda k: min(len(sides[k][0]), len(sides[k][1])))
-        size = min(self.each, *map(len, sides[kind]))
-        real, made_up = (_shuffled(side, rng)[:size] for side in sides[kind])
-        if len(real) < 10 or len(made_up) < 10:
-            raise DataError("There are fewer than ten entities of one kind on either side.")
+        sides = matched_names(target, rng)
+        kind = max(sides, key=lambda k: min(map(len, sides[k])), default="")
+        size = min(self.each, *map(len, sides[kind])) if kind else 0
+        if size < 10:
+            raise DataError(
+                "There are fewer than ten entities of one kind that only the training text names, "
+                "or only held-out text of the same size; plant canaries (tacit canaries plant)."
+            )
+        real, made_up = (_shuffled(sorted(side), rng)[:size] for side in sides[kind])
         said = f"secrets are entities of kind {kind}; others stand in held-out text"
         return real, made_up, [said]
 
@@ -105,6 +104,62 @@ def names_by_kind(target: Target, corpus: Corpus) -> dict[str, set[str]]:
     for mention in target.mentions:
         if mention.record in text_of:
             found[mention.kind].add(text_of[mention.record][mention.start : mention.end])
+    return dict(found)
+
+
+def matched_names(
+    target: Target, rng: np.random.Generator, write: Callable[[str], str | None] = str
+) -> dict[str, tuple[set[str], set[str]]]:
+    """For each kind, names that stand in some training text alone, and in held-out text alone.
+
+    Both texts are of one size. A model that saw neither finds the names of both alike: more text
+    names more, and more of what is common. `write` may change a name, or leave it out.
+    """
+    assert target.members is not None
+    assert target.others is not None
+    text_of: dict[str, str] = {}
+    for corpus in (target.members, target.others):
+        ids, texts = corpus.column("id").to_pylist(), corpus.column("text").to_pylist()
+        text_of |= dict(zip(ids, texts, strict=True))
+    where: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for mention in target.mentions:
+        if mention.record in text_of:
+            name = write(text_of[mention.record][mention.start : mention.end])
+            if name:
+                where[mention.kind, name].add(mention.record)
+    inside, outside = as_much(target.members, target.others, rng)
+    found: dict[str, tuple[set[str], set[str]]] = defaultdict(lambda: (set(), set()))
+    for (kind, name), records in where.items():
+        for own, side in zip(found[kind], (inside, outside), strict=True):
+            if records <= side:
+                own.add(name)
+    return dict(found)
+
+
+def as_much(members: Corpus, others: Corpus, rng: np.random.Generator) -> tuple[set[str], set[str]]:
+    """The ids of equally many records of both; of whole users, where no user is on both sides."""
+    sides = [_by_user(corpus) for corpus in (members, others)]
+    if not all(sides) or sides[0].keys() & sides[1].keys():
+        sides = [{i: {i} for i in c.column("id").to_pylist()} for c in (members, others)]
+    size = min(len(members), len(others))
+    made: list[set[str]] = []
+    for side in sides:
+        units, drawn = list(side.values()), set[str]()
+        for at in rng.permutation(len(units)):
+            if len(drawn) >= size:
+                break
+            drawn |= units[int(at)]
+        made.append(drawn)
+    return made[0], made[1]
+
+
+def _by_user(corpus: Corpus) -> dict[str, set[str]]:
+    if "user" not in corpus.columns or corpus.column("user").null_count:
+        return {}
+    found: dict[str, set[str]] = defaultdict(set)
+    ids, users = corpus.column("id").to_pylist(), corpus.column("user").to_pylist()
+    for record, user in zip(ids, users, strict=True):
+        found[user].add(record)
     return dict(found)
 
 

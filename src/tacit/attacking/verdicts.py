@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, log
 
+import numpy as np
+from numpy.typing import NDArray
 from scipy import stats
 
 from tacit.attacking.attack import Leak, Verdict
@@ -70,6 +72,15 @@ def against_controls(
     if controls.hits == 0 and all(_fisher(g, controls) * tests >= LEVEL for g in full):
         return Verdict("cannot tell", f"{found}; so few cannot differ by more than chance.")
     return Verdict("not shown", f"{found}: that is no more often than chance has it.")
+
+
+def oftener(one: NDArray[np.bool_], other: NDArray[np.bool_]) -> bool:
+    """Whether one guesser is right more often than another on the same things.
+
+    By the exact test of McNemar: those that only one of them gets right, as coins.
+    """
+    own, others = int((one & ~other).sum()), int((other & ~one).sum())
+    return own > 0 and float(stats.binom.sf(own - 1, own + others, 0.5)) < LEVEL
 
 
 def together(*found: Verdict) -> Verdict:
