@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import math
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,18 +15,38 @@ from tacit.errors import DataError
 from tacit.files import need_file, whole_file
 
 
+def spelled(value: Any) -> Any:
+    """A value as JSON can hold it: infinity as a word, what is no number as null.
+
+    Whatever may hold a figure that was computed goes through here, and every file of ours is
+    written with `allow_nan=False`: other programs refuse a file with NaN or Infinity in it.
+
+    >>> spelled({"epsilon": [1.5, float("inf"), float("-inf"), float("nan")]})
+    {'epsilon': [1.5, 'infinity', '-infinity', None]}
+    """
+    if isinstance(value, Mapping):
+        return {key: spelled(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [spelled(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else "infinity" if value > 0 else "-infinity"
+    return value
+
+
 def write_fields(path: Path, fields: Mapping[str, Any]) -> None:
     """Write a JSON object with one field a line, whole or not at all; .gz is compressed."""
-    lines = ",\n".join(
-        f"{json.dumps(name)}: {json.dumps(value, separators=(',', ':'))}"
-        for name, value in fields.items()
-    )
+    lines = ",\n".join(f"{_dense(name)}: {_dense(value)}" for name, value in fields.items())
     data = f"{{\n{lines}\n}}\n".encode()
     if path.suffix == ".gz":
         # No time stamp inside: equal graphs make equal files.
         data = gzip.compress(data, compresslevel=6, mtime=0)
     with whole_file(path) as draft:
         draft.write_bytes(data)
+
+
+def _dense(value: Any) -> str:
+    # Refused rather than spelled: millions of whole numbers need no second look.
+    return json.dumps(value, separators=(",", ":"), allow_nan=False)
 
 
 def read_fields(path: Path, format_: str, version: int) -> dict[str, Any]:

@@ -218,7 +218,7 @@ class Owners:
     def _digest(self) -> str:
         sha = hashlib.sha256(f"{FORMAT} {VERSION}".encode())
         for names in (self.record_ids, self.users, self.entities, self.kinds):
-            sha.update(json.dumps(names, separators=(",", ":")).encode())
+            sha.update(json.dumps(names, separators=(",", ":"), allow_nan=False).encode())
         for array in (self.record_user, self.indptr, self.indices):
             sha.update(array.astype("<i8").tobytes())
         return sha.hexdigest()

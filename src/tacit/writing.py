@@ -71,7 +71,7 @@ def _write_jsonl(table: pa.Table, out: IO[bytes], progress: Progress | None) -> 
     for batch in _reported(table, progress):
         for row in batch.to_pylist():
             given = {name: value for name, value in row.items() if value is not None}
-            text.write(json.dumps(given, ensure_ascii=False) + "\n")
+            text.write(json.dumps(given, ensure_ascii=False, allow_nan=False) + "\n")
     text.flush()
     text.detach()
 

@@ -40,11 +40,16 @@ def test_the_curve_rises_and_holds_the_area(members: np.ndarray, others: np.ndar
 def test_true_positives_keep_the_false_ones_in_check(
     members: np.ndarray, others: np.ndarray, fpr: float
 ) -> None:
+    """Every place that a member can have among its equals, and the last one in part."""
     tpr, (low, high), resolved = true_positives(members, others, fpr)
     assert low <= tpr <= high
-    assert resolved == (fpr * len(others) >= 1)
-    bars = [b for b in [*others, -np.inf] if (others > b).mean() <= fpr]
-    assert tpr == pytest.approx((members > min(bars)).mean())
+    room = fpr * (len(others) + 1)
+    assert resolved == (room >= 1)
+    wanted = [
+        np.mean([min(1, max(0, room - rank)) for rank in range(a, a + e + 1)])
+        for a, e in (((others > m).sum(), (others == m).sum()) for m in members)
+    ]
+    assert tpr == pytest.approx(np.mean(wanted))
 
 
 def test_intervals_hold_the_truth_as_often_as_they_say() -> None:

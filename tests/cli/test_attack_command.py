@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from driving import Tacit, contents
 
-from tacit.attacking.attack import read_series
+from tacit.attacking.attack import read_scores, read_series
 from tacit.attacking.running import at_step, steps_of
 from tacit.attacking.target import open_target
 from tacit.privacy.ledger import read_ledger
@@ -63,6 +63,91 @@ def test_planting_says_what_it_did_and_keeps_the_plan(tacit: Tacit, tmp_path: Pa
     assert again.code == 2
     assert "--overwrite" in again.err
     assert contents(tmp_path) == before
+
+
+UNKNOWN = """
+corpus: {corpus}
+method: plain
+steps: 2
+batch: 8
+context: 32
+seed: 1
+model: {{kind: lstm, config: {{hidden_size: 16, embedding_size: 16}}}}
+tokenizer: {{kind: words, size: 2000, punctuation: true, public_text: generated}}
+"""
+
+
+def test_canaries_of_unknown_words_are_refused_before_training(
+    tacit: Tacit, tmp_path: Path
+) -> None:
+    """The tokenizer of a shipped preset; `compare` ended in a TypeError after all was trained."""
+    planted, settings = tmp_path / "p.jsonl", tmp_path / "small.yml"
+    assert tacit("canaries plant", records(tmp_path), "-o", planted).code == 0
+    settings.write_text(UNKNOWN.format(corpus=planted))
+    (tmp_path / "small-plain.yml").write_text("base: small.yml\n")
+    call = ("compare", settings, "--methods", "plain", "-o", tmp_path / "out")
+    for using in ((), ("--using", "tab,membership")):
+        refused = tacit(*call, *using)
+        assert refused.code == 3
+        assert "tacit canaries plant --for RUN.yml" in refused.err
+        assert not (tmp_path / "out").exists()
+    assert tacit(*call, "--using", "membership").code == 0
+    run = tmp_path / "out" / "plain"
+    for using in ((), ("--using", "exposure")):
+        refused = tacit("attack", run, *using)
+        assert refused.code == 3
+        assert "cannot tell them apart" in refused.err
+    assert set(json.loads((run / "attacks.json").read_text())) == {
+        "format", "version", "membership",
+    }  # fmt: skip
+
+
+def test_a_shipped_tokenizer_and_canaries_of_words_make_a_report(
+    tacit: Tacit, tmp_path: Path
+) -> None:
+    planted, settings = tmp_path / "p.jsonl", tmp_path / "small.yml"
+    plant = ("canaries plant", records(tmp_path), "--each", 2, "--template", "words")
+    assert tacit(*plant, "-o", planted).code == 0
+    settings.write_text(UNKNOWN.format(corpus=planted))
+    (tmp_path / "small-plain.yml").write_text("base: small.yml\n")
+    call = ("compare", settings, "--methods", "plain", "-o", tmp_path / "out")
+    done = tacit(*call, "--using", "exposure,tab,secrets,membership")
+    assert done.code == 0, done.err
+    for name in ("report.json", "plain/attacks.json", "plain/metrics.json"):
+        text = (tmp_path / "out" / name).read_text()
+        assert "Infinity" not in text
+        assert "NaN" not in text
+    scores = {s.attack: s for s in read_scores(tmp_path / "out" / "plain" / "attacks.json")}
+    low, high = scores["exposure"].intervals["control_bits"]
+    assert low <= scores["exposure"].figures["chance_bits"] <= high
+    assert scores["tab"].figures["controls_reproduced"] == 0
+    page = (tmp_path / "out" / "report.md").read_text()
+    assert "## What attacks show" in page
+    shown = tacit("attack", tmp_path / "out" / "plain", "--using", "secrets")
+    assert "no leak shows" in shown.out
+
+
+def test_secrets_are_made_of_what_a_tokenizer_spells(tacit: Tacit, tmp_path: Path) -> None:
+    settings, planted = tmp_path / "run.yml", tmp_path / "p.jsonl"
+    settings.write_text(UNKNOWN.format(corpus=planted).replace("public_text: generated", ""))
+    call = ("canaries plant", records(tmp_path), "-o", planted, "--for", settings)
+    refused = tacit(*call)
+    assert refused.code == 2
+    assert "tokenizer.digits: true" in refused.err
+    own = tmp_path / "words.txt"
+    own.write_text("order came late whisper")
+    refused = tacit(*call, "--template", "words", "--words", own)
+    assert refused.code == 2
+    assert "(such as whisper)" in refused.err
+    assert not planted.exists()
+    done = tacit(*call, "--template", "words")  # four words are too few to choose from
+    assert done.code == 2
+    assert "--words FILE" in done.err
+    settings.write_text(UNKNOWN.format(corpus=planted))
+    assert tacit(*call, "--template", "words").code == 0
+    assert "tacit" not in tacit("canaries plant", records(tmp_path), "-o", tmp_path / "q.jsonl",
+                                "--for", tmp_path / "nowhere").out  # fmt: skip
+    assert not (tmp_path / "q.jsonl").exists()
 
 
 def test_attacks_are_run_shown_and_kept(tacit: Tacit, attacked: Path) -> None:

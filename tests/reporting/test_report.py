@@ -1,6 +1,7 @@
 """The report: what it shows, what it leaves out, and that it asks nothing of any other host."""
 
 import json
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 
 from runs import make_run
 from tacit.attacking import Scores, write_scores
-from tacit.attacking.attack import Series, write_series
+from tacit.attacking.attack import Series, Verdict, read_scores, read_series, write_series
 from tacit.auditing import Evidence, judge, write_audit
 from tacit.errors import DataError
 from tacit.grouping import FEWEST, MOST, Group, Groups
@@ -181,6 +182,60 @@ def test_leakage_is_that_of_the_most_repeated_and_of_users() -> None:
     begun = replace(TAB, figures=TAB.figures | {"canaries_reproduced_when_begun": 0.5})
     assert leaks(20, {"tab": begun}).tab == 0.5
     assert leaks(10, SERIES[10]).auc is None
+
+
+def test_controls_that_come_out_as_often_are_no_leakage() -> None:
+    both = {"canaries_reproduced_when_begun": 0.8, "controls_reproduced_when_begun": 0.8}
+    assert leaks(1, {"tab": Scores("tab", both)}).tab == 0
+    both["controls_reproduced_when_begun"] = 0.3
+    assert leaks(1, {"tab": Scores("tab", both)}).tab == pytest.approx(0.5)
+
+
+def test_the_report_says_what_attacks_show(run: Path) -> None:
+    said = Verdict("not shown", "12 of 20 controls came out, too.")
+    tab = replace(TAB, verdict=said)
+    leak = replace(MEMBERSHIP, verdict=Verdict("shown", "users are told."))
+    facts = replace(read_facts(run), scores={"tab": tab, "membership": leak})
+    made = {part.title: part for part in sections([facts])}
+    assert [row[1:] for row in made["What attacks show"].rows] == [
+        ["tab", "not shown", said.words],
+        ["membership", "shown", "users are told."],
+    ]
+    assert made["At a glance"].rows[0][-1] == "membership"
+    alone = sections([replace(facts, scores={"tab": tab})])
+    assert alone[0].rows[0][-1] == "none of 1 attacks"
+    assert "What attacks show" not in {p.title for p in sections([facts], shareable=True)}
+
+
+@pytest.mark.parametrize("beyond", [math.nan, math.inf])
+def test_scores_that_could_not_be_had_are_dashes(run: Path, tmp_path: Path, beyond: float) -> None:
+    """A file of before, in which exposure was infinite, ended the report in a TypeError."""
+    lost = replace(
+        EXPOSURE,
+        figures=EXPOSURE.figures | {"mean_bits": beyond},
+        rows=[row | {"mean_bits": beyond, "low": beyond, "high": beyond, "largest_bits": beyond}
+              for row in EXPOSURE.rows],
+    )  # fmt: skip
+    gone = replace(
+        MEMBERSHIP,
+        figures={"users_auc": beyond},
+        rows=[row | {"auc": beyond, "auc_low": beyond} for row in MEMBERSHIP.rows],
+        curves={"users by loss": [(0.0, 0.0), (beyond, beyond)]},
+    )
+    write_scores(tmp_path / "attacks.json", [lost, gone, replace(TAB, figures={"x": beyond})])
+    write_series(tmp_path / "series.json", {1: {"exposure": lost}, 2: {"exposure": EXPOSURE}})
+    scores = {s.attack: s for s in read_scores(tmp_path / "attacks.json")}
+    facts = replace(
+        read_facts(run), scores=scores, series=read_series(tmp_path / "series.json"),
+        metrics={"test": {"perplexity": beyond}},
+    )  # fmt: skip
+    other = replace(facts, name="other")
+    *_, data = write_report(tmp_path / "r.html", [facts, other], title="T")
+    assert "Infinity" not in data.read_text()
+    assert "NaN" not in data.read_text()
+    made = {part.title: part for part in sections([facts, other])}
+    assert {row[3] for row in made["Exposure of canaries"].rows} == {"-"}
+    assert made["Membership"].rows[0][2] == "-"
 
 
 def at(perplexity: float, step: int = 1) -> Leak:

@@ -2,10 +2,12 @@
 
 attack.py       the protocol, the registry, `Scores`
 canaries.py     secrets by template, planted in a corpus before training, and the plan of them
+spelling.py     which of them a tokenizer spells: what it writes as unknown cannot be told apart
 target.py       a model with what an attacker may have: its text, others' text, canaries
 likelihood.py   how likely a model finds many sequences, shared beginnings computed once
 exposure.py     the rank of a planted secret among all that it could have been
 rates.py        AUC, accuracy, true positives at few false ones, each with its uncertainty
+verdicts.py     whether a leak shows beyond guessing and controls, in words
 membership.py   was this record, or this user, in the training text?
 secrets.py      the same of short secrets, ranked by perplexity, in one pass and in two
 tab.py          the first token in: does the rest come out?
@@ -22,6 +24,7 @@ audits.py       the audit of a run: every unit of its certificate
 from tacit.attacking.attack import (
     Attack,
     Scores,
+    Verdict,
     attack_named,
     chosen,
     keep_scores,
@@ -34,6 +37,7 @@ from tacit.attacking.attack import (
 __all__ = [
     "Attack",
     "Scores",
+    "Verdict",
     "attack_named",
     "chosen",
     "keep_scores",

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -29,13 +29,34 @@ NEEDS: dict[Need, str] = {
 }
 
 
+Leak = Literal["shown", "not shown", "cannot tell"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a leak shows beyond chance and controls, and the sentence that says by what."""
+
+    leak: Leak
+    words: str
+
+    def __str__(self) -> str:
+        return f"{_BEGINNINGS[self.leak]}: {self.words}"
+
+
+_BEGINNINGS: dict[Leak, str] = {
+    "shown": "a leak shows",
+    "not shown": "no leak shows",
+    "cannot tell": "this cannot tell",
+}
+
+
 @dataclass(frozen=True)
 class Scores:
     """What an attack achieved; exact figures over private text, hence not private.
 
     `figures` are the headline numbers, `intervals` their 95 % confidence intervals, `rows` a table
-    (one row for each number of repetitions, for example), `curves` lists of points to draw. Nothing
-    in it quotes a text.
+    (one row for each number of repetitions, for example), `curves` lists of points to draw, and
+    `verdict` says whether they differ from chance. Nothing in it quotes a text.
     """
 
     attack: str
@@ -45,6 +66,7 @@ class Scores:
     curves: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     perplexity: float | None = None
+    verdict: Verdict | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Fields for JSON; a number that is not finite is null."""
@@ -52,12 +74,11 @@ class Scores:
             "attack": self.attack,
             "privacy": "not private: exact figures over private text",
             "perplexity": _finite(self.perplexity),
-            "figures": {name: _finite(value) for name, value in self.figures.items()},
-            "intervals": {
-                name: [_finite(v) for v in pair] for name, pair in self.intervals.items()
-            },
-            "rows": [{k: _finite(v) for k, v in row.items()} for row in self.rows],
-            "curves": {name: [list(point) for point in line] for name, line in self.curves.items()},
+            "verdict": asdict(self.verdict) if self.verdict is not None else None,
+            "figures": _finite(self.figures),
+            "intervals": _finite(self.intervals),
+            "rows": _finite(self.rows),
+            "curves": _finite(self.curves),
             "notes": self.notes,
         }
 
@@ -66,23 +87,37 @@ class Scores:
         """The scores that `as_dict` gave."""
         return cls(
             attack=str(fields["attack"]),
-            figures={n: math.nan if v is None else float(v) for n, v in fields["figures"].items()},
-            intervals={
-                n: (
-                    math.nan if a is None else float(a),
-                    math.nan if b is None else float(b),
-                )
-                for n, (a, b) in fields["intervals"].items()
-            },
+            figures={n: _number(v) for n, v in fields["figures"].items()},
+            intervals={n: (_number(a), _number(b)) for n, (a, b) in fields["intervals"].items()},
             rows=[dict(row) for row in fields["rows"]],
-            curves={n: [(float(x), float(y)) for x, y in c] for n, c in fields["curves"].items()},
+            curves={
+                n: [(_number(x), _number(y)) for x, y in c] for n, c in fields["curves"].items()
+            },
             notes=[str(note) for note in fields["notes"]],
             perplexity=fields["perplexity"],
+            verdict=_verdict(fields.get("verdict")),
         )
 
 
 def _finite(value: Any) -> Any:
+    """The value with null for every number that is not finite."""
+    if isinstance(value, Mapping):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _verdict(fields: Mapping[str, Any] | None) -> Verdict | None:
+    if fields is None:
+        return None
+    if fields["leak"] not in _BEGINNINGS:
+        raise ValueError
+    return Verdict(fields["leak"], str(fields["words"]))
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else float(value)
 
 
 class Attack(Protocol):
@@ -190,11 +225,12 @@ def keep_scores(folder: Path, scores: Iterable[Scores]) -> None:
 
 
 def _in_words(scores: Scores) -> str:
-    return ", ".join(
+    figures = ", ".join(
         f"{name.replace('_', ' ')} {value:.4g}"
         for name, value in scores.figures.items()
         if math.isfinite(value)
     )
+    return f"{figures}; {scores.verdict}" if scores.verdict is not None else figures
 
 
 Series = dict[int, dict[str, Scores]]

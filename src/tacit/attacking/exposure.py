@@ -2,10 +2,12 @@
 
 Exposure is log2 of the number of secrets of the form, less log2 of the rank of the planted one by
 the model's likelihood: 0 for a secret that ranks last, the full number of bits for one that the
-model finds likeliest. A secret that was never planted has 1.44 bits on average (1 / ln 2).
+model finds likeliest. A secret that was never planted has 1.44 bits on average (1 / ln 2), whatever
+the model is: it was drawn by chance, and equally likely secrets share the mean of their bits.
 
-Small spaces are enumerated, which is exact; of large ones so many are drawn, a skew-normal
-distribution is fitted to their log-perplexities, and the rank is read off it.
+Small spaces are enumerated, which is exact; of large ones so many are drawn, and a canary is ranked
+among these. Above them a skew-normal distribution is fitted to their log-perplexities, if it fits;
+no exposure is ever larger than the form allows.
 
 Source: Carlini et al. 2019, sections 4 and 5.
 """
@@ -19,17 +21,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
+from scipy.special import gammaln
 
 from tacit.attacking.attack import Need, Progress, Scores
-from tacit.attacking.canaries import Canary, Planted, Template
+from tacit.attacking.canaries import Planted, Template
 from tacit.attacking.likelihood import Ids, log_likelihoods
+from tacit.attacking.rates import Values, ordered
+from tacit.attacking.spelling import Spelled, spelled_canaries
 from tacit.attacking.target import Reader, Target
+from tacit.attacking.verdicts import against_ranks, rank_is_chance
 from tacit.errors import DataError
 
 ENUMERATED = 2_000_000
 """Spaces of at most so many secrets are enumerated."""
 DRAWN = 20_000
 """Of larger ones, so many are drawn."""
+TAIL = 10
+"""Where fewer of those that were drawn are likelier, a rank among them says little: a fit does."""
+_FEWEST, _FAR = 1000, 0.05
+"""A fit needs so many scores, and may be off by no more than this share at any of them."""
 _CHUNK = 50_000
 
 
@@ -55,17 +65,16 @@ class Exposing:
         self, target: Target, *, progress: Progress | None = None, rng: np.random.Generator
     ) -> Scores:
         """Rank every canary of the plan."""
-        planted = target.planted
-        assert planted is not None
+        spelled = spelled_canaries(target)
         found = exposures(
             target.reader,
-            planted,
+            spelled.plan,
             enumerated=self.enumerated,
             drawn=self.drawn,
             progress=progress,
             rng=rng,
         )
-        return _scores(planted, found, target.perplexity, target.kept)
+        return _scores(spelled, found, target.perplexity, target.kept)
 
 
 ATTACK = Exposing()
@@ -78,8 +87,10 @@ class Found:
     canaries: list[Exposure]
     distinct: int
     """How many secrets of the form the tokenizer tells apart, where all were looked at."""
-    fit: float | None
-    """The p-value of a Kolmogorov-Smirnov test of the fitted distribution, where one was."""
+    drawn: int = 0
+    """How many were drawn to rank among, where not all were looked at."""
+    fit: float | None = None
+    """How far the fitted distribution is from the scores (Kolmogorov-Smirnov), where one fits."""
 
 
 def exposures(
@@ -100,13 +111,14 @@ def exposures(
         space = _all_ids(reader, template, before)
         different, counts = _different(space)
         everything = log_likelihoods(reader.model, before, different, progress=progress)
-        ranks = _ranks(scores, everything, counts)
-        made = [Exposure(template.bits - math.log2(rank), True) for rank in ranks]
-        return Found(made, len(different), None)
+        likelier, equal = _likelier(scores, everything, counts)
+        exact = _rank_bits(likelier, np.maximum(equal, 1), template.size)
+        return Found([Exposure(float(b), True) for b in exact], len(different))
     sample = _secret_ids(reader, template, _draws(template, drawn, rng), before)
     others = log_likelihoods(reader.model, before, sample, progress=progress)
-    bits, fit = _fitted(scores, others)
-    return Found([Exposure(b, False) for b in bits], len(_different(sample)[0]), fit)
+    bits, fit = _drawn_bits(scores, others, template.bits)
+    made = [Exposure(float(b), False) for b in bits]
+    return Found(made, len(_different(sample)[0]), len(others), fit)
 
 
 def _before(reader: Reader, template: Template) -> list[int]:
@@ -216,87 +228,153 @@ def _different(space: Ids) -> tuple[Ids, NDArray[np.int64]]:
     return ordered[new], np.diff(np.append(np.flatnonzero(new), len(ordered)))
 
 
-def _ranks(
-    scores: NDArray[np.float64], everything: NDArray[np.float64], counts: NDArray[Any]
-) -> NDArray[np.float64]:
-    """The rank of each score, 1 for the likeliest; equals share their mean rank.
+def _likelier(
+    scores: Values, everything: Values, counts: NDArray[Any]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """How many secrets are likelier than each score, and how many as likely.
 
     Numbers within rounding of single precision are equal: the same tokens read in another batch.
     """
+    scores, everything = ordered(scores), ordered(everything)
     order = np.argsort(everything)
     values, weight = everything[order], np.concatenate([[0], np.cumsum(counts[order])])
-    slack = 1e-5 * np.maximum(1.0, np.abs(scores))
+    slack = np.where(np.isfinite(scores), 1e-5 * np.maximum(1.0, np.abs(scores)), 0.0)
     below = weight[np.searchsorted(values, scores - slack, side="left")]
     upto = weight[np.searchsorted(values, scores + slack, side="right")]
-    above, equal = weight[-1] - upto, np.maximum(upto - below, 1)
-    return above + (equal + 1) / 2
+    return weight[-1] - upto, upto - below
 
 
-def _fitted(
-    scores: NDArray[np.float64], others: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], float]:
-    """Bits of exposure by a skew-normal fit to log-perplexities, and how well it fits."""
-    drawn, own = -others / math.log(2), -scores / math.log(2)
-    spread = float(drawn.std()) or 1.0
-    middle = float(drawn.mean())
-    # A fit is steadier on numbers near one.
-    shape = stats.skewnorm.fit((drawn - middle) / spread)
-    law = stats.skewnorm(*shape)
-    fit = float(stats.kstest((drawn - middle) / spread, law.cdf).pvalue)
-    tail = np.asarray(law.logcdf((own - middle) / spread), dtype=float)
-    return np.maximum(0.0, -tail / math.log(2)), fit
+def _rank_bits(likelier: NDArray[Any], equal: NDArray[Any], total: int) -> Values:
+    """log2 of how many there are, less the mean log2 of the ranks that equals share."""
+    first = likelier.astype(np.float64)
+    several = (gammaln(first + equal + 1) - gammaln(first + 1)) / equal
+    mean = np.where(equal == 1, np.log(first + 1), several)
+    return np.maximum(0.0, math.log2(total) - mean / math.log(2))
+
+
+def chance_bits(size: float) -> float:
+    """The mean exposure of a secret that was never planted, among so many of its form.
+
+    >>> round(chance_bits(10**6), 2)
+    1.44
+    """
+    return float(math.log2(size) - gammaln(size + 1) / size / math.log(2))
+
+
+def _drawn_bits(scores: Values, others: Values, most: float) -> tuple[Values, float | None]:
+    """Bits of exposure by rank among secrets that were drawn, and above them by a fit.
+
+    The fit comes with how far it is off; None where scores are too few or too much alike for one.
+    """
+    likelier, equal = _likelier(scores, others, np.ones(len(others), dtype=np.int64))
+    # Each is ranked among those that were drawn and itself.
+    bits = np.minimum(_rank_bits(likelier, equal + 1, len(others) + 1), most)
+    fitted = _fit(others)
+    if fitted is None:
+        return bits, None
+    law, middle, spread, off = fitted
+    cost = (-ordered(scores) / math.log(2) - middle) / spread
+    with np.errstate(all="ignore"):
+        far = -np.asarray(law.logcdf(cost), dtype=np.float64) / math.log(2)
+    far = np.minimum(np.where(np.isnan(far), 0.0, far), most)
+    return np.where(likelier < TAIL, np.maximum(bits, far), bits), off
+
+
+def _fit(others: Values) -> tuple[Any, float, float, float] | None:
+    """A skew-normal law of costs in bits, their mean and spread, and how far it is from them."""
+    drawn = -others / math.log(2)
+    if len(drawn) < _FEWEST or not np.isfinite(drawn).all():
+        return None
+    middle, spread = float(drawn.mean()), float(drawn.std())
+    # Scores that differ by rounding alone, or that are few, have no tail to follow.
+    if spread < 1e-3 * max(1.0, abs(middle)) or len(np.unique(drawn)) < _FEWEST // 10:
+        return None
+    standard = (drawn - middle) / spread
+    try:
+        with np.errstate(all="ignore"):
+            shape = stats.skewnorm.fit(standard)  # a fit is steadier on numbers near one
+            off = float(stats.kstest(standard, stats.skewnorm(*shape).cdf).statistic)
+    except (stats.FitError, ValueError, FloatingPointError):
+        return None
+    if not (np.isfinite(shape).all() and off <= _FAR):
+        return None
+    return stats.skewnorm(*shape), middle, spread, off
 
 
 def _scores(
-    planted: Planted, found: Found, perplexity: float | None, kept: frozenset[str] | None
+    spelled: Spelled, found: Found, perplexity: float | None, kept: frozenset[str] | None
 ) -> Scores:
+    planted, size = spelled.plan, spelled.plan.template.size
     pairs = list(zip(planted.canaries, found.canaries, strict=True))
-    rows = [_row(count, [e.bits for c, e in pairs if c.planted and c.repetitions == count])
-            for count in sorted({c.repetitions for c in planted.inside()})]  # fmt: skip
+    by_count = {
+        count: [e.bits for c, e in pairs if c.planted and c.repetitions == count]
+        for count in sorted({c.repetitions for c in planted.inside()})
+    }
+    controls = [e.bits for c, e in pairs if not c.planted]
+    inside = [e.bits for c, e in pairs if c.planted]
+    rows = [_row(count, bits, size) for count, bits in by_count.items()]
     for row in rows:
         own = [r for c in planted.inside() if c.repetitions == row["repetitions"]
                for r in c.records]  # fmt: skip
         row["records"] = len(own)
         row["records_kept"] = len(own) if kept is None else sum(r in kept for r in own)
-    controls = [e.bits for c, e in pairs if not c.planted]
     if controls:
-        rows.insert(0, _row(0, controls))
-    inside = [e.bits for c, e in pairs if c.planted]
+        rows.insert(0, _row(0, controls, size))
     figures = {
         "most_possible_bits": planted.template.bits,
+        "chance_bits": chance_bits(size),
         "mean_bits": float(np.mean(inside)) if inside else math.nan,
         "largest_bits": float(np.max(inside)) if inside else math.nan,
+        "largest_by_chance": _largest_by_chance(len(inside), planted.template.bits),
         "control_bits": float(np.mean(controls)) if controls else math.nan,
         "planted": float(len(inside)),
         "controls": float(len(controls)),
     }
-    notes = [_how(planted, found)]
-    if found.fit is None and found.distinct < planted.template.size:
+    intervals = {
+        name: mean_interval(bits, size)
+        for name, bits in (("mean_bits", inside), ("control_bits", controls))
+        if bits
+    }
+    curve = [(float(row["repetitions"]), float(row["mean_bits"])) for row in rows]
+    verdict = against_ranks(list(by_count.values()), controls, figures["chance_bits"])
+    return Scores("exposure", figures, intervals, rows, {"by repetition": curve},
+                  _notes(spelled, found, rows), perplexity, verdict)  # fmt: skip
+
+
+def _notes(spelled: Spelled, found: Found, rows: Sequence[dict[str, Any]]) -> list[str]:
+    size = spelled.plan.template.size
+    notes = [_how(size, found), *spelled.notes()]
+    if not found.drawn and found.distinct < size:
         notes.append(
-            f"the tokenizer tells only {found.distinct:,} of the {planted.template.size:,} secrets "
-            "apart; equal ones share their mean rank"
+            f"the tokenizer tells only {found.distinct:,} of the {size:,} secrets "
+            "apart; equal ones share the mean of their bits"
         )
     lost = sum(row["records"] - row["records_kept"] for row in rows if row["repetitions"])
     if lost:
         notes.append(
             f"the plan's caps dropped {lost:,} records of canaries, which hides them without noise"
         )
-    curve = [(float(row["repetitions"]), float(row["mean_bits"])) for row in rows]
-    return Scores("exposure", figures, _interval(inside), rows, {"by repetition": curve}, notes,
-                  perplexity)  # fmt: skip
+    return notes
 
 
-def _how(planted: Planted, found: Found) -> str:
+def _how(size: int, found: Found) -> str:
+    if not found.drawn:
+        return f"exact: all {size:,} secrets of the form were ranked"
+    among = f"ranked among {found.drawn:,} secrets drawn from {size:,}"
     if found.fit is None:
-        return f"exact: all {planted.template.size:,} secrets of the form were ranked"
+        most = math.log2(found.drawn + 1)
+        return (
+            f"{among}; their scores fit no distribution, so that no more than {most:.1f} bits can "
+            "be seen"
+        )
     return (
-        f"by a skew-normal fit to secrets drawn from {planted.template.size:,} "
-        f"(Kolmogorov-Smirnov p = {found.fit:.2g}); exposures far in the tail are extrapolated"
+        f"{among}; above the {TAIL} likeliest of these by a skew-normal fit, which is off by "
+        f"{found.fit:.1%} at most, so that exposures there are extrapolated"
     )
 
 
-def _row(count: int, bits: Sequence[float]) -> dict[str, Any]:
-    low, high = _interval(bits).get("mean_bits", (math.nan, math.nan))
+def _row(count: int, bits: Sequence[float], size: int) -> dict[str, Any]:
+    low, high = mean_interval(bits, size)
     return {
         "repetitions": count,
         "canaries": len(bits),
@@ -307,15 +385,20 @@ def _row(count: int, bits: Sequence[float]) -> dict[str, Any]:
     }
 
 
-def _interval(bits: Sequence[float]) -> dict[str, tuple[float, float]]:
-    """A 95 % confidence interval of the mean by Student's t."""
+def _largest_by_chance(count: int, most: float) -> float:
+    """What the largest exposure of so many secrets never planted stays below in 95 of 100 cases."""
+    return min(most, -math.log2(-math.expm1(math.log(0.95) / count))) if count else math.nan
+
+
+def mean_interval(bits: Sequence[float], size: int) -> tuple[float, float]:
+    """A 95 % confidence interval of mean exposure: Student's, and chance as long as it is possible.
+
+    Exposure is skewed, so few canaries of chance alone would often seem to have less or more.
+    """
+    most, chance = math.log2(size), chance_bits(size)
     if len(bits) < 2:
-        return {}
-    half = float(stats.t.ppf(0.975, len(bits) - 1) * stats.sem(bits))
+        return 0.0, most
     mean = float(np.mean(bits))
-    return {"mean_bits": (mean - half, mean + half)}
-
-
-def canary_bits(found: Found, planted: Planted) -> list[tuple[Canary, float]]:
-    """Each canary with its exposure."""
-    return [(c, e.bits) for c, e in zip(planted.canaries, found.canaries, strict=True)]
+    half = float(stats.t.ppf(0.975, len(bits) - 1) * stats.sem(bits))
+    low, high = max(0.0, min(mean, mean - half)), min(most, max(mean, mean + half))
+    return (min(low, chance), max(high, chance)) if rank_is_chance(bits) else (low, high)

@@ -3,7 +3,9 @@
 Two ways in. *Free*: texts are generated from nothing, ranked by how likely the model finds them
 for their size (perplexity over zlib), and searched for entities. *Prompted*: the words before a
 mention are given and the mention is to follow greedily. Entities that stand only in held-out text
-are looked for in the same way: what the model says of those it did not learn from them.
+are looked for in the same way: what the model says of those it did not learn from them. The two
+are compared where they come from equally much text, and stand in no other. Names are looked for as
+the tokenizer writes them, those that it writes as unknown left out.
 
 Source: Carlini et al. 2021.
 """
@@ -17,11 +19,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from tacit.attacking.attack import Need, Progress, Scores
-from tacit.attacking.rates import proportion
-from tacit.attacking.secrets import names_by_kind, perplexity_scores
-from tacit.attacking.tab import reproduced
+from tacit.attacking.attack import Need, Progress, Scores, Verdict
+from tacit.attacking.rates import ordered, proportion
+from tacit.attacking.secrets import matched_names, names_by_kind, perplexity_scores
+from tacit.attacking.tab import reproduced, texts_ids
 from tacit.attacking.target import Reader, Target
+from tacit.attacking.verdicts import Counted, against_controls, together
 from tacit.corpus import Corpus
 from tacit.errors import DataError
 from tacit.training.devices import device_of
@@ -48,13 +51,16 @@ class Extraction:
     ) -> Scores:
         """Generate, rank and search; then prompt."""
         assert target.members is not None
-        inside = _long(names_by_kind(target, target.members))
+        inside, left_out = _said(target.reader, names_by_kind(target, target.members))
         if not inside:
-            raise DataError("No mention of the training text is four letters long or more.")
+            raise DataError(
+                "No mention of the training text is four letters long or more and spelled by the "
+                "tokenizer; give other --mentions, or name other attacks (--using membership)."
+            )
         outside = {}
         if target.others is not None:
             known = set().union(*inside.values())
-            found = _long(names_by_kind(target, target.others))
+            found, _ = _said(target.reader, names_by_kind(target, target.others))
             outside = {kind: names - known for kind, names in found.items()}
         texts = generate(target.reader, self.texts, self.length, progress=progress, rng=rng)
         ranked = _ranked(target, texts)
@@ -63,7 +69,20 @@ class Extraction:
         for row in rows:
             row |= prompted.get(str(row["kind"]), {})
         figures, intervals = _summed(rows, ranked, inside)
-        return Scores("extraction", figures, intervals, rows, {}, [], target.perplexity)
+        matched = _matched(target, ranked, rng) if target.others is not None else None
+        if matched is not None:
+            for name, counted in zip(("alone", "alone_held_out"), matched, strict=True):
+                if counted.tried:
+                    figures[f"recall_{name}"] = counted.hits / counted.tried
+                    intervals[f"recall_{name}"] = proportion(counted.hits, counted.tried)
+        notes = []
+        if left_out:
+            notes.append(
+                f"{left_out:,} names that the tokenizer writes as unknown are left out: no model "
+                "says them"
+            )
+        verdict = _verdict(rows, matched)
+        return Scores("extraction", figures, intervals, rows, {}, notes, target.perplexity, verdict)
 
     def _prompted(
         self, target: Target, progress: Progress | None, rng: np.random.Generator
@@ -83,9 +102,50 @@ class Extraction:
 ATTACK = Extraction()
 
 
-def _long(names: Mapping[str, set[str]]) -> dict[str, set[str]]:
-    kept = {k: {n for n in own if len(n) >= _SHORTEST} for k, own in names.items()}
-    return {kind: own for kind, own in kept.items() if own}
+def _said(reader: Reader, names: Mapping[str, set[str]]) -> tuple[dict[str, set[str]], int]:
+    """Names as the tokenizer writes them, and how many it writes as unknown; short ones go.
+
+    A tokenizer that knows no capital letters never says one.
+    """
+    kept: dict[str, set[str]] = {}
+    left_out = 0
+    for kind, own in names.items():
+        for name in own:
+            said = _written(reader, name)
+            if said is None:
+                left_out += 1
+            elif said:
+                kept.setdefault(kind, set()).add(said)
+    return kept, left_out
+
+
+def _written(reader: Reader, name: str) -> str | None:
+    """A name as the tokenizer writes it: None where as unknown, nothing where it is short."""
+    ids = texts_ids(reader, [name])[0]
+    if reader.tokenizer.unk_token_id in ids:
+        return None
+    said = str(reader.tokenizer.decode(ids)).strip()
+    return said if len(said) >= _SHORTEST else ""
+
+
+def _matched(
+    target: Target, ranked: Sequence[str], rng: np.random.Generator
+) -> tuple[Counted, Counted]:
+    """What came out of names that stand in as much training as held-out text, and in one alone."""
+    known: dict[str, str | None] = {}
+
+    def write(name: str) -> str | None:
+        if name not in known:
+            known[name] = _written(target.reader, name)
+        return known[name]
+
+    sides = matched_names(target, rng, write)
+    whole = "\n".join(ranked)
+    made = []
+    for side in (0, 1):
+        names = [(kind, name) for kind, both in sides.items() for name in both[side]]
+        made.append(Counted(sum(name in whole for _, name in names), len(names)))
+    return made[0], made[1]
 
 
 def generate(
@@ -130,7 +190,7 @@ def _ranked(target: Target, texts: Sequence[str]) -> list[str]:
         return []
     scores = perplexity_scores(target, distinct, None)
     sizes = np.array([len(zlib.compress(t.encode())) for t in distinct])
-    return [distinct[int(i)] for i in np.argsort(scores / sizes)[::-1]]
+    return [distinct[int(i)] for i in np.argsort(ordered(scores / sizes), kind="stable")[::-1]]
 
 
 def free_rows(
@@ -173,6 +233,7 @@ def _prompts(
     if len(able) > count:
         able = [able[int(i)] for i in rng.choice(len(able), count, replace=False)]
     kinds, rows, given = [], [], []
+    unknown = target.reader.tokenizer.unk_token_id
     for mention in able:
         text = text_of[mention.record]
         encoded = target.reader.tokenizer(
@@ -181,7 +242,7 @@ def _prompts(
         offsets: Any = encoded["offset_mapping"]
         before = sum(1 for _, stop in offsets if stop <= mention.start)
         row = list(encoded["input_ids"])
-        if not 0 < before < len(row):
+        if not 0 < before < len(row) or unknown in row[before:]:
             continue
         # Where room is short, the words just before the mention count.
         cut = max(0, len(row) - target.reader.context + 2)
@@ -191,6 +252,23 @@ def _prompts(
         rows.append([int(i) for i in row[cut:]])
         given.append(before - cut)
     return kinds, rows, given
+
+
+def _verdict(rows: Sequence[Mapping[str, Any]], matched: tuple[Counted, Counted] | None) -> Verdict:
+    """Entities that came out by themselves and when prompted, beside those of held-out text."""
+    seen, unseen = matched if matched is not None else (Counted(0, 0), Counted(0, 0))
+
+    def counted(hits: str, tried: str) -> Counted:
+        return Counted(
+            sum(int(r.get(hits, 0)) for r in rows), sum(int(r.get(tried, 0)) for r in rows)
+        )
+
+    free = against_controls("entities of as much text", [seen], unseen, tests=2)
+    prompted = against_controls(
+        "prompted mentions", [counted("completed", "prompted")],
+        counted("completed_held_out", "prompted_held_out"), tests=2,
+    )  # fmt: skip
+    return together(free, prompted)
 
 
 def _summed(
@@ -209,6 +287,11 @@ def _summed(
         "recall": proportion(out, total),
         "top_tenth_with_entity": proportion(holding, len(first)),
     }
+    beside = sum(int(r["held_out"]) for r in rows)
+    if beside:
+        unseen = sum(int(r["came_out_held_out"]) for r in rows)
+        figures["recall_held_out"] = unseen / beside
+        intervals["recall_held_out"] = proportion(unseen, beside)
     for side in ("", "_held_out"):
         tried = sum(int(r.get(f"prompted{side}", 0)) for r in rows)
         if tried:

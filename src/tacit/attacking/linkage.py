@@ -2,8 +2,9 @@
 
 A classifier from the last hidden state to the author is trained afresh, on some of each author's
 records, and tested on the others. What counts is how far it gets beyond guessing the most frequent
-author, and beyond the same classifier on a model's hidden states of nothing learnt: texts give
-their authors away by themselves.
+author, and beyond the same classifier on counted words: texts give their authors away by
+themselves. A model that never saw them may read better than counted words do, so that only a
+reference tells what was learnt from them.
 
 Source: Mireshghallah et al. 2021, section 3 (the adversary of the regularizers).
 """
@@ -16,10 +17,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tacit.attacking.attack import Need, Progress, Scores
+from tacit.attacking.attack import Need, Progress, Scores, Verdict
 from tacit.attacking.membership import without_canaries
 from tacit.attacking.rates import proportion
 from tacit.attacking.target import Reader, Target
+from tacit.attacking.verdicts import against_guessing, oftener
 from tacit.corpus import Corpus
 from tacit.errors import DataError
 from tacit.training.measuring import evaluating
@@ -48,19 +50,24 @@ class Linkage:
         part = members.take(rows)
         seen = {"model": last_states(target.reader, part, progress)}
         seen["words"] = _word_counts(target.reader, part)
+        if target.reference is not None:
+            seen["reference"] = last_states(target.reference, part, progress)
         figures: dict[str, float] = {}
         intervals: dict[str, tuple[float, float]] = {}
         tried = int(test.sum())
-        for name, states in seen.items():
-            right = _classified(states, author, test, self.steps)
-            figures[f"accuracy_from_{name}"] = right / tried
-            intervals[f"accuracy_from_{name}"] = proportion(right, tried)
+        right = {n: _classified(s, author, test, self.steps) for n, s in seen.items()}
+        for name, hits in right.items():
+            figures[f"accuracy_from_{name}"] = float(hits.mean())
+            intervals[f"accuracy_from_{name}"] = proportion(int(hits.sum()), tried)
         counts = np.bincount(author[test])
-        figures["chance"] = float(counts.max() / tried)
-        figures["accuracy_over_chance"] = figures["accuracy_from_model"] - figures["chance"]
+        chance = figures["chance"] = float(counts.max() / tried)
+        low, high = intervals["accuracy_from_model"]
+        figures["accuracy_over_chance"] = figures["accuracy_from_model"] - chance
+        intervals["accuracy_over_chance"] = (low - chance, high - chance)
+        verdict = _verdict(right, (low, high), chance)
         figures |= {"authors": float(author.max() + 1), "tested_records": float(tried)}
         notes = ["accuracy from words is that of counted tokens: what the text itself gives away"]
-        return Scores("linkage", figures, intervals, [], {}, notes, target.perplexity)
+        return Scores("linkage", figures, intervals, [], {}, notes, target.perplexity, verdict)
 
     def _choose(
         self, corpus: Corpus, rng: np.random.Generator
@@ -119,11 +126,36 @@ def _word_counts(reader: Reader, corpus: Corpus, width: int = 512) -> Tensor:
     return torch.log1p(counts)
 
 
+def _verdict(
+    right: dict[str, NDArray[np.bool_]], interval: tuple[float, float], chance: float
+) -> Verdict:
+    """Beyond guessing, beyond what words tell of the same records, and beyond a reference."""
+    share = {name: float(hits.mean()) for name, hits in right.items()}
+    found = against_guessing("authors told by hidden states,", share["model"], interval, chance)
+    if found.leak != "shown":
+        return found
+    for other, says in (("words", "counted words"), ("reference", "a reference")):
+        if other in right and not oftener(right["model"], right[other]):
+            return Verdict(
+                "not shown",
+                f"{found.words[:-1]}; that is no better than the {share[other]:.3g} of {says}.",
+            )
+    if "reference" in right:
+        return found
+    return Verdict(
+        "cannot tell",
+        f"{found.words[:-1]}, and counted words {share['words']:.3g}; whether it was learnt from "
+        "this text, only a model that never saw it tells (--reference).",
+    )
+
+
 def _classified(
     states: Tensor, author: NDArray[np.int64], test: NDArray[np.bool_], steps: int
-) -> int:
-    """How many test records a linear classifier gives to their author."""
+) -> NDArray[np.bool_]:
+    """Which test records a linear classifier gives to their author."""
     who, held = torch.from_numpy(author), torch.from_numpy(test)
+    # A state that is no number says nothing; what is beyond all numbers would hide the others.
+    states = states.nan_to_num(0.0, 0.0, 0.0)
     mean, spread = states[~held].mean(0), states[~held].std(0).clamp(min=1e-6)
     x = (states - mean) / spread
     # A classifier from zero has no coins of its own.
@@ -137,4 +169,5 @@ def _classified(
         loss.backward()
         optimizer.step()
     with torch.no_grad():
-        return int((layer(x[held]).argmax(1) == who[held]).sum())
+        told = layer(x[held]).argmax(1) == who[held]
+    return np.asarray(told.numpy(), dtype=bool)

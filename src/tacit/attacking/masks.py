@@ -5,16 +5,18 @@ It attacks text, with a masked-word model that the attacker has; `tacit guess` a
 Source: Yue et al. 2021, section 5.3.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
 
-from tacit.attacking.attack import Need, Progress, Scores
+from tacit.attacking.attack import Need, Progress, Scores, Verdict
 from tacit.attacking.rates import proportion
 from tacit.attacking.target import Target
+from tacit.attacking.verdicts import against_guessing
 from tacit.errors import DataError
-from tacit.training.mask_inference import Guessed, guess_masked, verdict
-from tacit.training.masking import align
+from tacit.training.mask_inference import WEAK, Guessed, guess_masked, verdict
+from tacit.training.masking import Aligned, align
 
 
 @dataclass(frozen=True)
@@ -28,38 +30,53 @@ class Masks:
     def run(
         self, target: Target, *, progress: Progress | None = None, rng: np.random.Generator
     ) -> Scores:
-        """Guess every word of the texts; chance is the sanitizer's own."""
+        """Guess every word of the texts, beside one who always guesses the commonest."""
         masked = target.masked
         assert masked is not None
         reader = target.reader
         if reader.tokenizer.mask_token_id is None:
             raise DataError(f"{target.folder} has no mask token; give a masked-word model.")
-        found = [
-            guess_masked(
-                reader.model,
-                reader.tokenizer,
-                align(masked.texts, reader.tokenizer, sanitizer),
-                context=reader.context,
-                progress=progress,
-            )
+        aligned = [
+            align(masked.texts, reader.tokenizer, sanitizer)
             for sanitizer in (masked.unchanged, masked.sanitizer)
         ]
-        return scores_of(*found)
+        plain, sanitized = (
+            guess_masked(
+                reader.model, reader.tokenizer, one, context=reader.context, progress=progress
+            )
+            for one in aligned
+        )
+        return scores_of(plain, sanitized, commonest(aligned[1]))
 
 
 ATTACK = Masks()
 
 
-def scores_of(plain: Guessed, sanitized: Guessed) -> Scores:
+def commonest(aligned: Aligned) -> float:
+    """The share of words that one guesses right who always guesses the commonest."""
+    counts = Counter(i for row in aligned.target for i in row if i >= 0)
+    return max(counts.values(), default=0) / max(1, counts.total())
+
+
+def scores_of(plain: Guessed, sanitized: Guessed, guessing: float) -> Scores:
     """What was guessed of unsanitized and of sanitized text."""
     figures = {
         "defence_rate": sanitized.defence_rate,
         "defence_rate_unsanitized": plain.defence_rate,
+        "guessed_by_chance": guessing,
         "words": float(sanitized.tokens),
     }
     intervals = {"defence_rate": _interval(sanitized), "defence_rate_unsanitized": _interval(plain)}
     notes = [verdict(plain), "words of one text are not independent: the intervals are too narrow"]
-    return Scores("masks", figures, intervals, notes=notes)
+    found = against_guessing(
+        "sanitized words guessed right,",
+        sanitized.recovered / sanitized.tokens,
+        proportion(sanitized.recovered, sanitized.tokens),
+        guessing,
+    )
+    if found.leak != "shown" and plain.recovered < WEAK * plain.tokens:
+        found = Verdict("cannot tell", f"{verdict(plain)}.")
+    return Scores("masks", figures, intervals, notes=notes, verdict=found)
 
 
 def _interval(guessed: Guessed) -> tuple[float, float]:

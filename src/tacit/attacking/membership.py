@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from tacit.attacking.attack import Need, Progress, Scores
 from tacit.attacking.rates import Values, rates_of, roc
 from tacit.attacking.target import Target
+from tacit.attacking.verdicts import against_guessing
 from tacit.corpus import Corpus
 
 MOST = 5000
@@ -98,10 +99,14 @@ def _summed_up(
             figures[name] = float(row[key])
             low, high = row[f"{key}_low"], row[f"{key}_high"]
             intervals[name] = (float(low), float(high))
+    of = "users" if "users_auc" in figures else "records"
+    verdict = against_guessing(
+        f"{of} by {by}, AUC", figures[f"{of}_auc"], intervals[f"{of}_auc"], 0.5
+    )
     notes.append(f"headline figures are those of the attack by {by}, chosen before looking")
     if target.others is not None and any(f.startswith("users_") for f in figures):
         notes.append("records of one user are not independent: the intervals of users are honest")
-    return Scores("membership", figures, intervals, rows, curves, notes, target.perplexity)
+    return Scores("membership", figures, intervals, rows, curves, notes, target.perplexity, verdict)
 
 
 def without_canaries(target: Target) -> Corpus:
@@ -141,13 +146,9 @@ def _scored(
     if target.reference is not None:
         reference = [target.reference.total_losses(c) for c in (members, others)]
         letters = [text_sizes(c) for c in (members, others)]
-        yield (
-            "reference",
-            (
-                (reference[0] - sums[0]) / letters[0],
-                (reference[1] - sums[1]) / letters[1],
-            ),
-        )
+        with np.errstate(invalid="ignore"):  # two that found a text impossible say nothing
+            inside, outside = ((reference[side] - sums[side]) / letters[side] for side in (0, 1))
+        yield "reference", (inside, outside)
 
 
 def zipped_sizes(corpus: Corpus) -> NDArray[np.float64]:

@@ -1,7 +1,8 @@
 """How well scores tell members from others: AUC, accuracy, true positives at few false ones.
 
-Everything comes with a 95 % confidence interval. Records of one user are not independent; where
-that matters, users are what is counted.
+Every figure is what guessing gets on average where scores tell nothing, whatever their ties and
+however few they are, and comes with a 95 % confidence interval. Equal scores count as if chance
+broke them. Records of one user are not independent; where that matters, users are what is counted.
 """
 
 import math
@@ -10,12 +11,16 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
+from scipy.special import betaincinv, stdtrit
+
+from tacit.errors import DataError
 
 Values = NDArray[np.float64]
+Interval = tuple[float, float]
 
 
-def proportion(hits: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
-    """The exact (Clopper-Pearson) interval of a share.
+def proportion(hits: float, trials: int, confidence: float = 0.95) -> Interval:
+    """The exact (Clopper-Pearson) interval of a share; hits may be halves, for ties.
 
     >>> tuple(round(x, 4) for x in proportion(0, 10))
     (0.0, 0.3085)
@@ -23,52 +28,121 @@ def proportion(hits: int, trials: int, confidence: float = 0.95) -> tuple[float,
     if trials == 0:
         return 0.0, 1.0
     tail = (1 - confidence) / 2
-    low = float(stats.beta.ppf(tail, hits, trials - hits + 1)) if hits else 0.0
-    high = float(stats.beta.ppf(1 - tail, hits + 1, trials - hits)) if hits < trials else 1.0
+    low = float(betaincinv(hits, trials - hits + 1, tail)) if hits > 0 else 0.0
+    high = float(betaincinv(hits + 1, trials - hits, 1 - tail)) if hits < trials else 1.0
     return low, high
 
 
-def auc(members: Values, others: Values) -> tuple[float, tuple[float, float]]:
+def ordered(scores: Values) -> Values:
+    """Scores that can be ranked: what is no number says nothing, and ranks last.
+
+    >>> ordered(np.array([1.0, np.nan, np.inf])).tolist()
+    [1.0, -inf, inf]
+    """
+    values = np.asarray(scores, dtype=np.float64)
+    return np.where(np.isnan(values), -np.inf, values)
+
+
+def auc(members: Values, others: Values) -> tuple[float, Interval]:
     """The chance that a member scores above another one, ties counting half, and its interval.
 
-    Source: DeLong, DeLong and Clarke-Pearson 1988.
+    The interval holds those of DeLong, which assumes nothing of the scores, and of Newcombe, which
+    holds where few are compared or all fall on one side; both with Student's quantile.
+
+    Source: DeLong, DeLong and Clarke-Pearson 1988; Newcombe 2006 (method 5).
 
     >>> auc(np.array([2.0, 3.0]), np.array([0.0, 1.0]))[0]
     1.0
     """
+    members, others = ordered(members), ordered(others)
     m, n = len(members), len(others)
     both = stats.rankdata(np.concatenate([members, others]))
     above = (both[:m] - stats.rankdata(members)) / n
     below = 1 - (both[m:] - stats.rankdata(others)) / m
-    value = float(above.mean())
+    value = min(1.0, max(0.0, float(above.mean())))
     if m < 2 or n < 2:
         return value, (0.0, 1.0)
+    width = float(stdtrit(m + n - 2, 0.975))
     error = math.sqrt(float(above.var(ddof=1)) / m + float(below.var(ddof=1)) / n)
-    # Where all fall on one side the formula has no spread; three misses in n is the rule.
-    error = max(error, 1.0 / (min(m, n) * 1.96))
-    return value, (max(0.0, value - 1.96 * error), min(1.0, value + 1.96 * error))
+    low, high = _newcombe(value, m, n, width)
+    low, high = min(low, value - width * error), max(high, value + width * error)
+    return value, (max(0.0, low), min(1.0, high))
 
 
-def true_positives(
-    members: Values, others: Values, fpr: float
-) -> tuple[float, tuple[float, float], bool]:
-    """The share of members above the score that at most `fpr` of the others exceed.
+def _newcombe(value: float, m: int, n: int, width: float) -> Interval:
+    """All areas from which the one that was found is at most `width` standard errors away."""
+    spread = (m + n) / 2 - 1
 
-    The last value says whether there are enough others to resolve such a rate; without, the score
-    must exceed that of all others.
+    def near(area: float) -> bool:
+        shape = 1 + spread * ((1 - area) / (2 - area) + area / (1 + area))
+        return abs(value - area) <= width * math.sqrt(area * (1 - area) * shape / (m * n))
+
+    def end(far: float) -> float:
+        close = value
+        for _ in range(50):
+            middle = (far + close) / 2
+            far, close = (far, middle) if near(middle) else (middle, close)
+        return close
+
+    return end(0.0), end(1.0)
+
+
+def true_positives(members: Values, others: Values, fpr: float) -> tuple[float, Interval, bool]:
+    """The share of members that a test finds which is wrong about `fpr` of the others.
+
+    A member is found if its rank among the others is that small; of those at the edge, as many as
+    make the rate exact, so that scores that tell nothing give `fpr` on average. The last value
+    says whether there are enough others to resolve such a rate: without, even one who scores above
+    all of them is found only sometimes.
+
+    The interval is exact and wide: where the bar stands is not known either.
     """
-    allowed = math.floor(fpr * len(others) + 1e-9)
-    ordered = np.sort(others)[::-1]
-    bar = ordered[allowed] if allowed < len(ordered) else -math.inf
-    hits = int((members > bar).sum())
-    return hits / len(members), proportion(hits, len(members)), allowed >= 1
+    members, theirs = ordered(members), np.sort(ordered(others))
+    n = len(theirs)
+    upto = np.searchsorted(theirs, members, side="right")
+    equal = upto - np.searchsorted(theirs, members, side="left")
+    room = fpr * (n + 1)
+    value = float(np.clip((room - (n - upto)) / (1 + equal), 0, 1).mean())
+    low, high = _between_bars(members, theirs, fpr)
+    return value, (min(low, value), max(high, value)), room >= 1 - 1e-9
 
 
-def accuracy(members: Values, others: Values) -> tuple[float, tuple[float, float]]:
+def _between_bars(members: Values, theirs: Values, fpr: float) -> Interval:
+    """What members find above the highest, and from the lowest, bar that may have this rate."""
+    n, tail = len(theirs), 0.0125
+    most, least = (int(k) for k in stats.binom.ppf([1 - tail, tail], n, fpr))
+    # Two chances to be wrong at either end, the bar and the share, so each has half of the error.
+    highest = theirs[n - least] if least > 0 else math.inf
+    lowest = theirs[n - 1 - most] if most < n else -math.inf
+    low, _ = proportion(int((members > highest).sum()), len(members), 1 - 2 * tail)
+    _, high = proportion(int((members >= lowest).sum()), len(members), 1 - 2 * tail)
+    return low, high
+
+
+def mean_of_shares(
+    hit: float, hits_of: int, right: float, rights_of: int
+) -> tuple[float, Interval]:
+    """The mean of two independent shares, and its interval from those of either.
+
+    Source: Newcombe 1998 (square and add), here on exact intervals: few trials stay honest.
+    """
+    value = (hit + right) / 2
+    first, second = (
+        # One trial says nothing.
+        proportion(share * trials, trials) if trials > 1 else (0.0, 1.0)
+        for share, trials in ((hit, hits_of), (right, rights_of))
+    )
+    down = math.hypot(hit - first[0], right - second[0]) / 2
+    up = math.hypot(first[1] - hit, second[1] - right) / 2
+    return value, (max(0.0, value - down), min(1.0, value + up))
+
+
+def accuracy(members: Values, others: Values) -> tuple[float, Interval]:
     """The share of right guesses if the upper half is called members, sides weighed alike.
 
     Source: Shi et al. 2022, where the two sides are equally many.
     """
+    members, others = ordered(members), ordered(others)
     pooled = np.concatenate([members, others])
     weight = np.concatenate(
         [np.full(len(members), 0.5 / len(members)), np.full(len(others), 0.5 / len(others))]
@@ -80,15 +154,12 @@ def accuracy(members: Values, others: Values) -> tuple[float, tuple[float, float
     share = min(1.0, max(0.0, (0.5 - above) / at))
     hit = float(((members > bar) + share * (members == bar)).mean())
     miss = float(((others > bar) + share * (others == bar)).mean())
-    value = (hit + 1 - miss) / 2
-    error = 0.5 * math.sqrt(
-        hit * (1 - hit) / len(members) + miss * (1 - miss) / len(others)
-    ) + 0.25 / min(len(members), len(others))
-    return value, (max(0.0, value - 1.96 * error), min(1.0, value + 1.96 * error))
+    return mean_of_shares(hit, len(members), 1 - miss, len(others))
 
 
 def roc(members: Values, others: Values, points: int = 200) -> list[tuple[float, float]]:
     """False and true positive rates as the bar is lowered, at most so many points."""
+    members, others = ordered(members), ordered(others)
     bars = np.unique(np.concatenate([members, others]))[::-1]
     if len(bars) > points:
         # As many small rates as large ones: the left end of the curve is what matters.
@@ -105,10 +176,15 @@ def roc(members: Values, others: Values, points: int = 200) -> list[tuple[float,
 
 def rates_of(
     members: Values, others: Values, fprs: Sequence[float] = (0.01, 0.001)
-) -> tuple[dict[str, float], dict[str, tuple[float, float]], list[str]]:
+) -> tuple[dict[str, float], dict[str, Interval], list[str]]:
     """All figures by name, their intervals, and what the numbers cannot resolve."""
+    if not len(members) or not len(others):
+        raise DataError(
+            "There is nothing to tell apart: the text that was trained on, canaries left out, and "
+            "the text that was not must have a record each."
+        )
     figures: dict[str, float] = {}
-    intervals: dict[str, tuple[float, float]] = {}
+    intervals: dict[str, Interval] = {}
     notes = []
     figures["auc"], intervals["auc"] = auc(members, others)
     figures["accuracy"], intervals["accuracy"] = accuracy(members, others)
@@ -117,7 +193,10 @@ def rates_of(
         figures[name], intervals[name], resolved = true_positives(members, others, fpr)
         if not resolved:
             notes.append(
-                f"{len(others)} others are too few for a false positive rate of {fpr:g}: the share "
-                "of members above all of them is given"
+                f"{len(others)} others are too few for a false positive rate of {fpr:g}: whoever "
+                f"scores above all of them is found {fpr * (len(others) + 1):.2g} of the time"
             )
+    lost = int(np.isnan(members).sum() + np.isnan(others).sum())
+    if lost:
+        notes.append(f"{lost} scores are no numbers; they rank last")
     return figures, intervals, notes

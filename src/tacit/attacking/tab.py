@@ -1,7 +1,9 @@
 """The tab attack: given its first token, does the model say the whole sequence greedily?
 
 For planted canaries, by repetition, beside those never planted; and for "real canaries", the
-record of each user that an unprotected model finds least likely, which takes a reference.
+record of each user that an unprotected model finds least likely, which takes a reference. What
+holds a word that the tokenizer does not know can not come out: a model that says "unknown" does
+not say the word.
 
 Source: Mireshghallah et al. 2021, section 4.
 """
@@ -14,9 +16,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tacit.attacking.attack import Need, Progress, Scores
+from tacit.attacking.attack import Need, Progress, Scores, Verdict
+from tacit.attacking.canaries import Planted
 from tacit.attacking.rates import proportion
+from tacit.attacking.spelling import spelled_canaries
 from tacit.attacking.target import Reader, Target
+from tacit.attacking.verdicts import Counted, against_controls
+from tacit.corpus import Corpus
 from tacit.errors import DataError
 from tacit.training.devices import device_of
 from tacit.training.measuring import forward, still
@@ -42,20 +48,29 @@ class Tab:
         rows: list[dict[str, Any]] = []
         figures: dict[str, float] = {}
         intervals: dict[str, tuple[float, float]] = {}
-        notes = []
+        notes: list[str] = []
+        verdict = None
         if target.planted is not None:
-            rows = self._canaries(target, progress)
+            spelled = spelled_canaries(target)
+            notes += spelled.notes()
+            rows = self._canaries(target.reader, spelled.plan, progress)
             planted = [r for r in rows if r["repetitions"] > 0]
+            controls = [r for r in rows if r["repetitions"] == 0]
             _put(figures, intervals, "canaries", planted)
-            _put(figures, intervals, "controls", [r for r in rows if r["repetitions"] == 0])
+            _put(figures, intervals, "controls", controls)
+            verdict = _verdict(planted, controls)
             notes.append(
                 "greedy text has one end for each beginning: canaries that begin alike, the first "
                 "token of the secret included, can not all be reproduced"
             )
         if target.reference is not None and target.members is not None:
-            row = self._real(target, progress, rng)
-            rows.append(row)
-            _put(figures, intervals, "real_canaries", [row])
+            real = self._real(target.members, "real canaries", target, progress, rng)
+            unseen = self._unseen(target, progress, rng)
+            rows += [real, *unseen]
+            _put(figures, intervals, "real_canaries", [real])
+            _put(figures, intervals, "held_out_records", unseen)
+            if verdict is None:
+                verdict = _verdict([real], unseen, "real canaries", "reproduced")
         elif target.planted is None:
             raise DataError(
                 "The attack tab needs canaries (tacit canaries plant), or a reference model and "
@@ -63,17 +78,17 @@ class Tab:
             )
         else:
             notes.append("real canaries need an unprotected model to pick them: --reference")
-        return Scores("tab", figures, intervals, rows, {}, notes, target.perplexity)
+        return Scores("tab", figures, intervals, rows, {}, notes, target.perplexity, verdict)
 
-    def _canaries(self, target: Target, progress: Progress | None) -> list[dict[str, Any]]:
-        plan = target.planted
-        assert plan is not None
-        ids = texts_ids(target.reader, [plan.text(c) for c in plan.canaries])
-        whole = reproduced(target.reader, ids, given=1, progress=progress)
-        hidden = _hidden_part(target.reader, plan.template.before, ids)
-        prompted = reproduced(target.reader, ids, given=hidden, progress=progress)
+    def _canaries(
+        self, reader: Reader, plan: Planted, progress: Progress | None
+    ) -> list[dict[str, Any]]:
+        ids = texts_ids(reader, [plan.text(c) for c in plan.canaries])
+        whole = reproduced(reader, ids, given=1, progress=progress)
+        hidden = _hidden_part(reader, plan.template.before, ids)
+        prompted = reproduced(reader, ids, given=hidden, progress=progress)
         # What all canaries begin with can be followed by one of them only; so one token more.
-        begun = reproduced(target.reader, ids, given=hidden + 1, progress=progress)
+        begun = reproduced(reader, ids, given=hidden + 1, progress=progress)
         rows = []
         for count in sorted({c.repetitions if c.planted else 0 for c in plan.canaries}):
             at = [
@@ -93,12 +108,26 @@ class Tab:
             )
         return rows
 
-    def _real(
+    def _unseen(
         self, target: Target, progress: Progress | None, rng: np.random.Generator
+    ) -> list[dict[str, Any]]:
+        """The same for text that was not trained on, where it has users: what is no memory."""
+        others = target.others
+        if others is None or "user" not in others.columns or others.column("user").null_count:
+            return []
+        return [self._real(others, "held-out records", target, progress, rng)]
+
+    def _real(
+        self,
+        corpus: Corpus,
+        what: str,
+        target: Target,
+        progress: Progress | None,
+        rng: np.random.Generator,
     ) -> dict[str, Any]:
-        assert target.members is not None
+        """The record of each user that the reference finds least likely."""
         assert target.reference is not None
-        users = target.members.need_users().to_pylist()
+        users = corpus.need_users().to_pylist()
         by_user: dict[str, list[int]] = {}
         for row, user in enumerate(users):
             by_user.setdefault(user, []).append(row)
@@ -106,14 +135,14 @@ class Tab:
         if len(names) > self.users:
             names = [names[int(i)] for i in rng.choice(len(names), self.users, replace=False)]
         rows = [row for name in names for row in by_user[name]]
-        losses = dict(zip(rows, target.reference.losses(target.members.take(rows)), strict=True))
+        losses = dict(zip(rows, target.reference.losses(corpus.take(rows)), strict=True))
         worst = [max(by_user[name], key=lambda row: losses[row]) for name in names]
-        texts = target.members.take(worst).column("text").to_pylist()
+        texts = corpus.take(worst).column("text").to_pylist()
         ids = [row[: target.reader.context - 1] for row in texts_ids(target.reader, texts)]
         whole = reproduced(target.reader, ids, given=1, progress=progress)
         return {
             "repetitions": -1,
-            "what": "real canaries",
+            "what": what,
             "tried": len(ids),
             "reproduced": int(whole.sum()),
         }
@@ -136,6 +165,20 @@ def _put(
             hits = sum(int(row[key]) for row in rows)
             figures[f"{name}_{key}"] = hits / tried
             intervals[f"{name}_{key}"] = proportion(hits, tried)
+
+
+def _verdict(
+    planted: Sequence[dict[str, Any]],
+    controls: Sequence[dict[str, Any]],
+    what: str = "planted canaries, begun,",
+    key: str = "reproduced_when_begun",
+) -> Verdict:
+    """What came out, for each number of repetitions, beside what was never seen."""
+    groups = [Counted(int(row[key]), int(row["tried"])) for row in planted]
+    unseen = Counted(
+        sum(int(row[key]) for row in controls), sum(int(row["tried"]) for row in controls)
+    )
+    return against_controls(what, groups, unseen)
 
 
 def texts_ids(reader: Reader, texts: Sequence[str]) -> list[list[int]]:
@@ -163,9 +206,11 @@ def reproduced(
     """Whether each sequence follows greedily from its first `given` tokens (or its own number).
 
     Every token must be the likeliest after those before it, so one pass over the sequence tells:
-    as long as all were right, the greedy text so far is the sequence itself.
+    as long as all were right, the greedy text so far is the sequence itself. The unknown token
+    reproduces nothing.
     """
     first, _ = reader.task.frame(reader.tokenizer)
+    unknown = reader.tokenizer.unk_token_id
     shown = [given] * len(ids) if isinstance(given, int) else given
     hit = np.zeros(len(ids), dtype=bool)
     device = device_of(reader.model)
@@ -183,7 +228,7 @@ def reproduced(
                 whole = [*first, *ids[r]]
                 at = len(first) + shown[r]
                 told = best[line, at - 1 : len(whole) - 1].tolist()
-                hit[r] = len(whole) > at and told == whole[at:]
+                hit[r] = len(whole) > at and told == whole[at:] and unknown not in told
             if progress:
                 progress(len(rows))
     return hit

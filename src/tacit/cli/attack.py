@@ -30,6 +30,7 @@ from tacit.workers import Workers
 if TYPE_CHECKING:
     from tacit.attacking import Scores
     from tacit.attacking.attack import Series
+    from tacit.attacking.canaries import Template
     from tacit.attacking.target import Target
 
 MASKED_TEXTS = 100
@@ -74,6 +75,14 @@ def plant(
         Path | None,
         typer.Option(help="With template words: a file of words, one a line, instead of ours."),
     ] = None,
+    spelled_by: Annotated[
+        str | None,
+        typer.Option(
+            "--for",
+            metavar="RUN.yml",
+            help="A run file, or a folder with a tokenizer: secrets are made of what it spells.",
+        ),
+    ] = None,
     seed: Seed = 0,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
@@ -81,9 +90,11 @@ def plant(
     """Plant secrets in a corpus; the plan of them is kept beside it.
 
     The plan, `NAME.canaries.json`, holds the secrets, those that were never planted too: guard it
-    like the corpus.
+    like the corpus. A tokenizer of whole words writes words that it does not know as one unknown
+    word, and secrets of such words cannot be told apart; `--for` makes secrets that it spells.
 
-    Example: `tacit canaries plant dialogs.jsonl --template digits --repetitions 1,10 -o p.jsonl`
+    Examples: `tacit canaries plant dialogs.jsonl --template digits --repetitions 1,10 -o p.jsonl` ·
+    `tacit canaries plant dialogs.jsonl --template words --for run.yml -o p.jsonl`
     """
     import numpy as np
 
@@ -101,6 +112,8 @@ def plant(
         form = words_template(need_file(words).read_text(encoding="utf-8").split())
     new_corpus_file(to, overwrite=overwrite, among=("jsonl",))
     refuse_overwrite(beside(to), overwrite=overwrite)
+    if spelled_by is not None:
+        form = _spelled_form(form, spelled_by, corpus, own=words is not None, seed=seed)
     planted, plan = put(
         corpus, form, repetitions=whole_numbers(repetitions, "--repetitions"), each=each,
         held_out=held_out, placing=placing_named(placing), coins=coins,
@@ -125,6 +138,23 @@ def plant(
         table.add_row(name, f"{value:,}" if isinstance(value, int) else str(value))
     out.print(table)
     say(f"corpus: {to}\nplan (holds the secrets): {beside(to)}")
+    if spelled_by is None:
+        say("Whether a run's tokenizer spells them was not looked at; --for RUN.yml does.")
+
+
+def _spelled_form(form: "Template", of: str, corpus: Corpus, *, own: bool, seed: int) -> "Template":
+    """The form of secrets with what a tokenizer spells, and a sentence if that changed it."""
+    import numpy as np
+
+    from tacit.attacking.spelling import form_for, need_words, tokenizer_for
+
+    tokenizer = tokenizer_for(of, corpus)
+    if own:
+        need_words(tokenizer, form, of)
+    form, said = form_for(tokenizer, form, of, np.random.default_rng(seed))
+    if said:
+        say(said)
+    return form
 
 
 @dataclass(frozen=True)
@@ -396,14 +426,16 @@ def _show(found: "list[Scores]") -> None:
     out.print(table)
     for scores in found:
         if scores.attack == "exposure":
-            rows = simple_table("repetitions", "canaries", "mean bits", "largest")
+            rows = simple_table("repetitions", "canaries", "mean bits", "95 % interval", "largest")
             for row in scores.rows:
                 count = row["repetitions"] or "0 (never planted)"
                 rows.add_row(
                     str(count), str(row["canaries"]), f"{row['mean_bits']:.2f}",
-                    f"{row['largest_bits']:.2f}",
+                    f"{row['low']:.2f} to {row['high']:.2f}", f"{row['largest_bits']:.2f}",
                 )  # fmt: skip
             out.print(rows)
+        if scores.verdict is not None:
+            out.print(f"{scores.attack}: {scores.verdict}", markup=False)
         for note in scores.notes:
             say(f"{scores.attack}: {note}")
 

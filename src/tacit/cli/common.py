@@ -25,6 +25,7 @@ from typer.core import TyperGroup
 
 from tacit.corpus import Corpus
 from tacit.errors import UsageError
+from tacit.fields import spelled
 from tacit.files import refuse_overwrite, whole_file
 from tacit.reading import Layout, format_of, read
 
@@ -252,23 +253,8 @@ def say(sentence: str, style: str | None = None) -> None:
 def print_json(value: Any) -> None:
     """Machine-readable output: one JSON document and nothing else."""
     ascii_only = (sys.stdout.encoding or "utf-8").lower().replace("-", "") != "utf8"
-    text = json.dumps(_finite(value), indent=2, ensure_ascii=ascii_only, allow_nan=False)
+    text = json.dumps(spelled(value), indent=2, ensure_ascii=ascii_only, allow_nan=False)
     sys.stdout.write(text + "\n")
-
-
-def _finite(value: Any) -> Any:
-    """The value with infinity as a word, since JSON has no number for it; no number is null.
-
-    >>> _finite({"epsilon": [1.5, float("inf"), float("nan")]})
-    {'epsilon': [1.5, 'infinity', None]}
-    """
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    if isinstance(value, float) and math.isnan(value):
-        return None
-    return "infinity" if value == math.inf else value
 
 
 def simple_table(*headings: str) -> Table:

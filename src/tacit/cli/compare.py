@@ -83,6 +83,7 @@ def compare(
     training = _Training(to, parse_overrides(changes or []))
     for trial in trials:
         _need_attackable(trial.name, training.settings(trial), using, attack_kept)
+    _need_spelled({trial.name: training.settings(trial) for trial in trials}, to, using)
     _each(training, trials, workers)
     steps = None
     if attack_kept is not None:
@@ -160,6 +161,33 @@ def _need_attackable(name: str, run: "Run", using: str | None, attack_kept: int 
             f"{name} keeps no model on the way, so there is none to choose; give "
             "--set keep_checkpoints=60 with --attack-kept."
         )
+
+
+def _need_spelled(runs: "dict[str, Run]", to: Path, using: str | None) -> None:
+    """Refuse, before training, canaries that the tokenizers would write as unknown."""
+    from tacit.attacking.attack import chosen
+    from tacit.attacking.canaries import read_planted
+    from tacit.attacking.spelling import spelled_plan
+    from tacit.attacking.target import canary_plan
+    from tacit.training.material import open_corpus, training_part
+    from tacit.training.opening import tokenizer_of
+
+    named = {attack.name for attack in chosen(using)} if using is not None else _WITH_CANARIES
+    seen: set[str] = set()
+    for name, run in runs.items():
+        if run.tokenizer.kind == "bpe" and run.model.kind != "folder":
+            continue  # byte pairs spell everything
+        same = f"{run.corpus} {run.tokenizer!r} {run.model.folder}"
+        plan = canary_plan(to / name, Path(run.corpus))
+        if plan is None or run.task != "next-word" or not named & _WITH_CANARIES or same in seen:
+            continue
+        seen.add(same)
+        tokenizer = tokenizer_of(run, training_part(open_corpus(run.corpus, run.data)))
+        spelled_plan(tokenizer, read_planted(plan), name)
+
+
+_WITH_CANARIES = {"exposure", "secrets", "tab"}
+"""The attacks that use canaries where there are some."""
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from tacit.cli.common import (
 )
 from tacit.corpus import Corpus
 from tacit.errors import UsageError
+from tacit.fields import spelled
 from tacit.files import refuse_overwrite
 from tacit.workers import Workers
 
@@ -170,7 +171,9 @@ def _write(
         write_lines(entities, found.entities)
         # With it a run can tell whether the mentions are still what the detectors found.
         summary |= {"mentions_sha256": file_digest(mentions)}
-        about.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+        about.write_text(
+            json.dumps(spelled(summary), indent=2, allow_nan=False) + "\n", encoding="utf-8"
+        )
         if page:
             title = f"What was found in {corpus.name}"
             write_page(

@@ -15,6 +15,7 @@ from rich.progress import Progress as Bars
 
 from tacit.cli.common import AsJson, err, out, print_json, progress, simple_table
 from tacit.errors import UsageError
+from tacit.fields import spelled
 
 if TYPE_CHECKING:
     from tacit.grouping import Groups
@@ -111,7 +112,7 @@ def _noting(file: Path | None) -> Iterator[Callable[[Any], None]]:
                 seen["loss"] = None
             fields = {"at": time.time(), "phase": at.phase, "step": at.step, "steps": at.steps}
             fields |= {"spent": at.spent, "not_private": seen}
-            lines.write(json.dumps(fields) + "\n")
+            lines.write(json.dumps(spelled(fields), allow_nan=False) + "\n")
             lines.flush()
 
         yield note

@@ -198,7 +198,7 @@ def write_lines(path: Path, rows: Iterable[Any]) -> None:
     """Write dataclasses as JSON lines, whole or not at all."""
     with whole_file(path) as draft, draft.open("w", encoding="utf-8") as out:
         for row in rows:
-            out.write(json.dumps(asdict(row), ensure_ascii=False) + "\n")
+            out.write(json.dumps(asdict(row), ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def read_mentions(path: Path, corpus: Corpus) -> list[Mention]:

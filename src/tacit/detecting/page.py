@@ -19,6 +19,7 @@ from tacit.detecting.kinds import KINDS, PII_KINDS, known_kinds
 from tacit.detecting.mentions import Mention
 from tacit.detecting.scoring import HEADINGS, Scores, coverage, rows
 from tacit.errors import UsageError
+from tacit.fields import spelled
 from tacit.files import whole_file
 
 LONGEST_SHOWN = 4000
@@ -125,7 +126,7 @@ def detectors_of(why: str) -> list[str]:
 
 def as_script_json(data: Any) -> str:
     """JSON that may stand inside a script element whatever the strings in it hold."""
-    dense = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    dense = json.dumps(spelled(data), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     for char in "<>&\u2028\u2029":
         dense = dense.replace(char, f"\\u{ord(char):04x}")
     # A lone surrogate cannot be written as UTF-8.

@@ -11,6 +11,7 @@ from typing import Any
 
 from tacit.detecting.tagger_features import FEATURES
 from tacit.errors import DataError, UsageError
+from tacit.fields import spelled
 
 FORMAT = 1
 
@@ -56,7 +57,8 @@ def move_into_place(draft: Path, out: Path) -> None:
 def write_json(path: Path, row: Mapping[str, Any]) -> None:
     """Write a JSON object; what people read is indented."""
     indent = 2 if path.name == ABOUT else None
-    path.write_text(json.dumps(row, ensure_ascii=False, indent=indent) + "\n", encoding="utf-8")
+    text = json.dumps(spelled(row), ensure_ascii=False, indent=indent, allow_nan=False)
+    path.write_text(text + "\n", encoding="utf-8")
 
 
 def sha256_of(path: Path) -> str:

@@ -150,7 +150,8 @@ class _Place:
                 if Path(name).name != name:
                     raise DataError("The kit names a file outside its folder.")
                 (draft / "files" / name).write_bytes(content)
-            (draft / "settings.json").write_text(json.dumps(kit.settings), encoding="utf-8")
+            settings = json.dumps(kit.settings, allow_nan=False)
+            (draft / "settings.json").write_text(settings, encoding="utf-8")
             if not folder.exists():
                 os.replace(draft, folder)
         except OSError:
@@ -254,7 +255,7 @@ def frozen_digest(model: nn.Module, sent: Mapping[str, Tensor], personal: tuple[
         for name, digest in weights.snapshot(model).items()
         if name not in sent and not is_personal(name, personal)
     }
-    return json.dumps(others, sort_keys=True) if others else ""
+    return json.dumps(others, sort_keys=True, allow_nan=False) if others else ""
 
 
 class _Local:

@@ -52,5 +52,5 @@ def entity_name(key: bytes, federation: str, name: str, kind: str) -> str:
 
 
 def _keyed(key: bytes, *parts: str) -> str:
-    text = json.dumps(parts).encode()
+    text = json.dumps(parts, allow_nan=False).encode()
     return hmac.new(key, text, hashlib.sha256).digest()[:NAME_BYTES].hex()

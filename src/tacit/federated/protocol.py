@@ -46,7 +46,7 @@ class Kit:
         return sha.hexdigest()
 
     def _text(self) -> str:
-        return json.dumps(self.settings, sort_keys=True)
+        return json.dumps(self.settings, sort_keys=True, allow_nan=False)
 
     def record(self) -> RecordDict:
         """The kit as a message's content."""

@@ -108,7 +108,8 @@ class Roster:
     def digest(self) -> str:
         """A SHA-256 of all of it."""
         graph = self.owners.digest() if self.owners is not None else ""
-        return hashlib.sha256(json.dumps([self.users, graph]).encode()).hexdigest()
+        text = json.dumps([self.users, graph], allow_nan=False)
+        return hashlib.sha256(text.encode()).hexdigest()
 
     def save(self, folder: Path) -> None:
         """Write it into a run's folder; it is about people and must stay inside."""
@@ -124,7 +125,7 @@ class Roster:
                 "graph": self.owners is not None,
                 "digest": self.digest(),
             }
-            draft.write_text(json.dumps(fields), encoding="utf-8")
+            draft.write_text(json.dumps(fields, allow_nan=False), encoding="utf-8")
 
     @classmethod
     def load(cls, folder: Path) -> "Roster | None":

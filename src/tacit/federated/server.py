@@ -98,7 +98,7 @@ def begin(
         _write(folder / "plan.yml", plan_yaml(plan))
     _write(folder / FOLDER / "id", secrets.token_hex(16))
     if dealt is not None:
-        _write(folder / FOLDER / "dealt.json", json.dumps(dict(dealt)))
+        _write(folder / FOLDER / "dealt.json", json.dumps(dict(dealt), allow_nan=False))
     return folder
 
 
@@ -284,13 +284,13 @@ def _note(folder: Path, said: Told) -> None:
     with (folder / FOLDER / "progress.jsonl").open("a", encoding="utf-8") as lines:
         private = {"drawn": said.drawn, "answered": said.answered, "faults": dict(said.faults)}
         fields = {"round": said.round, "rounds": said.rounds, "spent": said.spent}
-        lines.write(json.dumps(fields | {"not_private": private}) + "\n")
+        lines.write(json.dumps(fields | {"not_private": private}, allow_nan=False) + "\n")
 
 
 def note_refusal(folder: Path, error: TacitError) -> None:
     """Leave the one sentence that says why a run ended, for whoever started it."""
     fields = {"kind": type(error).__name__, "says": str(error)}
-    _write(folder / FOLDER / "ended.json", json.dumps(fields))
+    _write(folder / FOLDER / "ended.json", json.dumps(fields, allow_nan=False))
 
 
 def facts(plan: Plan | None, federation: Federation, roster: Roster) -> dict[str, Any]:

@@ -75,7 +75,7 @@ class Federation(BaseModel):
         """A SHA-256 of the settings that decide the result."""
         deciding = {"personal", "personal_training", "local", "user_rate"}
         fields = self.model_dump(mode="json", include=deciding)
-        text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
+        text = json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()
 
 

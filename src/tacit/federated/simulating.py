@@ -80,7 +80,8 @@ def begin_generated(
     write(made.take(rows), corpus)
     with TemporaryDirectory() as scratch:
         settings = Path(scratch) / "run.yml"
-        text = _GENERATED.format(corpus=json.dumps(str(corpus.resolve())), users=len(train))
+        name = json.dumps(str(corpus.resolve()), allow_nan=False)
+        text = _GENERATED.format(corpus=name, users=len(train))
         settings.write_text(text, encoding="utf-8")
         run, federation = read_federated(settings, changes)
     return begin_simulated(run, federation, folder, clients=clients)

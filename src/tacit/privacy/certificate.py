@@ -195,7 +195,7 @@ def issue(
         scope=scope,
         delta=delta,
         costs=costs,
-        plan=json.loads(json.dumps(dict(plan))),
+        plan=json.loads(json.dumps(dict(plan), allow_nan=False)),
         plan_digest=plan_digest,
         ledger_digest=books.digest,
         ledger_entries=len(books.entries),
@@ -244,7 +244,7 @@ def _claim(published: PublishedPrice | None) -> dict[str, Any] | None:
         return None
     fields = published.as_dict()
     fields["epsilon"] = {unit: finite(value) for unit, value in fields["epsilon"].items()}
-    made: dict[str, Any] = json.loads(json.dumps(fields))
+    made: dict[str, Any] = json.loads(json.dumps(fields, allow_nan=False))
     return made
 
 

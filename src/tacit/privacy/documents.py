@@ -7,12 +7,14 @@ refused: it could say one thing to us and another to a reader.
 import hashlib
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tacit.errors import DataError
+from tacit.fields import spelled
 
 Infinite = Annotated[float | Literal["infinity"], Field(description="a number, or infinity")]
 Randomness = Literal["system", "fixed seed"]
@@ -30,7 +32,8 @@ class Document(Frozen):
 
     def to_json(self) -> str:
         """The certificate as a JSON file."""
-        return json.dumps(self.model_dump(mode="json"), indent=2, ensure_ascii=False) + "\n"
+        fields = spelled(self.model_dump(mode="json"))
+        return json.dumps(fields, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 Kind = TypeVar("Kind", bound=Document)
@@ -89,15 +92,11 @@ def finite(value: float) -> float | Literal["infinity"]:
     return value if math.isfinite(value) else "infinity"
 
 
-def section(title: str, *paragraphs: str, points: list[str]) -> list[str]:
-    """The lines of a section in Markdown: a heading, paragraphs, and a list."""
-    before = [line for paragraph in paragraphs for line in (paragraph, "")]
-    return [f"## {title}", "", *before, *[f"- {point}" for point in points], ""]
-
-
-def stated(facts: dict[str, Any]) -> list[str]:
+def facts_in_lines(facts: Mapping[str, Any]) -> list[str]:
     """Facts as lines, a value that is no text as JSON."""
     return [
-        f"{name}: {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"
+        f"{name}: {value}"
+        if isinstance(value, str)
+        else f"{name}: {json.dumps(spelled(value), ensure_ascii=False, allow_nan=False)}"
         for name, value in facts.items()
     ]

@@ -3,11 +3,11 @@
 Markdown, the printable page and the web pages all come from the sections made here.
 """
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from tacit.privacy.certificate import Certificate, Cost
+from tacit.privacy.documents import facts_in_lines
 from tacit.privacy.gains import Gained
 from tacit.privacy.rounding import down, up
 from tacit.privacy.sections import Section, html, markdown
@@ -175,7 +175,7 @@ def _exactly(c: Certificate) -> list[Section]:
         Section(
             "Context",
             ["Stated by whoever made this certificate; the ledger cannot show it."],
-            points=_facts(c.context) or ["nothing"],
+            points=facts_in_lines(c.context) or ["nothing"],
         ),
         Section(
             "Digests",
@@ -237,10 +237,3 @@ def _earlier(c: Certificate) -> Section:
             f"its ledger: `{c.earlier.ledger}`",
         ],
     )
-
-
-def _facts(facts: Mapping[str, Any]) -> list[str]:
-    return [
-        f"{name}: {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"
-        for name, value in facts.items()
-    ]

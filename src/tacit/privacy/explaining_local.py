@@ -1,8 +1,8 @@
 """The certificate of a sanitized corpus for people: plain words first, then the promise exactly."""
 
-import json
 import math
 
+from tacit.privacy.documents import facts_in_lines
 from tacit.privacy.gains import at_worst, of_hundred
 from tacit.privacy.local import LENGTHS, QUANTILES, LocalCertificate, Reach
 from tacit.privacy.rounding import up
@@ -142,7 +142,7 @@ def _exactly(c: LocalCertificate) -> list[Section]:
         Section(
             "Context",
             ["Stated by whoever made this certificate; the ledger repeats it and cannot show it."],
-            points=_facts(c) or ["nothing"],
+            points=facts_in_lines(c.context) or ["nothing"],
         ),
         Section(
             "Digests",
@@ -182,10 +182,3 @@ def _table(c: LocalCertificate) -> Section:
             for name, reach in c.reach.items()
         ],
     )  # fmt: skip
-
-
-def _facts(c: LocalCertificate) -> list[str]:
-    return [
-        f"{name}: {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"
-        for name, value in c.context.items()
-    ]

@@ -205,7 +205,7 @@ def _hash(fields: Mapping[str, Any]) -> str:
 
 
 def _line(fields: dict[str, Any]) -> bytes:
-    return (json.dumps(fields | {"hash": _hash(fields)}) + "\n").encode()
+    return (json.dumps(fields | {"hash": _hash(fields)}, allow_nan=False) + "\n").encode()
 
 
 class _Chain:
@@ -213,7 +213,7 @@ class _Chain:
 
     def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
         self.path = path
-        self.about = json.loads(json.dumps(dict(about)))
+        self.about = json.loads(json.dumps(dict(about), allow_nan=False))
         self.size = -1
         self.closing: dict[str, Any] | None = None
 

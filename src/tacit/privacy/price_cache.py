@@ -11,6 +11,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
 
+from tacit.fields import spelled
 from tacit.privacy.events import AnyEvent, write_event
 from tacit.privacy.prices import Price
 
@@ -61,8 +62,10 @@ def _entry(inputs: Mapping[str, Any], counted: Mapping[AnyEvent, int]) -> tuple[
     folder = cache_folder()
     if folder is None:
         return None
-    releases = sorted(json.dumps([write_event(e), n], sort_keys=True) for e, n in counted.items())
-    asked = json.dumps([inputs, releases, code_version()], sort_keys=True)
+    releases = sorted(
+        json.dumps([write_event(e), n], sort_keys=True, allow_nan=False) for e, n in counted.items()
+    )
+    asked = json.dumps([inputs, releases, code_version()], sort_keys=True, allow_nan=False)
     key = hashlib.sha256(asked.encode()).hexdigest()
     return folder / "prices" / key[:2] / f"{key}.json", key
 
@@ -77,6 +80,7 @@ def recall(inputs: Mapping[str, Any], counted: Mapping[AnyEvent, int]) -> Price 
         if stored["digest"] != _digest(place[1], stored["price"]):
             return None
         values = stored["price"]
+        values |= {name: float(values[name]) for name in ("epsilon", "lower")}
         for name in _BOUNDS:
             values[name] = tuple((str(n), float(v)) for n, v in values[name])
         found = Price(**values)
@@ -92,8 +96,8 @@ def remember(inputs: Mapping[str, Any], counted: Mapping[AnyEvent, int], found: 
     if place is None:
         return
     path, key = place
-    values = asdict(found)
-    text = json.dumps({"digest": _digest(key, values), "price": values})
+    values = spelled(asdict(found))  # an epsilon may be infinite
+    text = json.dumps({"digest": _digest(key, values), "price": values}, allow_nan=False)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with NamedTemporaryFile("w", dir=path.parent, suffix=".new", delete=False) as draft:
@@ -104,4 +108,5 @@ def remember(inputs: Mapping[str, Any], counted: Mapping[AnyEvent, int], found: 
 
 
 def _digest(key: str, values: Mapping[str, Any]) -> str:
-    return hashlib.sha256((key + json.dumps(values, sort_keys=True)).encode()).hexdigest()
+    text = json.dumps(values, sort_keys=True, allow_nan=False)
+    return hashlib.sha256((key + text).encode()).hexdigest()

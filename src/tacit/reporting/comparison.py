@@ -23,7 +23,7 @@ HEADINGS = {
     "exposure": "exposure, bits (not private)",
     "auc": "membership AUC (not private)",
     "accuracy": "membership accuracy (not private)",
-    "tab": "tab accuracy (not private)",
+    "tab": "tab accuracy beyond controls (not private)",
     "linkage": "linkage accuracy (not private)",
     "cost": "time of a record, times plain (not private)",
     "drop_most": f"perplexity lost, {MOST} (not private)",
@@ -42,7 +42,7 @@ _MEANINGS: tuple[tuple[set[str], str], ...] = (
     (
         {"tab"},
         "Tab asks whether a canary follows from what stands before its secret and the secret's "
-        "first token.",
+        "first token; the share of controls, never planted, that do so is taken off.",
     ),
     ({"linkage"}, "Linkage tells authors from hidden states."),
     (

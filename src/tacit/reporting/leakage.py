@@ -43,15 +43,31 @@ def leaks(step: int, scores: Mapping[str, Scores]) -> Leak:
         bits.figures.get("most_possible_bits") if bits is not None else None,
         figures.get("users_auc", figures.get("records_auc")),
         figures.get("users_accuracy", figures.get("records_accuracy")),
-        tab.get("canaries_reproduced_when_begun", tab.get("canaries_reproduced")),
+        _beyond_controls(tab, "reproduced_when_begun", "reproduced"),
         linkage.get("accuracy_from_model"),
     )
+
+
+def finite(value: float | None) -> float | None:
+    """The number, where it is one: a score that could not be had is null in a file."""
+    return None if value is None or not math.isfinite(value) else float(value)
+
+
+def _beyond_controls(figures: Mapping[str, float], *ways: str) -> float | None:
+    """How many more planted canaries came out than controls: those were never in the text."""
+    for way in ways:
+        planted = finite(figures.get(f"canaries_{way}"))
+        if planted is not None:
+            return max(0.0, planted - (finite(figures.get(f"controls_{way}")) or 0.0))
+    return None
 
 
 def most_repeated(scores: Scores) -> float | None:
     """The mean exposure of the canaries that were repeated most."""
     planted = [row for row in scores.rows if row["repetitions"] > 0]
-    return float(max(planted, key=lambda row: row["repetitions"])["mean_bits"]) if planted else None
+    if not planted:
+        return None
+    return finite(max(planted, key=lambda row: row["repetitions"])["mean_bits"])
 
 
 def over_steps(run: "RunFacts") -> list[Leak]:
@@ -108,7 +124,7 @@ _MEASURED = {
     "perplexity": "test perplexity (not private)",
     "exposure": "exposure, bits (not private)",
     "auc": "membership AUC (not private)",
-    "tab": "tab accuracy (not private)",
+    "tab": "tab accuracy beyond controls (not private)",
     "linkage": "linkage accuracy (not private)",
 }
 

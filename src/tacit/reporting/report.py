@@ -9,7 +9,7 @@ does it for them.
 import json
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any, Literal
 from tacit.attacking.attack import Scores, Series, read_scores, read_series
 from tacit.auditing import Audit, read_audit
 from tacit.errors import DataError
+from tacit.fields import spelled
 from tacit.files import whole_file
 from tacit.grouping import Groups, read_groups
 from tacit.privacy.certificate import Certificate, read_certificate
@@ -25,7 +26,7 @@ from tacit.privacy.rounding import down, up
 from tacit.privacy.wording import STANDINGS
 from tacit.reporting.comparison import comparison_sections
 from tacit.reporting.impact import group_sections, kept_sections
-from tacit.reporting.leakage import leakage_sections, most_repeated
+from tacit.reporting.leakage import finite, leakage_sections, most_repeated
 from tacit.reporting.overview import Section
 
 Label = Literal["public", "protected", "not private"]
@@ -144,7 +145,7 @@ def sections(runs: Sequence[RunFacts], *, shareable: bool = False) -> list[Secti
     made += [_promise(run) for run in runs]
     made += _audits(runs)
     if not shareable:
-        made += [*_frontier(runs), *_exposure(runs), *_membership(runs)]
+        made += [*_frontier(runs), *_verdicts(runs), *_exposure(runs), *_membership(runs)]
         made += [*leakage_sections(runs), *_others(runs)]
         made += [*group_sections(runs), *kept_sections(runs)]
     made += [_not_covered(runs), _how_to_verify(runs)]
@@ -168,8 +169,8 @@ def _at_a_glance(runs: Sequence[RunFacts], shareable: bool) -> Section:
     measures = _measures(runs) or ["perplexity"]
     if not shareable:
         headings += [f"{MEASURES[m].name} (not private)" for m in measures]
-        headings += ["exposure, bits (not private)",
-                     "of at most (public)", "membership AUC (not private)"]  # fmt: skip
+        headings += ["exposure, bits (not private)", "of at most (public)",
+                     "membership AUC (not private)", "leaks shown by (not private)"]  # fmt: skip
     rows = []
     for run in runs:
         lower = max((audit.lower for audit in run.audits), default=None)
@@ -182,6 +183,7 @@ def _at_a_glance(runs: Sequence[RunFacts], shareable: bool) -> Section:
                 shown(most_repeated(bits)) if bits else "-",
                 shown(bits.figures.get("most_possible_bits")) if bits else "-",
                 _with_interval(member, "users_auc", "records_auc") if member else "-",
+                _leaking(run),
             ]
         rows.append(row)
     prose = (
@@ -193,12 +195,39 @@ def _at_a_glance(runs: Sequence[RunFacts], shareable: bool) -> Section:
     return Section("At a glance", prose, headings=headings, rows=rows)
 
 
+def _leaking(run: RunFacts) -> str:
+    """The attacks that show a leak; a dash where none was judged."""
+    judged = {n: s.verdict.leak for n, s in run.scores.items() if s.verdict is not None}
+    if not judged:
+        return "-"
+    named = [name for name, leak in judged.items() if leak == "shown"]
+    return ", ".join(named) or f"none of {len(judged)} attacks"
+
+
+def _verdicts(runs: Sequence[RunFacts]) -> Iterator[Section]:
+    rows = [
+        [run.name, name, scores.verdict.leak, scores.verdict.words]
+        for run in runs
+        for name, scores in run.scores.items()
+        if scores.verdict is not None
+    ]
+    if not rows:
+        return
+    prose = (
+        "Every attack beside what it would get had the model never seen the text: guessing, or "
+        "controls that were never planted. Where these do as well, the figures of the attack show "
+        "no leak, however large they are; an attack that shows none is no proof that there is none."
+    )
+    headings = ["run", "attack", "leak (not private)", "by what (not private)"]
+    yield Section("What attacks show", prose, (), headings, rows)
+
+
 def _with_interval(scores: Scores, *names: str) -> str:
     name = next((n for n in names if n in scores.figures), None)
     if name is None:
         return "-"
     low, high = scores.intervals.get(name, (math.nan, math.nan))
-    return f"{scores.figures[name]:.3f} ({low:.2f} to {high:.2f})"
+    return f"{_fixed(scores.figures[name], '.3f')} ({_spread(low, high)})"
 
 
 def _promise(run: RunFacts) -> Section:
@@ -318,8 +347,9 @@ def _exposure(runs: Sequence[RunFacts]) -> Iterator[Section]:
             run.name,
             str(row["repetitions"] or "never planted"),
             str(row["canaries"]),
-            f"{row['mean_bits']:.2f}",
-            f"{row['largest_bits']:.2f}",
+            _fixed(row["mean_bits"]),
+            _spread(row["low"], row["high"]),
+            _fixed(row["largest_bits"]),
             f"{row['records_kept']} of {row['records']}" if "records_kept" in row else "-",
             shown(run.scores["exposure"].perplexity),
         ]
@@ -327,8 +357,8 @@ def _exposure(runs: Sequence[RunFacts]) -> Iterator[Section]:
         for row in run.scores["exposure"].rows
     ]
     headings = ["run", "repeated (public)", "canaries (public)", "mean bits (not private)",
-                "largest (not private)", "records kept by caps (not private)",
-                "perplexity (not private)"]  # fmt: skip
+                "95 % interval (not private)", "largest (not private)",
+                "records kept by caps (not private)", "perplexity (not private)"]  # fmt: skip
     notes = "; ".join(dict.fromkeys(n for r in found for n in r.scores["exposure"].notes))
     prose = f"How far up planted secrets rank among all of their form ({notes})."
     yield Section("Exposure of canaries", prose, (), headings, rows, exposure_drawing(found))
@@ -344,10 +374,9 @@ def _membership(runs: Sequence[RunFacts]) -> Iterator[Section]:
         [
             run.name,
             f"{row['of']} by {row['by']}",
-            f"{row['auc']:.3f}",
-            f"{row['auc_low']:.3f} to {row['auc_high']:.3f}",
-            f"{row['tpr_at_0.01']:.1%}",
-            f"{row['tpr_at_0.001']:.1%}",
+            _fixed(row["auc"], ".3f"),
+            _spread(row["auc_low"], row["auc_high"], ".3f"),
+            *(_share(row, f"tpr_at_{rate}") for rate in ("0.01", "0.001")),
         ]
         for run in found
         for row in run.scores["membership"].rows
@@ -361,6 +390,24 @@ def _membership(runs: Sequence[RunFacts]) -> Iterator[Section]:
         f"- {note}\n" for note in notes
     )
     yield Section("Membership", prose, (), headings, rows, roc_drawing(found))
+
+
+def _fixed(value: float | None, digits: str = ".2f") -> str:
+    known = finite(value)
+    return "-" if known is None else format(known, digits)
+
+
+def _spread(low: float | None, high: float | None, digits: str = ".2f") -> str:
+    if finite(low) is None or finite(high) is None:
+        return "-"
+    return f"{_fixed(low, digits)} to {_fixed(high, digits)}"
+
+
+def _share(row: Mapping[str, Any], name: str) -> str:
+    """A share with its interval, where one was kept."""
+    low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
+    spread = "" if low is None or high is None else f" ({_spread(low, high, '.1%')})"
+    return _fixed(row[name], ".1%") + spread
 
 
 def _others(runs: Sequence[RunFacts]) -> Iterator[Section]:
@@ -418,7 +465,7 @@ def write_report(
     texts = {
         path: html,
         path.with_suffix(".md"): _markdown(title, runs, parts),
-        path.with_suffix(".json"): json.dumps(_as_json(runs, shareable), indent=2) + "\n",
+        path.with_suffix(".json"): _as_json(runs, shareable),
     }
     for place, text in texts.items():
         with whole_file(place) as draft:
@@ -458,7 +505,7 @@ def _markdown(title: str, runs: Sequence[RunFacts], parts: Sequence[Section]) ->
     return "\n".join(lines) + "\n"
 
 
-def _as_json(runs: Sequence[RunFacts], shareable: bool) -> dict[str, Any]:
+def _as_json(runs: Sequence[RunFacts], shareable: bool) -> str:
     made = []
     for run in runs:
         one: dict[str, Any] = {
@@ -481,4 +528,5 @@ def _as_json(runs: Sequence[RunFacts], shareable: bool) -> dict[str, Any]:
                 "ends": asdict(run.ends) if run.ends else None,
             }
         made.append(one)
-    return {"format": "tacit-report", "version": 1, "runs": made}
+    fields = {"format": "tacit-report", "version": 1, "runs": spelled(made)}
+    return json.dumps(fields, indent=2, allow_nan=False) + "\n"

@@ -9,6 +9,7 @@ from tacit.privacy.accounting import curve_over_steps
 from tacit.privacy.events import NotPrivate, Public
 from tacit.privacy.ledger import read_ledger
 from tacit.privacy.rounding import down
+from tacit.reporting.leakage import finite
 from tacit.reporting.plots import BLUE, GREY, INK, STYLE, VERMILION, inline_svg
 
 if TYPE_CHECKING:
@@ -188,7 +189,7 @@ def exposure_drawing(runs: "Sequence[RunFacts]") -> str:
     counts = sorted({row["repetitions"] for r in runs for row in r.scores["exposure"].rows})
     place_of = {count: place for place, count in enumerate(counts)}
     for number, run in enumerate(runs):
-        rows = run.scores["exposure"].rows
+        rows = [r for r in run.scores["exposure"].rows if finite(r["mean_bits"]) is not None]
         x = [place_of[row["repetitions"]] for row in rows]
         y = [float(row["mean_bits"]) for row in rows]
         low = [max(0.0, m - _number(row["low"], m)) for m, row in zip(y, rows, strict=True)]
@@ -207,7 +208,8 @@ def exposure_drawing(runs: "Sequence[RunFacts]") -> str:
 
 
 def _number(value: float | None, otherwise: float) -> float:
-    return otherwise if value is None or math.isnan(value) else float(value)
+    known = finite(value)
+    return otherwise if known is None else known
 
 
 def roc_drawing(runs: "Sequence[RunFacts]") -> str:
@@ -240,13 +242,13 @@ def leakage_drawing(models: "Mapping[str, Sequence[Leak]]") -> str:
     panels = [
         ("exposure", "exposure, bits (not private)"),
         ("auc", "membership AUC (not private)"),
-        ("tab", "tab accuracy (not private)"),
+        ("tab", "tab beyond controls (not private)"),
         ("linkage", "linkage accuracy (not private)"),
     ]
     known = [
         (name, says)
         for name, says in panels
-        if any(getattr(m, name) is not None for found in models.values() for m in found)
+        if any(finite(getattr(m, name)) is not None for found in models.values() for m in found)
     ]
     if not known:
         return ""
@@ -259,7 +261,7 @@ def leakage_drawing(models: "Mapping[str, Sequence[Leak]]") -> str:
                 for m in found
                 if m.perplexity is not None
                 and m.perplexity <= limit
-                and getattr(m, name) is not None
+                and finite(getattr(m, name)) is not None
             ]
             if not points:
                 continue

@@ -131,7 +131,7 @@ class Certified:
             given.insert(0, vectors_input(work.embedding))
         self._about: dict[str, Any] = {
             "randomness": work.streams.name,
-            "context": json.loads(json.dumps(context_of(work, more))),
+            "context": json.loads(json.dumps(context_of(work, more), allow_nan=False)),
             "public": [one.model_dump(mode="json") for one in given],
             # Distances between the words of private text would be facts about it.
             "distances": {}

@@ -268,10 +268,9 @@ class CorpusFile:
         }
         if self._format == "jsonl":
             names = [n for n in PASSED_ON if n not in self._drop]
-            self._write_lines(
-                json.dumps({k: v for k, v in row.items() if v is not None}, ensure_ascii=False)
-                for row in batch.select(names).to_pylist()
-            )
+            rows = batch.select(names).to_pylist()
+            given = ({k: v for k, v in row.items() if v is not None} for row in rows)
+            self._write_lines(json.dumps(g, ensure_ascii=False, allow_nan=False) for g in given)
         elif self._format == "text":
             self._write_lines(batch.column("text").to_pylist())
         else:

@@ -296,7 +296,8 @@ def _parts(corpus: Corpus) -> Iterator[list[str]]:
     part: list[str] = []
     size = 0
     for record in corpus.records():
-        line = json.dumps({k: v for k, v in record.row().items() if k != "id"}, ensure_ascii=False)
+        given = {k: v for k, v in record.row().items() if k != "id"}
+        line = json.dumps(given, ensure_ascii=False, allow_nan=False)
         if part and (len(part) >= 2000 or size + len(line) > 4_000_000):
             yield part
             part, size = [], 0

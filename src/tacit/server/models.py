@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tacit.fields import spelled
 from tacit.files import whole_file
 from tacit.privacy.certificate import Certificate, read_certificate
 from tacit.privacy.explaining import headline
@@ -146,4 +147,4 @@ class Models:
         path = self.folder(model) / f"{what}.json"
         if not path.exists():
             raise NotThere(f"The run has no {what} yet.")
-        return json.loads(path.read_text(encoding="utf-8"))
+        return spelled(json.loads(path.read_text(encoding="utf-8")))

@@ -246,7 +246,7 @@ class Records:
         count = 0
         with whole_file(path) as draft, draft.open("w", encoding="utf-8") as out:
             for row in self._rows(dataset):
-                out.write(json.dumps(row, ensure_ascii=False) + "\n")
+                out.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
                 count += 1
         return count
 

@@ -242,7 +242,8 @@ def need_denominator(plan: Plan) -> None:
 def shape_of(run: Run) -> str:
     """What a model's speed depends on, as a word to compare by."""
     config = run.model.model_dump(mode="json", include={"kind", "config", "lora_rank", "trained"})
-    return json.dumps([config, run.tokenizer.size, run.context, run.task], sort_keys=True)
+    shape = [config, run.tokenizer.size, run.context, run.task]
+    return json.dumps(shape, sort_keys=True, allow_nan=False)
 
 
 def entities_of(run: Run, entity_list: str | None) -> str | None:
@@ -251,7 +252,7 @@ def entities_of(run: Run, entity_list: str | None) -> str | None:
     if plan is None or "entities" not in plan.protect:
         return None
     kinds = sorted(plan.kinds) if plan.kinds is not None else "all"
-    return json.dumps([kinds, entity_list, run.detect])
+    return json.dumps([kinds, entity_list, run.detect], allow_nan=False)
 
 
 def planned_releases(run: Run, plan: Plan | None) -> Releases:

@@ -57,7 +57,7 @@ def save_checkpoint(
     tensors |= {f"optimizer/{n}": t for n, t in held.items()}
     tensors |= {f"average/{n}": t for n, t in average.items()}
     tensors |= {f"aside/{n}": t for n, t in (aside or {}).items()}
-    about = json.dumps({"place": place.__dict__, "numbers": numbers})
+    about = json.dumps({"place": place.__dict__, "numbers": numbers}, allow_nan=False)
     try:
         with whole_file(folder / NAME) as draft:
             save_file({n: t.clone() for n, t in tensors.items()}, draft, metadata={"tacit": about})

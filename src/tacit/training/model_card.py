@@ -31,7 +31,7 @@ def model_card(run: Run, certificate: Certificate) -> str:
         "---",
         "library_name: transformers",
         f"pipeline_tag: {_PIPELINES[run.task]}",
-        f"tags: {json.dumps(tags)}",
+        f"tags: {json.dumps(tags, allow_nan=False)}",
         "---",
         "",
         f"# {run.model.kind} for {run.task}, method {run.method}",

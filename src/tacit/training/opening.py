@@ -109,6 +109,11 @@ def open_run(run: Run, *, private_here: bool = True) -> Opened:
     )  # fmt: skip
 
 
+def tokenizer_of(run: Run, part: Corpus) -> PreTrainedTokenizerBase:
+    """The tokenizer that a run on these records will have, before anything is trained."""
+    return _tokenizer(run, part)[0]
+
+
 def _tokenizer(run: Run, part: Corpus) -> tuple[PreTrainedTokenizerBase, list[str]]:
     """The tokenizer, and what choosing it leaks: nothing, unless it is counted from the corpus."""
     given = run.tokenizer

@@ -11,6 +11,7 @@ import yaml
 from safetensors import SafetensorError
 
 from tacit.errors import DataError, PrivacyRefused, TacitError, UsageError
+from tacit.fields import spelled
 from tacit.files import beside, whole_file
 from tacit.plan import Plan, calibrated, plan_yaml, read_plan
 from tacit.privacy.certificate import Certificate, commitment, issue, own_salt, publish
@@ -361,7 +362,7 @@ def finish(
     learns = {name for name, p in opened.model.named_parameters() if p.requires_grad}
     if stuck := [name for name in moved.still if name in learns]:
         metrics["parameters"]["trainable and unmoved"] = stuck
-    _write(folder / "metrics.json", json.dumps(metrics, indent=2) + "\n")
+    _write(folder / "metrics.json", json.dumps(spelled(metrics), indent=2, allow_nan=False) + "\n")
     books = read_ledger(folder / "ledger.jsonl")
     claim = _claim(opened, stuff, books, plan)
     both: tuple[Unit, ...] = ("users", "entities", "users+entities")

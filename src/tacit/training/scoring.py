@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tacit.errors import UsageError
+from tacit.fields import spelled
 from tacit.files import whole_file
 from tacit.grouping import Groups, compare_groups, ends_of, group_names
 from tacit.training import baselines
@@ -36,8 +37,9 @@ def keep_scores(folder: Path, split: str, values: dict[str, Any]) -> None:
     """Put the scores on a split beside those that a run has in `metrics.json`, for its report."""
     path = Path(folder) / "metrics.json"
     metrics = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    text = json.dumps(spelled(metrics | {split: values}), indent=2, allow_nan=False)
     with whole_file(path) as draft:
-        draft.write_text(json.dumps(metrics | {split: values}, indent=2) + "\n", encoding="utf-8")
+        draft.write_text(text + "\n", encoding="utf-8")
 
 
 def scores(

@@ -211,7 +211,7 @@ def mark_weights(path: Path, marks: Mapping[str, str]) -> None:
         (length,) = struct.unpack("<Q", source.read(8))
         header = json.loads(source.read(length))
         header["__metadata__"] = {**header.get("__metadata__", {}), **marks}
-        text = json.dumps(header, separators=(",", ":")).encode()
+        text = json.dumps(header, separators=(",", ":"), allow_nan=False).encode()
         text += b" " * (-len(text) % 8)
         out.write(struct.pack("<Q", len(text)) + text)
         shutil.copyfileobj(source, out, 1 << 20)

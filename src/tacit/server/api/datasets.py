@@ -149,7 +149,8 @@ def add_dataset(asked: NewDataset, caller: Writer, services: Serving) -> dict[st
         delta=asked.delta,
         public=asked.public,
     )
-    services.note(caller, "make dataset", made["id"], json.dumps(made["budget"]))
+    budget = json.dumps(made["budget"], allow_nan=False)
+    services.note(caller, "make dataset", made["id"], budget)
     return made
 
 
@@ -249,7 +250,7 @@ async def add_record(
 
 def _check_extra(asked: NewRecord, extra: dict[str, Any]) -> None:
     """Refuse marks that do not fit their text, as reading them from a file would."""
-    text = json.dumps(extra, ensure_ascii=False)
+    text = json.dumps(extra, ensure_ascii=False, allow_nan=False)
     if "\\u0000" in text or any("\ud800" <= c <= "\udfff" for c in text):
         raise DataError("The record has a character that no text has (NUL, or half of one).")
     Corpus.from_records([{"id": "1", "text": asked.text.replace("\0", " "), **extra}],

@@ -159,7 +159,7 @@ def _with_headers(given: list[tuple[bytes, bytes]], path: str) -> list[tuple[byt
 
 
 async def _answer(send: Send, scope: Scope, status: int, kind: str, sentence: str) -> None:
-    body = json.dumps({"error": kind, "message": sentence}).encode()
+    body = json.dumps({"error": kind, "message": sentence}, allow_nan=False).encode()
     headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
     if not str(scope["path"]).startswith("/v1") and _wants_a_page(scope):
         body = f"<!doctype html><title>tacit</title><p>{escape(sentence)}".encode()

@@ -17,7 +17,8 @@ def page_of(description: dict[str, Any]) -> str:
     for path, calls in description["paths"].items():
         for method, call in calls.items():
             parts.append(_call(path, method, call))
-    schemas = json.dumps(description.get("components", {}).get("schemas", {}), indent=2)
+    named = description.get("components", {}).get("schemas", {})
+    schemas = json.dumps(named, indent=2, allow_nan=False)
     return (
         "<!doctype html><html lang=en><meta charset=utf-8><title>tacit: the API</title>"
         "<meta name=viewport content='width=device-width'>"

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
 from tacit.errors import TacitError
+from tacit.fields import spelled
 from tacit.server import children
 from tacit.server.api.access import REFUSALS, IdPath, Serving, need
 from tacit.server.api.datasets import PAGE_POLICY
@@ -168,7 +169,7 @@ async def _events(run: str, services: Services, after: int) -> AsyncIterator[str
 
 def _event(kind: str, fields: dict[str, Any], number: str | None = None) -> str:
     head = f"id: {number}\n" if number is not None else ""
-    return f"{head}event: {kind}\ndata: {json.dumps(fields)}\n\n"
+    return f"{head}event: {kind}\ndata: {json.dumps(spelled(fields), allow_nan=False)}\n\n"
 
 
 @router.get("/runs/{run}/progress", summary="A run's progress so far")

@@ -99,7 +99,8 @@ def file_routes(visit_of: Callable[[Request], Visit]) -> APIRouter:
         if isinstance(found, Response):
             return found
         head = {"Content-Disposition": 'attachment; filename="certificate.json"'}
-        return Response(json.dumps(found, indent=2), media_type="application/json", headers=head)
+        text = json.dumps(found, indent=2, allow_nan=False)
+        return Response(text, media_type="application/json", headers=head)
 
     @router.get("/models/{model}/certificate.html")
     async def certificate_page(request: Request, model: str) -> Response:
