@@ -76,6 +76,7 @@ def test_kinds_that_were_not_found_and_not_looked_for_are_said(data: Path, tmp_p
     run = Run(**base(data, detect="patterns"), plan=BOTH)
     certificate = runs.train(run, tmp_path / "run").certificate
     said = " ".join(certificate.not_covered)
+    assert "No names of people, organisations or places were found by patterns." in said
     assert "patterns did not look for" in said
     assert "PERSON" in said.split("did not look for")[1]
     assert "found nothing" in said

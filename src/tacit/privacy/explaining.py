@@ -48,7 +48,7 @@ def plain_words(certificate: Certificate) -> list[Section]:
     return [
         Section(TITLE, [headline(c)], level=1),
         Section("Who is protected", points=_protected(c)),
-        Section("Who and what is not", points=_unprotected(c)),
+        Section("Who and what is not (not covered)", points=_unprotected(c)),
         Section("What an attacker can gain", _gain(c)),
         Section("What was assumed", [_assumed(c)]),
         Section("What was found by trying", points=_found(c)),
@@ -76,7 +76,7 @@ def headline(certificate: Certificate) -> str:
             "subtracted: nothing is promised."
         )
     if c.standing != "proved":
-        return f"**Nothing is promised** (standing *{c.standing}*: {STANDINGS[c.standing]})."
+        return f"**Nothing is promised** (standing {c.standing}: {STANDINGS[c.standing]})."
     grade = gained(c.costs[c.protect]).grade
     return (
         f"**Proved, and the protection is {grade}**: epsilon {up(c.epsilon)} at delta {c.delta:g} "
@@ -99,7 +99,7 @@ def _protected(c: Certificate) -> list[str]:
     entity = c.scope.entities.noun if c.scope.entities else "entity"
     said = [_PROTECTED[c.protect].format(entity=entity, policy=c.scope.policy or "see below")]
     if c.scope.entities is not None and "entities" in c.protect:
-        said += c.scope.entities.sentences
+        said.append(c.scope.entities.marked_by)
     if c.scope.users is not None and "users" in c.protect:
         said.append(f"A user is {c.scope.users}.")
     return said
@@ -126,7 +126,7 @@ def _assumed(c: Certificate) -> str:
         return "Nothing: nothing is promised."
     return (
         f"{len(c.assumptions)} things that the ledger cannot show; each stands below, under "
-        "*Assumptions*. Read them: whoever signs this vouches for them."
+        "**Assumptions**. Read them: whoever signs this vouches for them."
     )
 
 
@@ -170,7 +170,6 @@ def _exactly(c: Certificate) -> list[Section]:
         ),
         *([_published(c.published)] if c.published else []),
         Section("Assumptions", points=list(c.assumptions) or ["none"]),
-        Section("Not covered", points=list(c.not_covered)),
         *([_earlier(c)] if c.earlier else []),
         Section(
             "Context",
@@ -227,7 +226,7 @@ def _earlier(c: Certificate) -> Section:
     return Section(
         "Continued from an earlier run",
         [
-            f"The weights began as those of a run with standing *{c.earlier.standing}*, which was "
+            f"The weights began as those of a run with standing {c.earlier.standing}, which was "
             f"verified first. Its {c.earlier.releases:,} releases stand at the beginning of this "
             "ledger and are part of every figure; what it assumed and what it left open is taken "
             "over."

@@ -67,8 +67,8 @@ class Gained:
     def figures(self) -> str:
         """Both bounds, rounded up, beside what guessing gives."""
         return (
-            f"Asked whether one such neighbour took part, somebody who sees all that was released "
-            f"and knows all other text is right at most {of_hundred(self.accuracy)} times in a "
+            f"Asked whether one of them took part, somebody who sees all that was released and "
+            f"knows all other text is right at most {of_hundred(self.accuracy)} times in a "
             f"hundred (a coin is right 50 times). If they may raise a false alarm for one in a "
             f"hundred, they catch at most {of_hundred(self.caught)} of a hundred."
         )

@@ -74,21 +74,32 @@ class EntityScope(Frozen):
     @property
     def sentences(self) -> list[str]:
         """Who marks entities, and what is left out, for the end of a promise."""
-        said = []
-        if self.detectors:
-            rules = f" ({self.rules})" if self.rules else ""
-            by = _and([d.said for d in self.detectors])
-            said.append(f"An entity is what {by} marked{rules}.")
+        said = [self.marked_by] if self.detectors else []
         if self.kinds is None and self.found:
             said.append(f"Kinds found: {', '.join(self.found)}.")
         if self.unprotected:
             said.append(f"Found and not protected: {', '.join(self.unprotected)}.")
         return said
 
+    @property
+    def marked_by(self) -> str:
+        """Who says what an entity is."""
+        if not self.detectors:
+            return "An entity is what a detector marks."
+        rules = f" ({self.rules})" if self.rules else ""
+        return f"An entity is what {_and([d.said for d in self.detectors])} marked{rules}."
+
+    def _names_not_found(self) -> list[str]:
+        """People, organisations and places of which nothing was found, in plain words."""
+        absent = {*(self.missing or ()), *(self.unsought or ())}
+        words = [word for word, kinds in _NAMES.items() if kinds <= absent]
+        by = _and([d.name for d in self.detectors]) if self.detectors else "the detectors"
+        return [f"No names of {_and(words, 'or')} were found by {by}."] if words else []
+
     def left_open(self) -> list[str]:
         """What is not covered for lack of a mark, a kind or a measurement."""
         by = _and([d.name for d in self.detectors]) if self.detectors else "the detectors"
-        said = []
+        said = self._names_not_found()
         if self.unprotected:
             kinds = ", ".join(self.unprotected)
             said.append(f"Entities of kinds that were found and are not protected: {kinds}.")
@@ -197,11 +208,14 @@ def _json(value: Any) -> str:
     return json.dumps(value, allow_nan=False)
 
 
-def _and(words: Sequence[str]) -> str:
+_NAMES = {"people": {"PERSON"}, "organisations": {"ORG"}, "places": {"GPE", "LOC"}}
+
+
+def _and(words: Sequence[str], joint: str = "and") -> str:
     """Words in a row.
 
     >>> _and(["a", "b", "c"])
     'a, b and c'
     """
     *others, last = words
-    return f"{', '.join(others)} and {last}" if others else last
+    return f"{', '.join(others)} {joint} {last}" if others else last

@@ -63,17 +63,19 @@ def start_on_public_text(
     )
     if loop.behind():
         return
+    # After an earlier run's weights this is a start on public text, and no public start.
+    continues = opened.run.model.carry_ledger
     kept = _kept(opened.model, examples, start)
     with _one_at_a_time(kept):
         if kept is None or not kept.exists() or not load_weights(opened.model, kept):
             loop.resume()
             loop.run(tell)
             loop.finish()
-            save_weights(opened.model, folder / NAME)
+            save_weights(opened.model, folder / NAME, private=continues)
             if kept is not None:
                 _keep(folder / NAME, kept)
         else:
-            save_weights(opened.model, folder / NAME)
+            save_weights(opened.model, folder / NAME, private=continues)
 
 
 def load_public_start(opened: Opened, folder: Path) -> nn.Module | None:
