@@ -38,7 +38,7 @@ TOKENS = {"plain", "deidentify", "redact-then-private"}
         ("agnews-minilm", OWNERS),
         ("customersim-lstm", OWNERS | PAPERS),
         ("newsgroups20-lstm", PAPERS),
-        ("wikitext2-lstm", TOKENS | {"public", "records", "selective"}),
+        ("wikitext2-lstm", TOKENS | {"records", "selective"}),
         ("wikitext2-smollm2", TOKENS | {"records"}),
     ],
 )
