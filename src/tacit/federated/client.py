@@ -34,7 +34,7 @@ from tacit.federated.protocol import Answer, Kit, Present, Round, Update, unpack
 from tacit.federated.settings import CANNOT, Federation
 from tacit.files import whole_file
 from tacit.plan import Plan
-from tacit.training import weights
+from tacit.training import dropout, weights
 from tacit.training.focusing import Focus
 from tacit.training.material import Material, Rows, find_mentions, open_corpus, training_part
 from tacit.training.memory import keep_freed_memory
@@ -357,11 +357,13 @@ class _Local:
         stuff = Material(self._examples, rows, tuple(of_user), None, None)
         watched = Watched(self._model, self._task.losses)
         self._model.train()
-        torch.manual_seed(self._chance.torch_seed("dropout", asked.step))
+        seed = self._chance.torch_seed("dropout", asked.step)
         try:
-            self._learn_personal(name, watched, stuff, asked)
-            with _only_trainable(self._model, self._sent):
-                total = self._total(watched, stuff)(asked.step, np.asarray([number]))
+            # Clients number their records from 0, so coins are keyed by the user as well.
+            with dropout.step(seed), dropout.part(number):
+                self._learn_personal(name, watched, stuff, asked)
+                with _only_trainable(self._model, self._sent):
+                    total = self._total(watched, stuff)(asked.step, np.asarray([number]))
         finally:
             with torch.no_grad():
                 for own, parameter in self._sent.items():

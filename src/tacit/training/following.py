@@ -37,7 +37,6 @@ def follow(run: Run, ranks: Ranks, folder: Path | None = None) -> None:
     ranks.follow(
         _total(opened, stuff, plan),
         opened.model,
-        opened.chance,
         pieces=3 if run.method == "uedp" else 1,
     )
 

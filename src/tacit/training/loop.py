@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from tacit.errors import OverBudget
 from tacit.privacy.ledger import Ledger
+from tacit.training import dropout
 from tacit.training.checkpoints import (
     Place,
     forget_after,
@@ -110,11 +111,11 @@ class Loop:
         self.model.train()
         while self.done < self.steps:
             step = self.done + 1
-            torch.manual_seed(self.chance.torch_seed("dropout", step))
             # Processor time: what else the machine does is no part of it.
             began = time.process_time()
             try:
-                seen = self._step(step)
+                with dropout.step(self.chance.torch_seed("dropout", step)):
+                    seen = self._step(step)
             except OverBudget as spent:
                 self._save()
                 return str(spent)

@@ -12,6 +12,7 @@ from torch import nn
 
 from tacit.plan import Plan
 from tacit.privacy.ledger import Ledger
+from tacit.training import dropout
 from tacit.training.gradients import BoundedSum
 from tacit.training.material import Material, Rows
 from tacit.training.methods.noisy import Losses, NoisySums, Watched, finite_losses
@@ -98,8 +99,9 @@ def train_locally(
     """Change the trainable weights by SGD on some records; how many of them were not finite."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     bad = 0
-    for chosen in local_batches(rows, local, rng):
-        values, left_out = finite_losses(watched, material.examples.batch(chosen))
+    for number, chosen in enumerate(local_batches(rows, local, rng)):
+        with dropout.part(number):
+            values, left_out = finite_losses(watched, material.examples.batch(chosen))
         bad += left_out
         if not len(values):
             continue

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from tacit.privacy.events import AnyEvent
 from tacit.privacy.ledger import Ledger
+from tacit.training.dropout import keyed
 from tacit.training.gradients import BoundedSum
 from tacit.training.noise import release
 from tacit.training.randomness import Chance
@@ -73,7 +74,8 @@ class Watched:
 
     def __call__(self, batch: dict[str, Tensor]) -> Tensor:
         """One loss for each record."""
-        values = self._losses(self._model, batch)
+        with keyed(self._model, batch):
+            values = self._losses(self._model, batch)
         kept = values.detach()[torch.isfinite(values.detach())]
         self._sum += float(kept.sum())
         self._count += len(kept)

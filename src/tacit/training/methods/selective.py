@@ -26,6 +26,7 @@ from tacit.plan import Plan
 from tacit.privacy.events import Selective, part_of
 from tacit.privacy.ledger import Ledger
 from tacit.training.devices import placed
+from tacit.training.dropout import RECORD
 from tacit.training.examples import IGNORED, Examples
 from tacit.training.gradients import ClippedSums
 from tacit.training.material import Material, batches
@@ -91,8 +92,9 @@ class SelectiveTraining:
         Every step has a first private update, also where nobody came: see docs/guarantees.md.
         """
         drawn = self._sampler.draw(self._chance.stream("coins", step))
+        rows = self._material.rows
         records = [
-            _Reading(self._examples.ids[self._material.rows[at]], self._rounds[at]) for at in drawn
+            _Reading(int(rows[at]), self._examples.ids[rows[at]], self._rounds[at]) for at in drawn
         ]
         state = _Carried(self._model, len(records))
         tally = _Seen(len(records))
@@ -220,8 +222,9 @@ def _state_of(model: LSTMForCausalLM, batch: dict[str, Tensor]) -> State:
 
 @dataclass(frozen=True, eq=False)
 class _Reading:
-    """A drawn record: its tokens, and its rounds."""
+    """A drawn record: its number, its tokens, and its rounds."""
 
+    number: int
     ids: NDArray[np.int32]
     rounds: Rounds
 
@@ -295,6 +298,9 @@ class _Cut:
             own = self.records[int(self.rows[at])].ids[start : start + length + 1]
             ids[line, :length], targets[line, :length] = own[:-1], own[1:]
         made = {"input_ids": torch.from_numpy(ids), "labels": torch.from_numpy(targets)}
+        # The masks of a record are kept over all its segments.
+        numbers = [self.records[int(self.rows[at])].number for at in rows]
+        made[RECORD] = torch.tensor(numbers, dtype=torch.int64)
         for number, (h, c) in enumerate(self.state):
             made |= {f"hidden {number}": h[0][rows], f"cell {number}": c[0][rows]}
         return made
