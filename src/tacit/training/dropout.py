@@ -25,6 +25,11 @@ from tacit.errors import PrivacyRefused
 RECORD = "record"
 """The name in a batch of the records' numbers, by which their coins are keyed."""
 
+DRAWS = (
+    "The model draws random numbers of its own in a pass, by a record's place in the batch, so one "
+    "unit's gradient would depend on who else is drawn; set that dropout (layerdrop, noise) to 0, "
+    "or use nn.Dropout on tensors whose first dimension is the record."
+)
 _GOLDEN, _FIRST, _SECOND = -7046029254386353131, -4658895280553007687, -7723592293110705685
 _LANES = 4
 """Masks made of one mixed number, 16 bits each."""
@@ -292,12 +297,7 @@ def by_coins_only() -> Iterator[None]:
     before = _generators()
     yield
     if any(not torch.equal(*pair) for pair in zip(before, _generators(), strict=True)):
-        raise PrivacyRefused(
-            "The model draws random numbers of its own in a pass, by a record's place in the "
-            "batch, so one unit's gradient would depend on who else is drawn; set that dropout "
-            "(layerdrop, noise) to 0, or train with nn.Dropout on tensors whose first dimension "
-            "is the record."
-        )
+        raise PrivacyRefused(DRAWS)
 
 
 def _generators() -> list[Tensor]:

@@ -14,15 +14,10 @@ from tacit.plan import Plan
 from tacit.privacy.ledger import Ledger
 from tacit.training import dropout
 from tacit.training.gradients import BoundedSum
+from tacit.training.independence import Totals, UnitCheck
 from tacit.training.material import Material, Rows
 from tacit.training.methods.noisy import Losses, NoisySums, Watched, finite_losses
-from tacit.training.methods.private import (
-    Totals,
-    contributions,
-    denominator,
-    poisson,
-    user_weights,
-)
+from tacit.training.methods.private import contributions, denominator, poisson, user_weights
 from tacit.training.randomness import Chance
 from tacit.training.sampling import Drawn
 from tacit.training.settings import LocalSettings
@@ -54,7 +49,20 @@ def fedavg(
         watched,
         ledger,
         chance,
+        check=fedavg_check(model, losses, material, plan, local),
         phase=phase,
+    )
+
+
+def fedavg_check(
+    model: nn.Module, losses: Losses, material: Material, plan: Plan, local: LocalSettings
+) -> UnitCheck:
+    """Whether users' updates are the same after others' as first; a user's own records may mix."""
+    return UnitCheck(
+        model,
+        material,
+        lambda some, chance: user_updates(model, Watched(model, losses), some, chance, plan, local),
+        losses=None,
     )
 
 

@@ -28,7 +28,8 @@ from tacit.privacy.ledger import Ledger
 from tacit.training.devices import placed
 from tacit.training.dropout import RECORD
 from tacit.training.examples import IGNORED, Examples
-from tacit.training.gradients import ClippedSums
+from tacit.training.gradients import BoundedSum, ClippedSums
+from tacit.training.independence import Totals, UnitCheck
 from tacit.training.material import Material, batches
 from tacit.training.measuring import mean_of_row, token_losses
 from tacit.training.methods.noisy import Seen, Watched, finite_losses
@@ -72,7 +73,7 @@ class SelectiveTraining:
         examples = material.examples
         assert isinstance(examples, Examples)
         self._examples = examples
-        self._rounds = [rounds_of(_marks(examples, row), plan.segments) for row in material.rows]
+        self._rounds = _rounds(examples, material.rows, plan)
         counts = [int((r[:, 1] < r[:, 2]).sum()) for r in self._rounds]
         if not any(counts):
             raise DataError(
@@ -85,17 +86,16 @@ class SelectiveTraining:
         ]
         self._sums, self._watched = ClippedSums(self._model), Watched(self._model, _losses)
         self._watched_plain = Watched(self._model, _packed_losses)
+        self._check = selective_check(model, material, plan, token_budget)
 
     def gradients(self, step: int) -> Iterator[tuple[Gradient, Seen]]:
         """The updates of a step, one by one; each is to be carried out before the next is asked.
 
         Every step has a first private update, also where nobody came: see docs/guarantees.md.
         """
+        self._check.due(step)
         drawn = self._sampler.draw(self._chance.stream("coins", step))
-        rows = self._material.rows
-        records = [
-            _Reading(int(rows[at]), self._examples.ids[rows[at]], self._rounds[at]) for at in drawn
-        ]
+        records = _readings(self._examples, self._material.rows[drawn], self._rounds, drawn)
         state = _Carried(self._model, len(records))
         tally = _Seen(len(records))
         part = 0
@@ -168,6 +168,37 @@ class SelectiveTraining:
         )
 
 
+def selective_check(
+    model: nn.Module, material: Material, plan: Plan, token_budget: int
+) -> UnitCheck:
+    """Whether first sensitive segments give in a sum what each gives alone."""
+    lstm, examples = need_lstm(model, plan), material.examples
+    assert isinstance(examples, Examples)
+
+    def totals(some: Material, _: Chance) -> Totals:
+        sums, watched = ClippedSums(lstm), Watched(lstm, _losses)
+        rounds = _rounds(examples, some.rows, plan)
+
+        def total(_: int, drawn: NDArray[np.int64]) -> BoundedSum:
+            records = _readings(examples, some.rows[drawn], rounds, drawn)
+            cut = _Cut.of(records, 0, _Carried(lstm, len(records)), sensitive=True)
+            parts = batches(cut, cut.units, token_budget, together=max(1, len(cut)))
+            return sums.records(watched, parts, clip_norm=plan.clip_norm, units=len(cut))
+
+        return total
+
+    begins = [len(r) and r[0, 1] < r[0, 2] for r in _rounds(examples, material.rows, plan)]
+    return UnitCheck(
+        lstm,
+        material,
+        totals,
+        losses=None,
+        of_records=True,
+        rows=material.rows[np.asarray(begins, dtype=bool)],
+        token_budget=token_budget,
+    )
+
+
 def need_lstm(model: nn.Module, plan: Plan) -> LSTMForCausalLM:
     """The model, if it is one whose states are all known and all priced."""
     if not isinstance(model, LSTMForCausalLM):
@@ -182,6 +213,20 @@ def need_lstm(model: nn.Module, plan: Plan) -> LSTMForCausalLM:
             f"(hidden and cell); give plan.states={states}."
         )
     return model
+
+
+def _rounds(examples: Examples, rows: NDArray[np.int64], plan: Plan) -> list[Rounds]:
+    return [rounds_of(_marks(examples, row), plan.segments) for row in rows]
+
+
+def _readings(
+    examples: Examples, rows: NDArray[np.int64], rounds: list[Rounds], at: NDArray[np.int64]
+) -> list["_Reading"]:
+    """The drawn records; `at` is where their rounds stand."""
+    return [
+        _Reading(int(row), examples.ids[row], rounds[place])
+        for row, place in zip(rows, at, strict=True)
+    ]
 
 
 def _marks(examples: Examples, row: int) -> NDArray[np.bool_]:
