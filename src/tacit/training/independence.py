@@ -71,7 +71,11 @@ class UnitCheck:
         """
         if len(self._rows) < 2:  # nobody to be among
             return
-        with _in_training(self._model), _keeping_statistics_out(self._model):
+        with (
+            torch.random.fork_rng(devices=[]),
+            _in_training(self._model),
+            _keeping_statistics_out(self._model),
+        ):
             self._look()
             if elsewhere:
                 with _moved_away(self._model):
@@ -163,36 +167,52 @@ class UnitCheck:
 
 
 def _spoilt(
-    model: Any, losses: Callable[[dict[str, Tensor]], Tensor], batch: dict[str, Tensor]
+    model: nn.Module, losses: Callable[[dict[str, Tensor]], Tensor], batch: dict[str, Tensor]
 ) -> str | None:
     """Whether a record that is not a number makes others so: then they see it, however little."""
-    try:
-        table = model.get_input_embeddings()
-    except (AttributeError, NotImplementedError):
-        return None
-    with torch.no_grad():
-        clean = torch.isfinite(losses(batch))
-        for first in (0, 1):
-            spoilt = torch.zeros(len(clean))
-            spoilt[first::2] = float("nan")
+    size = len(next(iter(batch.values())))
 
-            def spoil(_: nn.Module, given: Any, out: Tensor, by: Tensor = spoilt) -> Tensor | None:
-                if len(out) != len(by):
-                    return None
-                return out + by.to(out).view(-1, *[1] * (out.dim() - 1))
+    def left_out(spoilt: Tensor) -> int:
+        given = [(batch, torch.arange(size))]
+        with _spoiling(model, spoilt):
+            total = ClippedSums(model).records(
+                lambda own: losses(own) * (1 + spoilt.to(next(model.parameters()))),
+                given,
+                clip_norm=1.0,
+            )
+        return total.not_finite
 
-            hook = table.register_forward_hook(spoil)
-            try:
-                values = losses(batch)
-            finally:
-                hook.remove()
-            if bool((clean & ~torch.isfinite(values))[1 - first :: 2].any()):
-                return (
-                    "A record's loss changes with the records beside it in the batch, so who else "
-                    "is drawn would move its gradient and clipping bounds nothing; replace or "
-                    "freeze the layer that mixes records."
-                )
+    for first in (0, 1):
+        spoilt = torch.zeros(size)
+        spoilt[first::2] = math.nan
+        more = left_out(spoilt) > int(spoilt.isnan().sum())
+        if more and left_out(torch.zeros(size)) == 0:
+            return (
+                "A record's gradient changes with the records beside it in the batch, so who else "
+                "is drawn would move it and clipping bounds nothing; replace or freeze the layer "
+                "that mixes records."
+            )
     return None
+
+
+@contextmanager
+def _spoiling(model: Any, by: Tensor) -> Iterator[None]:
+    """Add these numbers to what records begin with, if the model says where that is."""
+
+    def spoil(_: nn.Module, given: Any, out: Tensor) -> Tensor | None:
+        if len(out) != len(by):
+            return None
+        return out + by.to(out).view(-1, *[1] * (out.dim() - 1))
+
+    try:
+        hook = model.get_input_embeddings().register_forward_hook(spoil, prepend=True)
+    except (AttributeError, NotImplementedError):
+        hook = None
+    try:
+        yield
+    finally:
+        if hook is not None:
+            hook.remove()
 
 
 def _norm(tensors: dict[str, Tensor]) -> float:
@@ -228,17 +248,22 @@ def _in_training(model: nn.Module) -> Iterator[None]:
 @contextmanager
 def _keeping_statistics_out(model: nn.Module) -> Iterator[None]:
     """Refuse a model that writes what it sees into itself: that would leave without any noise."""
-    learnt = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-    kept = {n: t.clone() for n, t in model.state_dict().items() if n not in learnt}
-    yield
-    now = model.state_dict()
-    for name, before in kept.items():
-        if not torch.equal(torch.nan_to_num(before), torch.nan_to_num(now[name])):
-            raise PrivacyRefused(
-                f"'{name}' changes with what the model sees, and would be saved without noise; "
-                "replace the layer that keeps statistics or counts (BatchNorm by LayerNorm), or "
-                "freeze it."
-            )
+    saved = model.state_dict().keys()
+    kept = [(name, now, now.clone()) for name, now in model.named_buffers()]
+    changed: list[str] = []
+    try:
+        yield
+    finally:
+        for name, now, before in kept:
+            if not torch.allclose(now, before, rtol=0, atol=0, equal_nan=True):
+                changed.append(name)
+                now.copy_(before)
+    if lost := [name for name in changed if name in saved]:
+        raise PrivacyRefused(
+            f"'{lost[0]}' changes with what the model sees, and would be saved without noise; "
+            "replace the layer that keeps statistics or counts (BatchNorm by LayerNorm), or "
+            "freeze it."
+        )
 
 
 @contextmanager
