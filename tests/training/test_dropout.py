@@ -86,7 +86,7 @@ def test_one_short_user_does_not_move_the_others(tmp_path: Path) -> None:
             parameter.data.mul_(8)  # as after training: what is dropped matters
         rows = numbers[:users]
         stuff = Material(examples, rows, tuple(np.split(rows, users)), None, None)
-        with Ledger(tmp_path / f"{users}.jsonl", {}) as ledger, dropout.step(7):
+        with Ledger(tmp_path / f"{users}.jsonl", {}) as ledger:
             method = private(
                 model, NextWord().losses, stuff, Chance(1), ledger, plan, token_budget=256
             )
@@ -219,6 +219,8 @@ def attention(x: Tensor, **given: Any) -> Tensor:
         F.dropout,
         lambda x: F.dropout(x, p=0.5, training=True),
         lambda x: torch.dropout(x, 0.5, True),
+        lambda x: F.dropout(x.reshape(-1, x.shape[-1])).view_as(x),
+        lambda x: F.dropout(x[:, 0, 0]).view(-1, 1, 1) * torch.ones_like(x),
         attention,
         lambda x: attention(x, is_causal=True),
         lambda x: F.scaled_dot_product_attention(*[x.unsqueeze(1)] * 3, None, 0.5).squeeze(1),

@@ -154,7 +154,7 @@ def shared_mask(layer: int, shape: Sequence[int], share: float, like: Tensor) ->
         return _torch_mask(like.new_empty(tuple(shape)), share)
     name = (layer, *shape, share, like.dtype, like.device)
     if name not in now.shared:
-        key = now.keys(torch.tensor([-1 - layer], device=like.device))
+        key = now.keys(torch.tensor([-1 - layer])).to(like.device)
         now.shared[name] = _factor(key, (1, *shape), share, like).squeeze(0)
     return now.shared[name]
 
@@ -255,12 +255,15 @@ def _dropout(
     if not training or p == 0 or records is None or not _by_record(input, records):
         same: Tensor = func(input, p, training, *([inplace] if func is F.dropout else []))
         return same
-    mask = record_mask(input.shape, p, input)
+    count = len(records.keys)
+    each = (count, input.shape[0] // count, *input.shape[1:])
+    mask = record_mask(each, p, input).view(input.shape)
     return input.mul_(mask) if inplace else input * mask
 
 
 def _by_record(x: Tensor, records: _Records) -> bool:
-    return x.dim() > 1 and x.shape[0] == len(records.keys) and x.numel() > 0
+    """Whether the first dimension is the record, alone or with what follows it (heads, tokens)."""
+    return x.dim() > 0 and x.numel() > 0 and x.shape[0] % len(records.keys) == 0
 
 
 def _attention(

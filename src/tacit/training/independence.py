@@ -132,24 +132,19 @@ class UnitCheck:
             drew.append(_drawn_elsewhere() != before)
             return made
 
-        together = over(everybody)
-        short = over(everybody[-2::-1].copy())  # without the longest, the others backwards
-        length = 0.0
-        for unit in everybody:
+        added = over(everybody[:1])
+        length = _norm(added)
+        for unit in everybody[1:]:
+            if unit == count - 1:  # without the longest, the others backwards
+                gap = _minus(over(everybody[-2::-1].copy()), added)
+                if _norm(gap) > tolerance * length:
+                    return _coupled(gap)
             alone = over(everybody[unit : unit + 1])
             length += _norm(alone)
             for name, tensor in alone.items():
-                together[name] -= tensor
-                if unit < count - 1:
-                    short[name] -= tensor
-        if max(_norm(together), _norm(short)) <= tolerance * length:
-            return None
-        return (
-            f"One unit's clipped vector is another one among others than by itself, as "
-            f"'{_most(together, short)}' shows, so who else is drawn would move it and clipping "
-            "bounds nothing; replace or freeze the layer that mixes the records of a batch, packs "
-            "them, counts its calls or draws one mask for all of them."
-        )
+                added[name] += tensor
+        gap = _minus(over(everybody), added)
+        return _coupled(gap) if _norm(gap) > tolerance * length else None
 
     def _records_apart(self, some: Material, tolerance: float) -> str | None:
         assert self._losses is not None
@@ -219,9 +214,21 @@ def _norm(tensors: dict[str, Tensor]) -> float:
     return math.sqrt(sum(float(sum_of_squares(tensor)) for tensor in tensors.values()))
 
 
-def _most(*sums: dict[str, Tensor]) -> str:
-    """The parameter in which sums are farthest from zero."""
-    return max(sums[0], key=lambda name: max(float(one[name].norm()) for one in sums))
+def _minus(tensors: dict[str, Tensor], others: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The difference, in the place of the first."""
+    for name, tensor in tensors.items():
+        tensor.sub_(others[name])
+    return tensors
+
+
+def _coupled(gap: dict[str, Tensor]) -> str:
+    most = max(gap, key=lambda name: float(gap[name].norm()))
+    return (
+        f"One unit's clipped vector is another one among others than by itself, as '{most}' shows, "
+        "so who else is drawn would move it and clipping bounds nothing; replace or freeze the "
+        "layer that mixes the records of a batch, packs them, counts its calls or draws one mask "
+        "for all of them."
+    )
 
 
 def _drawn_elsewhere() -> tuple[Any, bytes, int]:

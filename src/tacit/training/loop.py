@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from tacit.errors import OverBudget
 from tacit.privacy.ledger import Ledger
-from tacit.training import dropout
 from tacit.training.checkpoints import (
     Place,
     forget_after,
@@ -114,8 +113,7 @@ class Loop:
             # Processor time: what else the machine does is no part of it.
             began = time.process_time()
             try:
-                with dropout.step(self.chance.torch_seed("dropout", step)):
-                    seen = self._step(step)
+                seen = self._step(step)
             except OverBudget as spent:
                 self._save()
                 return str(spent)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from tacit.privacy.events import AnyEvent
 from tacit.privacy.ledger import Ledger
-from tacit.training.dropout import keyed
+from tacit.training import dropout
 from tacit.training.gradients import BoundedSum
 from tacit.training.independence import Losses as Losses
 from tacit.training.independence import UnitCheck
@@ -73,7 +73,7 @@ class Watched:
 
     def __call__(self, batch: dict[str, Tensor]) -> Tensor:
         """One loss for each record."""
-        with keyed(self._model, batch):
+        with dropout.keyed(self._model, batch):
             values = self._losses(self._model, batch)
         kept = values.detach()[torch.isfinite(values.detach())]
         self._sum += float(kept.sum())
@@ -146,7 +146,8 @@ class NoisySums(Generic[Drawn_co]):
         if self._check is not None:
             self._check.due(step)
         drawn = self._sampler.draw(self._chance.stream("coins", step))
-        total = self._total(step, drawn)
+        with dropout.step(self._chance.torch_seed("dropout", step)):
+            total = self._total(step, drawn)
         noisy = release(
             total, self._event, self._ledger, self._chance, phase=self._phase, step=step
         )

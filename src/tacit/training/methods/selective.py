@@ -25,8 +25,8 @@ from tacit.errors import DataError, UsageError
 from tacit.plan import Plan
 from tacit.privacy.events import Selective, part_of
 from tacit.privacy.ledger import Ledger
+from tacit.training import dropout
 from tacit.training.devices import placed
-from tacit.training.dropout import RECORD
 from tacit.training.examples import IGNORED, Examples
 from tacit.training.gradients import BoundedSum, ClippedSums
 from tacit.training.independence import Totals, UnitCheck
@@ -97,17 +97,20 @@ class SelectiveTraining:
         drawn = self._sampler.draw(self._chance.stream("coins", step))
         records = _readings(self._examples, self._material.rows[drawn], self._rounds, drawn)
         state = _Carried(self._model, len(records))
+        seed = self._chance.torch_seed("dropout", step)
         tally = _Seen(len(records))
         part = 0
         for number in range(max([1, *(len(r.rounds) for r in records)])):
             plain = _Cut.of(records, number, state, sensitive=False)
             if len(plain):
-                gradient = self._plain(plain, tally)
+                with dropout.step(seed):
+                    gradient = self._plain(plain, tally)
                 state.put(plain, plain.after(self._model))
                 yield gradient, tally.seen(self._watched_plain)
             private = _Cut.of(records, number, state, sensitive=True)
             if len(private) or number == 0:
-                gradient = self._private(private, number, step, part, tally)
+                with dropout.step(seed):
+                    gradient = self._private(private, number, step, part, tally)
                 part += 1
                 self._pass_on(private, number, step, part, state)
                 part += self._event.states
@@ -345,7 +348,7 @@ class _Cut:
         made = {"input_ids": torch.from_numpy(ids), "labels": torch.from_numpy(targets)}
         # The masks of a record are kept over all its segments.
         numbers = [self.records[int(self.rows[at])].number for at in rows]
-        made[RECORD] = torch.tensor(numbers, dtype=torch.int64)
+        made[dropout.RECORD] = torch.tensor(numbers, dtype=torch.int64)
         for number, (h, c) in enumerate(self.state):
             made |= {f"hidden {number}": h[0][rows], f"cell {number}": c[0][rows]}
         return made
