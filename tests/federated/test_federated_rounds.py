@@ -8,7 +8,15 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
-from small_federation import PLANS, central_gradient, one_round, quiet, small_run, write_corpus
+from small_federation import (
+    PLANS,
+    central_gradient,
+    flat,
+    one_round,
+    quiet,
+    small_run,
+    write_corpus,
+)
 
 from tacit.errors import DataError
 from tacit.federated.naming import read_key, user_name
@@ -247,6 +255,73 @@ def test_one_users_failure_leaves_the_other_users_of_a_client_alone(
         assert (step.counted.answered, step.counted.faults) == (11, {"not computed": 1})
     wanted = central_gradient(tmp_path, run, set(users) - {users[0]})
     assert np.abs(got - wanted).max() < 1e-6
+
+
+def counting(made: Any) -> Any:
+    """Models that count their calls, so that a user's update hangs on whose turn it is."""
+
+    def make(*given: Any) -> Any:
+        model, calls = made(*given), []
+
+        def count(_module: Any, _given: Any, out: Any) -> Any:
+            calls.append(1)
+            return out * (1 + 0.01 * len(calls))
+
+        model.get_input_embeddings().register_forward_hook(count)
+        return model
+
+    return make
+
+
+@pytest.mark.parametrize("method", ["private", "fedavg"])
+def test_clients_whose_users_would_meet_in_the_model_do_not_join(
+    tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture, method: str,
+) -> None:  # fmt: skip
+    from tacit.federated import client
+
+    monkeypatch.setattr(client, "make_model", counting(client.make_model))
+    run = small_run(corpus, plan=ALL, method=method)
+    with pytest.raises(DataError, match="0 of 3 clients joined"):
+        one_round(tmp_path, run, join_seconds=1.0).__enter__()
+    assert "among others than by itself" in caplog.text
+    assert not (tmp_path / "run" / "ledger.jsonl").exists()
+
+
+def test_a_client_looks_again_before_rounds(
+    tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model whose users meet only after clients have joined gives nothing to the sum."""
+    from tacit.federated import client
+
+    looked: list[int | None] = []
+    true = client._Local.need_independent_users
+
+    def later(self: Any, step: int | None = None) -> None:
+        looked.append(step)
+        if step is not None:
+            self._model = counting(lambda: self._model)()
+        true(self, step)
+
+    monkeypatch.setattr(client._Local, "need_independent_users", later)
+    with one_round(tmp_path, small_run(corpus, plan=ALL)) as step:
+        got = step.gradient()
+        assert step.counted.answered == 0
+    assert looked == [None] * 3 + [1] * 3
+    assert not got.any()
+
+
+def test_dropout_of_a_user_does_not_hang_on_who_else_is_asked(tmp_path: Path, corpus: Path) -> None:
+    shares = {"output_dropout": 0.4, "weight_drop": 0.3}
+    model = {"kind": "lstm", "config": {"hidden_size": 12, "embedding_size": 12} | shares}
+    with one_round(tmp_path, small_run(corpus, plan=ALL, model=model)) as step:
+        everybody = step.gradient()
+        assert step.counted.answered == 12
+        total = step.method._total
+        parts = [total(1, np.asarray(some)) for some in (range(0, 12, 2), range(1, 12, 2))]
+    apart = sum(flat(part.tensors) for part in parts) / 40
+    assert np.abs(everybody - apart).max() < 1e-6
+    assert np.abs(everybody).max() > 1e-4
 
 
 def test_a_round_to_which_nobody_comes_has_all_its_noise(tmp_path: Path, corpus: Path) -> None:

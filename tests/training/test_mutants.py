@@ -16,6 +16,8 @@ HERE = Path(__file__).resolve().parent
 NEIGHBOURS = "training/test_neighbours.py::test_a_neighbour_moves_a_step_no_further_than_declared"
 ROUNDS = "federated/test_federated_rounds.py"
 FAULTY = f"{ROUNDS}::test_a_faulty_client_counts_as_missing_and_nobody_else_does"
+ALONE = "training/test_dropout.py::test_a_unit_gives_alone_what_it_gives_among_others"
+LOOKED_AT = "training/test_independence.py"
 PASSED_ON = "training/test_selective.py::test_what_plain_segments_begin_with_is_what_was_released"
 
 # name: (file, what stands there, what a bug would make of it, the test that must notice)
@@ -226,6 +228,61 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
         "        return rows[allowed]",
         "        return rows",
         f"{ROUNDS}::test_only_permitted_records_are_used[1]",
+    ),
+    "a per-batch dropout mask": (
+        "training/recurrent.py",
+        "words = dropout.shared_mask(0, (self.config.vocab_size,), share, x)",
+        "words = dropout._torch_mask(x.new_empty(self.config.vocab_size), share)",
+        "training/test_dropout.py::test_one_short_user_does_not_move_the_others",
+    ),
+    "dropout masks by place in the batch": (
+        "training/dropout.py",
+        "_mix(numbers.to(torch.int64) * _GOLDEN + self.key)",
+        "_mix(torch.arange(len(numbers)) * _GOLDEN + self.key)",
+        f"{ALONE}[gpt2-next-word]",
+    ),
+    "one dropout mask for all steps": (
+        "training/dropout.py",
+        "with _as_now(_Step(_wrapped(seed), seed)):",
+        "with _as_now(_Step(1, seed)):",
+        "training/test_dropout.py::test_every_dropout_acts_and_is_drawn_anew_in_every_step[gpt2]",
+    ),
+    "masked words by place in the batch": (
+        "training/masked_words.py",
+        "if luck is None else None",
+        "if luck is not None else None",
+        f"{ALONE}[bert-masked-word]",
+    ),
+    "a sum that lets a model draw by itself": (
+        "training/capturing.py",
+        "with capture.listening(), by_coins_only():",
+        "with capture.listening():",
+        "training/test_dropout.py::test_a_sum_outside_of_a_step_refuses_dropout",
+    ),
+    "units that nobody looks at before they are charged": (
+        "training/runs.py",
+        "    need_independent_units(opened.run, model, opened.task.losses, stuff, plan)\n",
+        "",
+        f"{LOOKED_AT}::test_a_run_is_refused_before_anything_is_charged[redacted]",
+    ),
+    "units that nobody looks at again": (
+        "training/methods/noisy.py",
+        "            self._check.due(step)",
+        "            pass",
+        f"{LOOKED_AT}::test_what_begins_later_is_refused_before_its_release",
+    ),
+    "units that may differ": (
+        "training/independence.py",
+        "return _coupled(gap) if _norm(gap) > tolerance * length else None",
+        "return _coupled(gap) if _norm(gap) > length else None",
+        f"{LOOKED_AT}::test_users_who_train_for_themselves_must_not_meet_in_the_model"
+        "[a count of calls]",
+    ),
+    "units looked at in another mode than training's": (
+        "training/independence.py",
+        "    model.train()\n    try:",
+        "    model.eval()\n    try:",
+        f"{LOOKED_AT}::test_what_couples_units_is_refused[packed-users]",
     ),
 }
 

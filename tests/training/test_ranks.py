@@ -61,6 +61,13 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return dialogs(tmp_path_factory.mktemp("data"))
 
 
+def dropping(base: dict[str, Any]) -> dict[str, Any]:
+    """The model of a run with every dropout: in whose share a user falls must not show."""
+    names = ("embedding_dropout", "input_dropout", "hidden_dropout", "output_dropout")
+    shares = dict.fromkeys((*names, "weight_drop"), 0.3)
+    return {"model": base["model"] | {"config": base["model"]["config"] | shares}}
+
+
 def train(
     ranks: int, run: Run, folder: Path, *, dies: bool = False, odd: Path | None = None
 ) -> subprocess.CompletedProcess:
@@ -102,8 +109,8 @@ def need_same(one: Path, other: Path) -> None:
 def test_a_lost_rank_stops_the_run_which_goes_on_with_another_number_of_ranks(
     tmp_path: Path, base: dict[str, Any]
 ) -> None:
-    """Two steps by two ranks and three by one are the same as five by one."""
-    run = Run(**base, plan=BOTH, optimizer={"momentum": 0.9})
+    """Two steps by two ranks and three by one are the same as five by one, dropout included."""
+    run = Run(**base | dropping(base), plan=BOTH, optimizer={"momentum": 0.9})
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     assert train(1, run, whole).returncode == 0
     assert train(2, run, cut, dies=True).returncode != 0
@@ -130,7 +137,7 @@ def test_a_lost_rank_stops_the_run_which_goes_on_with_another_number_of_ranks(
 def test_any_number_of_ranks_gives_the_same_model_and_ledger(
     tmp_path: Path, base: dict[str, Any], settings: dict[str, Any], ranks: int
 ) -> None:
-    run = Run(**base, **settings)
+    run = Run(**base | dropping(base), **settings)
     for count, folder in ((1, tmp_path / "one"), (ranks, tmp_path / "many")):
         ended = train(count, run, folder)
         assert ended.returncode == 0, ended.stderr[-2000:]

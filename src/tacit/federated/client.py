@@ -34,13 +34,13 @@ from tacit.federated.protocol import Answer, Kit, Present, Round, Update, unpack
 from tacit.federated.settings import CANNOT, Federation
 from tacit.files import whole_file
 from tacit.plan import Plan
-from tacit.training import weights
+from tacit.training import dropout, weights
 from tacit.training.focusing import Focus
 from tacit.training.material import Material, Rows, find_mentions, open_corpus, training_part
 from tacit.training.memory import keep_freed_memory
-from tacit.training.methods.fedavg import train_locally, user_updates
+from tacit.training.methods.fedavg import fedavg_check, train_locally, user_updates
 from tacit.training.methods.noisy import Watched
-from tacit.training.methods.private import user_sums
+from tacit.training.methods.private import private_check, user_sums
 from tacit.training.opening import make_model
 from tacit.training.randomness import Chance
 from tacit.training.settings import LocalSettings, Run
@@ -63,6 +63,7 @@ def join(content: RecordDict, node: Node) -> RecordDict:
         place.keep_kit(kit)
         local = _Local.open(kit, place)
         local.need_same_corpus(begin=True)
+        local.need_independent_users()
         return local.present().record()
     except Exception as error:
         # The server learns that it failed and not why: a message might name files of ours.
@@ -82,6 +83,7 @@ def update(content: RecordDict, node: Node) -> RecordDict:
         local = _Local.open(kit, place)
         local.need_same_corpus()
         local.take(dict(unpacked(content.array_records["weights"])))
+        local.need_independent_users(asked.step)
     except Exception as error:
         log.error("%s in round %d: %s", CANNOT, asked.step, _said(error))
         return RecordDict({"refused": ConfigRecord({"because": type(error).__name__})})
@@ -349,6 +351,24 @@ class _Local:
             self._sent[name].copy_(tensor)
         self._before = {name: p.detach().clone() for name, p in self._sent.items()}
 
+    def need_independent_users(self, step: int | None = None) -> None:
+        """Refuse a model in which a user's update depends on other users' records.
+
+        It is looked at when this client joins, and again before some rounds.
+        """
+        if self.plan is None:
+            return
+        rows = np.arange(len(self._examples))
+        stuff, losses = Material(self._examples, rows, (rows,), None, None), self._task.losses
+        local, budget = self.run.fedavg or LocalSettings(), self.run.token_budget
+        check = (
+            fedavg_check(self._model, losses, stuff, self.plan, local)
+            if self.run.method == "fedavg"
+            else private_check(self._model, losses, stuff, self.plan, budget)
+        )
+        with _only_trainable(self._model, self._sent):
+            check.need(elsewhere=True) if step is None else check.due(step)
+
     def update(self, asked: Round, place: int) -> tuple[Update, int]:
         """The clipped update of one user, and how many records it comes from."""
         number, name = asked.numbers[place], asked.names[place]
@@ -358,11 +378,13 @@ class _Local:
         stuff = Material(self._examples, rows, tuple(of_user), None, None)
         watched = Watched(self._model, self._task.losses)
         self._model.train()
-        torch.manual_seed(self._chance.torch_seed("dropout", asked.step))
+        seed = self._chance.torch_seed("dropout", asked.step)
         try:
-            self._learn_personal(name, watched, stuff, asked)
-            with _only_trainable(self._model, self._sent):
-                total = self._total(watched, stuff)(asked.step, np.asarray([number]))
+            # Clients number their records from 0, so coins are keyed by the user as well.
+            with dropout.step(seed), dropout.part(number):
+                self._learn_personal(name, watched, stuff, asked)
+                with _only_trainable(self._model, self._sent):
+                    total = self._total(watched, stuff)(asked.step, np.asarray([number]))
         finally:
             with torch.no_grad():
                 for own, parameter in self._sent.items():

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from tacit.errors import UsageError
+from tacit.training.dropout import by_coins_only
 from tacit.training.lstm import GateLSTM
 from tacit.training.rules import Part, find_rules, lstm_parts, why_refused
 
@@ -221,7 +222,7 @@ def run(
 ) -> tuple[Parts, Tensor]:
     """Every record's part of every gradient, and the records' losses."""
     capture = Pass(layers, size)
-    with capture.listening():
+    with capture.listening(), by_coins_only():
         values = losses(batch)
         if values.shape != (size,):
             raise UsageError(

@@ -10,6 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tacit.training.dropout import RECORD
+
 Ids = NDArray[np.int32]
 Mask = NDArray[np.bool_]
 Places = NDArray[np.int64]
@@ -49,7 +51,10 @@ class Examples:
         return np.fromiter((len(row) for row in self.ids), dtype=np.int64, count=len(self.ids))
 
     def batch(self, rows: NDArray[Any]) -> dict[str, Tensor]:
-        """These examples as tensors, padded on the right to the longest of them."""
+        """These examples as tensors, padded on the right to the longest of them.
+
+        Their numbers go with them: what is drawn for an example is keyed by its number.
+        """
         chosen = [int(row) for row in rows]
         width = max((len(self.ids[row]) for row in chosen), default=0) or 1
         shape = (len(chosen), width)
@@ -58,6 +63,7 @@ class Examples:
         lengths = self.lengths[chosen] if chosen else np.zeros(0, dtype=np.int64)
         mask = np.arange(width) < lengths[:, None]
         made = {"input_ids": torch.from_numpy(ids), "attention_mask": torch.from_numpy(mask * 1)}
+        made[RECORD] = torch.tensor(chosen, dtype=torch.int64)
         if self.types is not None:
             made["token_type_ids"] = torch.from_numpy(_fill(shape, 0, self.types, chosen))
         if self.labels is None:

@@ -11,6 +11,7 @@ from tacit.training.fingerprint import code_digest
 from tacit.training.gradients import BoundedSum
 from tacit.training.material import Material, prepare
 from tacit.training.methods import InTurn, Method
+from tacit.training.methods.checking import need_independent_units
 from tacit.training.methods.fedavg import user_updates
 from tacit.training.methods.noisy import NoisySums, Watched
 from tacit.training.methods.private import record_sums, user_sums
@@ -34,10 +35,10 @@ def follow(run: Run, ranks: Ranks, folder: Path | None = None) -> None:
     check_fit(opened.model, examples)
     stuff = prepare(examples, opened.part, opened.mentions, plan, opened.focus)
     ranks.need_alike(alike(opened, stuff, plan))
+    need_independent_units(run, opened.model, opened.task.losses, stuff, plan)
     ranks.follow(
         _total(opened, stuff, plan),
         opened.model,
-        opened.chance,
         pieces=3 if run.method == "uedp" else 1,
     )
 

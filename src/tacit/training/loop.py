@@ -110,7 +110,6 @@ class Loop:
         self.model.train()
         while self.done < self.steps:
             step = self.done + 1
-            torch.manual_seed(self.chance.torch_seed("dropout", step))
             # Processor time: what else the machine does is no part of it.
             began = time.process_time()
             try:

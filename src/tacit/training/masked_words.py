@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from tacit.corpus import Corpus
 from tacit.errors import UsageError
 from tacit.training.devices import placed
+from tacit.training.dropout import record_uniform
 from tacit.training.encoding import Collected, check_lengths, special_around
 from tacit.training.examples import IGNORED, Examples, Progress, Spans
 from tacit.training.measuring import (
@@ -35,7 +36,8 @@ RATE = 0.15
 class MaskedWord:
     """Guess the tokens behind masks, which are drawn anew for every pass over a record.
 
-    Who draws them are coins that look at no text, so the loss of a record depends on no other.
+    Who draws them are coins of the record's own that look at no text, so the loss of a record
+    depends on no other.
     """
 
     mask: int
@@ -145,4 +147,6 @@ class MaskedWord:
 
     def _coins(self, batch: Batch, luck: torch.Generator | None) -> Tensor:
         """A number between 0 and 1 for every token."""
-        return torch.rand(batch["input_ids"].shape, generator=luck)
+        ids = batch["input_ids"]
+        own = record_uniform(ids.shape[1], ids.device) if luck is None else None
+        return torch.rand(ids.shape, generator=luck) if own is None else own

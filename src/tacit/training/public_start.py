@@ -95,7 +95,7 @@ def _kept(model: nn.Module, examples: Examples, start: PublicStart) -> Path | No
     if root is None:
         return None
     sha = hashlib.sha256(start.model_dump_json(exclude={"corpus"}).encode())
-    sha.update(version("torch").encode())
+    sha.update(f"{version('torch')} dropout by record".encode())
     for name, tensor in trainable(model).items():
         sha.update(name.encode() + tensor.cpu().contiguous().numpy().tobytes())
     for ids in examples.ids:

@@ -18,12 +18,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from tacit.errors import DataError, PrivacyRefused, UsageError
+from tacit.training import dropout
 from tacit.training.gradients import BoundedSum, joined
-from tacit.training.randomness import Chance
 from tacit.training.sampling import Drawn, Turnout
 
 Share = TypeVar("Share", Drawn, Turnout)
 _END = -1
+_HEAD = 5
+"""What is told first: the seed of dropout, the step, and the lengths of up to three arrays."""
 # While rank 0 reads public text or writes a checkpoint the others wait; a rank that is lost is
 # noticed at once all the same, because its connections close.
 _PATIENCE = timedelta(days=7)
@@ -67,8 +69,8 @@ class Ranks:
         def shared(step: int, drawn: Share) -> BoundedSum:
             with _noticing_losses():
                 arrays: list[np.ndarray] = _arrays(drawn)
-                head = [step, *(len(a) for a in arrays)]
-                _broadcast(torch.tensor(head + [0] * (4 - len(head))))
+                head = [dropout.current_seed(), step, *(len(a) for a in arrays)]
+                _broadcast(torch.tensor(head + [0] * (_HEAD - len(head))))
                 for array in arrays:
                     _broadcast(torch.from_numpy(array.astype(np.int64)))
                 _share_weights(model)
@@ -81,35 +83,35 @@ class Ranks:
         self,
         total: Callable[[int, Any], BoundedSum],
         model: nn.Module,
-        chance: Chance,
         *,
         pieces: int,
     ) -> None:
         """Give shares of sums until the one who leads has no further step.
 
         `pieces` is how many arrays say who was drawn: one, or three for the published algorithm.
+        The coins of dropout are those of rank 0: in whose share a user falls depends on who else
+        is drawn, so no mask may depend on it.
         """
         model.train()
         while True:
-            head = torch.zeros(4, dtype=torch.int64)
+            head = torch.zeros(_HEAD, dtype=torch.int64)
             with _noticing_losses():
                 _broadcast(head)
-                step, *sizes = head.tolist()
+                seed, step, *sizes = head.tolist()
                 if step == _END:
                     return
                 told = [torch.zeros(size, dtype=torch.int64) for size in sizes[:pieces]]
                 for array in told:
                     _broadcast(array)
                 _share_weights(model)
-            # Coins of dropout that no other rank has.
-            torch.manual_seed((chance.torch_seed("dropout", step) + self.rank) % 2**63)
-            own = total(step, _dealt(_drawn([a.numpy() for a in told]), self))
+            with dropout.step(seed):
+                own = total(step, _dealt(_drawn([a.numpy() for a in told]), self))
             joined(own, _add_up)
 
     def end(self) -> None:
         """Send the others home."""
         with _noticing_losses():
-            _broadcast(torch.tensor([_END, 0, 0, 0]))
+            _broadcast(torch.tensor([0, _END, *[0] * (_HEAD - 2)]))
 
 
 def ranks_of_environment() -> Ranks | None:

@@ -11,7 +11,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn import functional as F
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -23,6 +22,7 @@ from transformers import (
 )
 from transformers.utils.generic import ModelOutput
 
+from tacit.training import dropout
 from tacit.training.lstm import GateLSTM
 
 State = tuple[tuple[Tensor, Tensor], ...]
@@ -36,8 +36,9 @@ class LSTMConfig(PretrainedConfig):
     embedding, or `projection` puts a linear map between them.
 
     `embedding_dropout` drops words of the vocabulary, `weight_drop` entries of the recurrent
-    matrices; both are drawn once for a batch. `input_dropout`, `hidden_dropout` and
-    `output_dropout` drop coordinates, drawn once for a record and kept over all its words.
+    matrices; both are drawn once for a step, the same for all records. `input_dropout`,
+    `hidden_dropout` and `output_dropout` drop coordinates, drawn once for a record and kept over
+    all its words.
 
     Source: Merity et al. 2018 (the dropouts); Lai et al. 2022, appendix on models (`awd()`).
     """
@@ -142,7 +143,7 @@ class LSTMBody(nn.Module):
         x = self._locked(self._embed(input_ids), config.input_dropout)
         after: list[tuple[Tensor, Tensor]] = []
         for number, layer in enumerate(self.layers):
-            x, own = self._run(layer, x, state[number] if state is not None else None)
+            x, own = self._run(number, layer, x, state[number] if state is not None else None)
             after.append(own)
             last = number == len(self.layers) - 1
             x = self._locked(x, config.output_dropout if last else config.hidden_dropout)
@@ -156,33 +157,29 @@ class LSTMBody(nn.Module):
         if not self.training or share == 0:
             return x
         # A factor on the output equals one on the row, and leaves the layer an ordinary one.
-        words = _kept(x.new_empty(self.config.vocab_size), share)
+        words = dropout.shared_mask(0, (self.config.vocab_size,), share, x)
         return x * words[ids].unsqueeze(-1)
 
     def _locked(self, x: Tensor, share: float) -> Tensor:
         """Variational dropout: one mask for a record, whatever its length."""
         if not self.training or share == 0:
             return x
-        return x * _kept(x.new_empty(x.shape[0], 1, x.shape[2]), share)
+        return x * dropout.record_mask((x.shape[0], 1, x.shape[2]), share, x)
 
     def _run(
-        self, layer: nn.Module, x: Tensor, state: tuple[Tensor, Tensor] | None
+        self, number: int, layer: nn.Module, x: Tensor, state: tuple[Tensor, Tensor] | None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         share = self.config.weight_drop
         if not self.training or share == 0:
             out: tuple[Tensor, tuple[Tensor, Tensor]] = layer(x, state)
             return out
         dropped = {
-            name: F.dropout(weight, share)
+            name: weight * dropout.shared_mask(1 + number, weight.shape, share, weight)
             for name, weight in layer.named_parameters()
             if name.startswith("weight_hh")
         }
         out = functional_call(layer, dropped, (x, state))
         return out
-
-
-def _kept(mask: Tensor, share: float) -> Tensor:
-    return mask.bernoulli_(1 - share).div_(1 - share)
 
 
 class LSTMPreTrained(PreTrainedModel):

@@ -46,6 +46,7 @@ from tacit.training.methods import (
     private,
     uedp,
 )
+from tacit.training.methods.checking import need_independent_units
 from tacit.training.methods.uedp import claim_of, event_of
 from tacit.training.model_card import model_card
 from tacit.training.opening import Opened, encode, open_run
@@ -284,6 +285,7 @@ def _need_learnable(opened: Opened, stuff: Material, plan: Plan | None) -> None:
     weights.check_trainable(
         model, (lambda: opened.task.losses(model, stuff.examples.batch(few))) if len(few) else None
     )
+    need_independent_units(opened.run, model, opened.task.losses, stuff, plan)
 
 
 def _spent(opened: Opened, stuff: Material, plan: Plan | None) -> Spent | None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tacit.errors import UsageError
+from tacit.training.dropout import by_coins_only
 from tacit.training.gradients import _MADE_HERE, BoundedSum
 
 
@@ -52,7 +53,8 @@ class ClippedUpdates:
         clipped = not_finite = 0
         for unit in range(units):
             try:
-                not_finite += train(unit)
+                with by_coins_only():
+                    not_finite += train(unit)
                 update = {n: start[n] - p.detach() for n, p in self._parameters.items()}
             finally:
                 self._restore(start)

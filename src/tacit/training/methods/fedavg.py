@@ -12,16 +12,12 @@ from torch import nn
 
 from tacit.plan import Plan
 from tacit.privacy.ledger import Ledger
+from tacit.training import dropout
 from tacit.training.gradients import BoundedSum
+from tacit.training.independence import Totals, UnitCheck
 from tacit.training.material import Material, Rows
 from tacit.training.methods.noisy import Losses, NoisySums, Watched, finite_losses
-from tacit.training.methods.private import (
-    Totals,
-    contributions,
-    denominator,
-    poisson,
-    user_weights,
-)
+from tacit.training.methods.private import contributions, denominator, poisson, user_weights
 from tacit.training.randomness import Chance
 from tacit.training.sampling import Drawn
 from tacit.training.settings import LocalSettings
@@ -53,7 +49,20 @@ def fedavg(
         watched,
         ledger,
         chance,
+        check=fedavg_check(model, losses, material, plan, local),
         phase=phase,
+    )
+
+
+def fedavg_check(
+    model: nn.Module, losses: Losses, material: Material, plan: Plan, local: LocalSettings
+) -> UnitCheck:
+    """Whether users' updates are the same after others' as first; a user's own records may mix."""
+    return UnitCheck(
+        model,
+        material,
+        lambda some, chance: user_updates(model, Watched(model, losses), some, chance, plan, local),
+        losses=None,
     )
 
 
@@ -98,8 +107,9 @@ def train_locally(
     """Change the trainable weights by SGD on some records; how many of them were not finite."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     bad = 0
-    for chosen in local_batches(rows, local, rng):
-        values, left_out = finite_losses(watched, material.examples.batch(chosen))
+    for number, chosen in enumerate(local_batches(rows, local, rng)):
+        with dropout.part(number):
+            values, left_out = finite_losses(watched, material.examples.batch(chosen))
         bad += left_out
         if not len(values):
             continue

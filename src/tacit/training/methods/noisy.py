@@ -9,13 +9,13 @@ from torch import Tensor, nn
 
 from tacit.privacy.events import AnyEvent
 from tacit.privacy.ledger import Ledger
+from tacit.training import dropout
 from tacit.training.gradients import BoundedSum
+from tacit.training.independence import Losses as Losses
+from tacit.training.independence import UnitCheck
 from tacit.training.noise import release
 from tacit.training.randomness import Chance
 from tacit.training.sampling import Sampler, need_match
-
-Losses = Callable[[nn.Module, dict[str, Tensor]], Tensor]
-"""From a model and a batch to one loss for each of its records."""
 
 Drawn_co = TypeVar("Drawn_co", covariant=True)
 
@@ -73,7 +73,8 @@ class Watched:
 
     def __call__(self, batch: dict[str, Tensor]) -> Tensor:
         """One loss for each record."""
-        values = self._losses(self._model, batch)
+        with dropout.keyed(self._model, batch):
+            values = self._losses(self._model, batch)
         kept = values.detach()[torch.isfinite(values.detach())]
         self._sum += float(kept.sum())
         self._count += len(kept)
@@ -108,7 +109,8 @@ class NoisySums(Generic[Drawn_co]):
     """A sampler, a bounded sum over those it draws, and noise: one step of a private method.
 
     *Guarantee*: what leaves `gradient` is the release of one event, which the ledger holds
-    already, divided by the public constant `denominator`.
+    already, divided by the public constant `denominator`. Units are looked at by `check` before
+    the first release and some later ones; it is None only where those who hold the records look.
     """
 
     def __init__(
@@ -121,12 +123,14 @@ class NoisySums(Generic[Drawn_co]):
         ledger: Ledger,
         chance: Chance,
         *,
+        check: UnitCheck | None,
         phase: str = "train",
     ) -> None:
         need_match(sampler, event)
         self._sampler, self._event, self._total = sampler, event, total
         self._denominator, self._watched = denominator, watched
         self._ledger, self._chance, self._phase = ledger, chance, phase
+        self._check = check
 
     def spread(
         self,
@@ -139,8 +143,11 @@ class NoisySums(Generic[Drawn_co]):
 
     def gradient(self, step: int) -> tuple[dict[str, Tensor], Seen]:
         """The noisy sum over its public denominator."""
+        if self._check is not None:
+            self._check.due(step)
         drawn = self._sampler.draw(self._chance.stream("coins", step))
-        total = self._total(step, drawn)
+        with dropout.step(self._chance.torch_seed("dropout", step)):
+            total = self._total(step, drawn)
         noisy = release(
             total, self._event, self._ledger, self._chance, phase=self._phase, step=step
         )

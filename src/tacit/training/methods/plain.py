@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from tacit.privacy.events import NotPrivate
 from tacit.privacy.ledger import Ledger
+from tacit.training import dropout
 from tacit.training.material import Material, Rows
 from tacit.training.methods.noisy import Losses, Seen, finite_losses
 from tacit.training.randomness import Chance
@@ -38,8 +39,9 @@ class Plain:
         """The gradient of the mean loss of a batch."""
         drawn = self._sampler.draw(self._chance.stream("coins", step))
         self._model.zero_grad(set_to_none=True)
-        loss, seen = self._loss(step, self._material.rows[drawn])
-        loss.backward()
+        with dropout.step(self._chance.torch_seed("dropout", step)):
+            loss, seen = self._loss(step, self._material.rows[drawn])
+            loss.backward()
         gradient = {
             name: p.grad.detach()
             for name, p in self._model.named_parameters()
@@ -49,8 +51,12 @@ class Plain:
 
     def _loss(self, step: int, rows: Rows) -> tuple[Tensor, Seen]:
         batch = self._material.examples.batch(rows)
-        values, bad = finite_losses(lambda part: self._losses(self._model, part), batch)
+        values, bad = finite_losses(self._keyed_losses, batch)
         return mean_loss(values), seen_of(values, len(rows), bad)
+
+    def _keyed_losses(self, batch: dict[str, Tensor]) -> Tensor:
+        with dropout.keyed(self._model, batch):
+            return self._losses(self._model, batch)
 
 
 def mean_loss(values: Tensor) -> Tensor:

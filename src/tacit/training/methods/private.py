@@ -1,6 +1,6 @@
 """Clipped sums of gradients with noise: for records, users, or users and their entities."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -10,13 +10,11 @@ from tacit.errors import UsageError
 from tacit.plan import Plan
 from tacit.privacy.ledger import Ledger
 from tacit.training.gradients import BoundedSum, ClippedSums
+from tacit.training.independence import Totals, UnitCheck
 from tacit.training.material import Material, Rows, batches, units_together
 from tacit.training.methods.noisy import Losses, NoisySums, Watched
 from tacit.training.randomness import Chance
 from tacit.training.sampling import Drawn, PoissonRecords, PoissonUsers
-
-Totals = Callable[[int, Drawn], BoundedSum]
-"""From a step and those who were drawn for it to the sum over them."""
 
 
 def private(
@@ -44,7 +42,23 @@ def private(
         watched,
         ledger,
         chance,
+        check=private_check(model, losses, material, plan, token_budget),
         phase=phase,
+    )
+
+
+def private_check(
+    model: nn.Module, losses: Losses, material: Material, plan: Plan, token_budget: int
+) -> UnitCheck:
+    """Whether users (records) give in a sum what they give alone, as do their records."""
+    sums = user_sums if plan.user_rate is not None else record_sums
+    return UnitCheck(
+        model,
+        material,
+        lambda some, chance: sums(model, Watched(model, losses), some, chance, plan, token_budget),
+        losses=losses,
+        of_records=plan.user_rate is None,
+        token_budget=token_budget,
     )
 
 

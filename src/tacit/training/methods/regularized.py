@@ -61,7 +61,7 @@ class Regularized(Plain, ABC):
         def losses(part: dict[str, Tensor]) -> Tensor:
             own = {name: tensor for name, tensor in part.items() if name != _ROW}
             with self._states.reading(own) as states:
-                values = self._losses(self._model, own)
+                values = self._keyed_losses(own)
             read.append((states[-1], part[_ROW]))
             return values
 

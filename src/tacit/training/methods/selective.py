@@ -25,9 +25,11 @@ from tacit.errors import DataError, UsageError
 from tacit.plan import Plan
 from tacit.privacy.events import Selective, part_of
 from tacit.privacy.ledger import Ledger
+from tacit.training import dropout
 from tacit.training.devices import placed
 from tacit.training.examples import IGNORED, Examples
-from tacit.training.gradients import ClippedSums
+from tacit.training.gradients import BoundedSum, ClippedSums
+from tacit.training.independence import Totals, UnitCheck
 from tacit.training.material import Material, batches
 from tacit.training.measuring import mean_of_row, token_losses
 from tacit.training.methods.noisy import Seen, Watched, finite_losses
@@ -71,7 +73,7 @@ class SelectiveTraining:
         examples = material.examples
         assert isinstance(examples, Examples)
         self._examples = examples
-        self._rounds = [rounds_of(_marks(examples, row), plan.segments) for row in material.rows]
+        self._rounds = _rounds(examples, material.rows, plan)
         counts = [int((r[:, 1] < r[:, 2]).sum()) for r in self._rounds]
         if not any(counts):
             raise DataError(
@@ -84,28 +86,31 @@ class SelectiveTraining:
         ]
         self._sums, self._watched = ClippedSums(self._model), Watched(self._model, _losses)
         self._watched_plain = Watched(self._model, _packed_losses)
+        self._check = selective_check(model, material, plan, token_budget)
 
     def gradients(self, step: int) -> Iterator[tuple[Gradient, Seen]]:
         """The updates of a step, one by one; each is to be carried out before the next is asked.
 
         Every step has a first private update, also where nobody came: see docs/guarantees.md.
         """
+        self._check.due(step)
         drawn = self._sampler.draw(self._chance.stream("coins", step))
-        records = [
-            _Reading(self._examples.ids[self._material.rows[at]], self._rounds[at]) for at in drawn
-        ]
+        records = _readings(self._examples, self._material.rows[drawn], self._rounds, drawn)
         state = _Carried(self._model, len(records))
+        seed = self._chance.torch_seed("dropout", step)
         tally = _Seen(len(records))
         part = 0
         for number in range(max([1, *(len(r.rounds) for r in records)])):
             plain = _Cut.of(records, number, state, sensitive=False)
             if len(plain):
-                gradient = self._plain(plain, tally)
+                with dropout.step(seed):
+                    gradient = self._plain(plain, tally)
                 state.put(plain, plain.after(self._model))
                 yield gradient, tally.seen(self._watched_plain)
             private = _Cut.of(records, number, state, sensitive=True)
             if len(private) or number == 0:
-                gradient = self._private(private, number, step, part, tally)
+                with dropout.step(seed):
+                    gradient = self._private(private, number, step, part, tally)
                 part += 1
                 self._pass_on(private, number, step, part, state)
                 part += self._event.states
@@ -166,6 +171,37 @@ class SelectiveTraining:
         )
 
 
+def selective_check(
+    model: nn.Module, material: Material, plan: Plan, token_budget: int
+) -> UnitCheck:
+    """Whether first sensitive segments give in a sum what each gives alone."""
+    lstm, examples = need_lstm(model, plan), material.examples
+    assert isinstance(examples, Examples)
+
+    def totals(some: Material, _: Chance) -> Totals:
+        sums, watched = ClippedSums(lstm), Watched(lstm, _losses)
+        rounds = _rounds(examples, some.rows, plan)
+
+        def total(_: int, drawn: NDArray[np.int64]) -> BoundedSum:
+            records = _readings(examples, some.rows[drawn], rounds, drawn)
+            cut = _Cut.of(records, 0, _Carried(lstm, len(records)), sensitive=True)
+            parts = batches(cut, cut.units, token_budget, together=max(1, len(cut)))
+            return sums.records(watched, parts, clip_norm=plan.clip_norm, units=len(cut))
+
+        return total
+
+    begins = [len(r) and r[0, 1] < r[0, 2] for r in _rounds(examples, material.rows, plan)]
+    return UnitCheck(
+        lstm,
+        material,
+        totals,
+        losses=None,
+        of_records=True,
+        rows=material.rows[np.asarray(begins, dtype=bool)],
+        token_budget=token_budget,
+    )
+
+
 def need_lstm(model: nn.Module, plan: Plan) -> LSTMForCausalLM:
     """The model, if it is one whose states are all known and all priced."""
     if not isinstance(model, LSTMForCausalLM):
@@ -180,6 +216,20 @@ def need_lstm(model: nn.Module, plan: Plan) -> LSTMForCausalLM:
             f"(hidden and cell); give plan.states={states}."
         )
     return model
+
+
+def _rounds(examples: Examples, rows: NDArray[np.int64], plan: Plan) -> list[Rounds]:
+    return [rounds_of(_marks(examples, row), plan.segments) for row in rows]
+
+
+def _readings(
+    examples: Examples, rows: NDArray[np.int64], rounds: list[Rounds], at: NDArray[np.int64]
+) -> list["_Reading"]:
+    """The drawn records; `at` is where their rounds stand."""
+    return [
+        _Reading(int(row), examples.ids[row], rounds[place])
+        for row, place in zip(rows, at, strict=True)
+    ]
 
 
 def _marks(examples: Examples, row: int) -> NDArray[np.bool_]:
@@ -220,8 +270,9 @@ def _state_of(model: LSTMForCausalLM, batch: dict[str, Tensor]) -> State:
 
 @dataclass(frozen=True, eq=False)
 class _Reading:
-    """A drawn record: its tokens, and its rounds."""
+    """A drawn record: its number, its tokens, and its rounds."""
 
+    number: int
     ids: NDArray[np.int32]
     rounds: Rounds
 
@@ -295,6 +346,9 @@ class _Cut:
             own = self.records[int(self.rows[at])].ids[start : start + length + 1]
             ids[line, :length], targets[line, :length] = own[:-1], own[1:]
         made = {"input_ids": torch.from_numpy(ids), "labels": torch.from_numpy(targets)}
+        # The masks of a record are kept over all its segments.
+        numbers = [self.records[int(self.rows[at])].number for at in rows]
+        made[dropout.RECORD] = torch.tensor(numbers, dtype=torch.int64)
         for number, (h, c) in enumerate(self.state):
             made |= {f"hidden {number}": h[0][rows], f"cell {number}": c[0][rows]}
         return made

@@ -26,6 +26,7 @@ from tacit.privacy.events import UserClip
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.published import PublishedPrice, uedp_claim, uedp_release
 from tacit.training.gradients import BoundedSum, ClippedSums
+from tacit.training.independence import UnitCheck
 from tacit.training.material import Batched, Material, Rows, batches, units_together
 from tacit.training.methods.noisy import Losses, NoisySums, Watched
 from tacit.training.methods.private import expected
@@ -105,7 +106,36 @@ def uedp(
         watched,
         ledger,
         chance,
+        check=uedp_check(model, losses, material, settings, token_budget),
         phase=phase,
+    )
+
+
+def uedp_check(
+    model: nn.Module,
+    losses: Losses,
+    material: Material,
+    settings: UedpSettings,
+    token_budget: int,
+) -> UnitCheck:
+    """Whether users give in a sum what they give alone, where all entities and records come."""
+    owners = need_entities(material)
+
+    def everything(users: NDArray[np.int64]) -> Turnout:
+        return Turnout(
+            users, np.ones(len(owners.entities), dtype=bool), np.ones(len(owners), dtype=bool)
+        )
+
+    weights = Weights.count(material, owners, settings)
+    worth = record_weights(owners, everything(np.arange(0)), weights, settings)
+    return UnitCheck(
+        model,
+        material,
+        lambda some, _: weighted_sums(model, Watched(model, losses), some, settings, token_budget),
+        losses=losses,
+        drawn=everything,
+        rows=_used(material.rows, worth[material.examples.record]),
+        token_budget=token_budget,
     )
 
 
