@@ -14,10 +14,10 @@ from runs import make_run
 from tacit.attacking.token_cases import (
     Overheard,
     canary_records,
-    declared_evidence,
+    declared_of,
     worst_model,
 )
-from tacit.attacking.white_box import _ledger, audit_plan, audit_uedp
+from tacit.attacking.white_box import audit_plan, audit_uedp, passing_ledger
 from tacit.auditing import (
     Evidence,
     from_canaries,
@@ -171,14 +171,14 @@ def test_what_is_heard_of_selective_training_is_what_is_declared() -> None:
     assert isinstance(event, Selective)
     rng = np.random.default_rng(0)
     inside = rng.random(600) < 0.5
-    with _ledger() as ledger:
+    with passing_ledger() as ledger:
         method = Overheard(
             worst_model(600, 1), canary_records(inside, 3), Chance(1), ledger, plan,
             token_budget=8192, state_clip=0.1,
         )  # fmt: skip
         for step in range(1, 7):
             method.step(step)
-    declared = declared_evidence(event, inside, 6, rng)
+    declared = declared_of(event, inside, 6, rng)
     for sides in (inside, ~inside):
         heard = (method.of_gradients + method.of_states.sum(0))[sides]
         wanted = declared[sides]
