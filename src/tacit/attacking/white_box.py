@@ -279,7 +279,7 @@ def uedp_runs(epsilon: float, delta: float, confidence: float = 0.95) -> int:
     """The runs that could show a third of epsilon, 120 or more, as far as that is possible.
 
     >>> uedp_runs(0.4, 1e-5), uedp_runs(9.0, 1e-5), uedp_runs(500.0, 1e-5)
-    (120, 180, 600)
+    (120, 160, 600)
     """
     runs = 120
     while runs < _MOST_RUNS and _best_of_runs(runs, delta, confidence) < WANTED * epsilon:
