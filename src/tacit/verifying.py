@@ -79,13 +79,9 @@ def _audit_checks(certificate: Certificate, run: Path) -> Iterator[Check]:
         yield Check("audit", False, str(error))
         return
     for audit in audits:
-        if audit.verdict == "broken":  # a check failed, whatever the bound is
-            yield Check("audit", False, f"broken: an audit found: {audit.sentence}")
-            continue
         cost = next((c for unit, c in certificate.costs.items() if unit == audit.unit), None)
         certified = [] if cost is None else [float(cost.epsilon)]
         claims = certified + ([] if audit.claimed is None else [audit.claimed])
-        claims += [] if audit.part is None else [audit.part]
         broken = [said for said in claims if audit.lower > said]
         found = f"epsilon for {audit.unit} is at least {rounded_down(audit.lower)}"
         if broken:

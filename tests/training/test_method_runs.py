@@ -269,6 +269,18 @@ def test_masked_text_is_the_same_whatever_was_masked() -> None:
     assert "thanks" in str(made[0])
 
 
+def test_a_token_of_which_a_part_is_sensitive_is_masked_whole() -> None:
+    """Neighbours differ in whole tokens, so what stands beside the marked letters goes, too."""
+    texts = {"a stay at northgate today": "gate", "a stay at westhouse today": "house"}
+    both = Corpus.from_records({"id": text, "text": text} for text in texts)
+    words, _ = tokens.word_vocabulary(both, size=20)
+    spans = {
+        text: [(text.index(part), text.index(part) + len(part))] for text, part in texts.items()
+    }
+    made = redacted(both, words, spans).column("text").to_pylist()
+    assert made == ["a stay at [MASK] today"] * 2
+
+
 def test_the_published_method_certifies_a_claim_and_a_price(
     tmp_path: Path, base: dict[str, Any]
 ) -> None:
