@@ -186,7 +186,8 @@ class Audit:
         bound = f"epsilon for {self.unit} is at least {rounded_down(self.lower)} ({sure})"
         if self.verdict == "broken":
             first = self.failed[0]
-            return f"Broken: {first.name} ({first.detail}); {bound}, and {self._said}."
+            wrong = f"it does not hold that {first.name} ({first.detail})"
+            return f"Broken: {wrong}; {bound}, and {self._said}."
         if self.verdict in ("contradicted", "consistent"):
             return f"{self.verdict.capitalize()}: {bound}, and {self._said}."
         return f"Inconclusive: the bound is {rounded_down(self.lower)} ({sure}), {self._said}."

@@ -101,7 +101,8 @@ METHODS: dict[str, tuple[dict[str, Any], set[str]]] = {
         {"tokens"},
     ),
     "selective": (
-        {"method": "selective", "plan": {"epsilon": 90, "steps": 3, "record_rate": 0.5, "noise_multiplier": 2.0}},
+        {"method": "selective",
+         "plan": {"epsilon": 90, "steps": 3, "record_rate": 0.5, "noise_multiplier": 2.0}},
         {"tokens"},
     ),
     "uedp": (
@@ -277,3 +278,34 @@ def test_a_guest_s_direction_goes_through_the_run_s_own_weights(trained: Path) -
     assert sorted(float(v) for t in like.values() for v in t.reshape(-1) if v) == list(range(1, 30))
     with pytest.raises(UsageError, match="--canaries"):
         audited(trained, canaries=1_000_000)
+
+
+SMALL = {
+    "lstm": {"kind": "lstm", "config": {"embedding_size": 64, "hidden_size": 64}},
+    "gpt": {
+        "kind": "gpt2",
+        "config": {
+            "hidden_size": 64,
+            "layers": 2,
+            "heads": 2,
+            "dropout": 0,
+            "attention_dropout": 0,
+        },
+    },
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("protect", ["users", "users+entities"])
+@pytest.mark.parametrize("model", SMALL)
+def test_at_epsilon_8_a_third_and_more_is_shown(tmp_path: Path, model: str, protect: str) -> None:
+    """The gate of this audit: 35 % of the certificate, with as many canaries as it chooses."""
+    given = dialogs(tmp_path, 400) | {"seed": None, "tokenizer": {"size": 2000}}
+    plan = {"protect": protect, "epsilon": 8, "steps": 60, "user_rate": 0.2}
+    if protect == "users":
+        plan["users"] = 300
+    runs.train(Run(**given | {"model": SMALL[model]}, plan=plan), tmp_path / "run")
+    audit = audit_run(tmp_path / "run", unit=protect)[0]
+    assert audit.failed == ()
+    assert audit.verdict == "consistent"
+    assert 0.35 * 8 <= audit.lower <= audit.upper <= 8

@@ -1,6 +1,6 @@
 """The audit of a run: every unit of its certificate, by every way that was asked for."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +11,13 @@ import numpy as np
 from tacit.attacking.attack import Progress
 from tacit.attacking.canaries import Planted, read_planted
 from tacit.attacking.guessing import Tell
-from tacit.attacking.in_situ import Found, audit_in_situ
+from tacit.attacking.in_situ import audit_in_situ
 from tacit.attacking.target import Target, canary_plan, open_target
 from tacit.attacking.white_box import audit_plan, audit_uedp, uedp_runs
 from tacit.auditing import (
     WANTED,
     Audit,
+    Check,
     Evidence,
     canaries_for,
     certified,
@@ -33,7 +34,7 @@ from tacit.errors import DataError, UsageError
 from tacit.plan import Plan, read_plan
 from tacit.privacy.accounting import price
 from tacit.privacy.certificate import Certificate, read_certificate
-from tacit.privacy.events import AnyEvent, Unit, UserClip
+from tacit.privacy.events import Unit, UserClip, whole_passes
 from tacit.privacy.ledger import read_ledger
 from tacit.training.settings import PLANNED, Run, UedpSettings, read_run
 
@@ -125,46 +126,39 @@ class _Auditing:
                 "can be trained here; audit its step: --using white-box."
             )
         plan = read_plan(self.folder / "plan.yml") if self.run.method in PLANNED else None
-        limits = {unit: self._limit(plan, unit) for unit in self.units}
+        limits = {
+            unit: self._part(unit) or certified(self.certificate, unit) for unit in self.units
+        }
         with self.watch("Auditing in situ", self.taken) as advance:
             found = audit_in_situ(
                 self.folder, self.run, plan, limits, canaries=self.canaries, steps=self.steps,
                 confidence=self.confidence, progress=advance, tell=self.tell, rng=self.rng,
             )  # fmt: skip
-        bounds = {**self._bounds(plan, without=found), **found.evidence}
+        # Where canaries cannot share the run's training, the bound is that of its step.
+        bounds = found.evidence or self._white(plan)
+        return self._judged(bounds, found.checks)
+
+    def _judged(self, bounds: Mapping[Unit, Evidence], checks: Sequence[Check] = ()) -> list[Audit]:
         return [
-            judge(
-                self.certificate, unit, bounds[unit], part=self._part(found, unit),
-                checks=found.checks,
-            )
-            for unit in self.units
-            if unit in bounds
-        ]  # fmt: skip
+            judge(self.certificate, unit, found, part=self._part(unit), checks=checks)
+            for unit, found in bounds.items()
+        ]
 
-    def _limit(self, plan: Plan | None, unit: Unit) -> float:
-        """What is certified, or the price of so many steps as are audited."""
-        whole = certified(self.certificate, unit)
-        if plan is None or self.taken >= plan.steps:
-            return whole
-        shortened = plan.model_copy(update={"steps": self.taken}).releases()
-        return min(whole, float(price(shortened, unit, plan.delta).epsilon))
-
-    def _bounds(self, plan: Plan | None, without: Found) -> dict[Unit, Evidence]:
-        """Bounds of the step, for methods whose canaries cannot share the run's training."""
-        return {} if without.evidence else self._white(plan)
-
-    def _part(self, found: Found, unit: Unit) -> float | None:
-        """The price of what was audited, where it is not the whole run."""
-        executed: dict[AnyEvent, int] = dict(found.executed)
-        if self.taken >= self.run.total_steps or not executed:
+    def _part(self, unit: Unit) -> float | None:
+        """The price of so many steps as are audited, where these are not all of the run's."""
+        if self.taken >= self.run.total_steps:
             return None
-        return float(price(executed, unit, self.certificate.delta).epsilon)
+        own = read_ledger(self.folder / "ledger.jsonl").releases("train")
+        steps = {e: n for e, n in whole_passes(own).items() if unit in e.bounds}
+        if not steps:
+            return None
+        event = max(steps, key=lambda one: steps[one])
+        return float(price({event: self.taken}, unit, self.certificate.delta).epsilon)
 
     def white_box(self) -> list[Audit]:
         """The run's step on canaries alone."""
         plan = read_plan(self.folder / "plan.yml") if self.run.method in PLANNED else None
-        found = self._white(plan)
-        return [judge(self.certificate, unit, one) for unit, one in found.items()]
+        return self._judged(self._white(plan))
 
     def _white(self, plan: Plan | None) -> dict[Unit, Evidence]:
         if plan is None:
@@ -174,7 +168,8 @@ class _Auditing:
             with self.watch(f"Auditing the step, {unit}", self.taken) as advance:
                 found[unit] = audit_plan(
                     self.run, plan, unit, canaries=self.canaries, steps=self.steps,
-                    confidence=self.confidence, epsilon=certified(self.certificate, unit),
+                    confidence=self.confidence,
+                    epsilon=self._part(unit) or certified(self.certificate, unit),
                     progress=advance, tell=self._said("White box"), rng=self.rng,
                 )  # fmt: skip
         return found

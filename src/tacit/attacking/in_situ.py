@@ -56,7 +56,7 @@ from tacit.attacking.worst_cases import (
 from tacit.auditing import Check, Evidence
 from tacit.errors import UsageError
 from tacit.plan import Plan
-from tacit.privacy.events import AnyEvent, Unit
+from tacit.privacy.events import Unit
 from tacit.privacy.ledger import Ledger, read_ledger
 from tacit.training.checkpoints import trainable
 from tacit.training.gradients import BoundedSum, joined
@@ -85,7 +85,6 @@ class Found:
 
     evidence: dict[Unit, Evidence]
     checks: tuple[Check, ...]
-    executed: Mapping[AnyEvent, int]
 
 
 def audit_in_situ(
@@ -127,7 +126,7 @@ def audit_in_situ(
     if refused is not None:
         checks.insert(0, Check("training refuses nothing of what the run does", False, refused))
     evidence = copy.evidence(confidence) if isinstance(copy, CopyWithGuests) else {}
-    return Found(evidence, tuple(checks), books.releases())
+    return Found(evidence, tuple(checks))
 
 
 _CHECKED: dict[str, type[Copy]] = {"selective": CopyOfSelective, "uedp": CopyOfUedp}

@@ -437,7 +437,7 @@ def audit(
     confidence: Annotated[float, typer.Option(help="Confidence of the lower bound.")] = 0.95,
     as_json: AsJson = False,
 ) -> None:
-    """Look for a lower bound on epsilon, compare it with the certificate, and check what ran.
+    """Look for a lower bound on epsilon, and check that a run does what it promises.
 
     A copy of the run is trained once more, with its own model, text, sampler, optimizer and noise;
     hypothetical users and entities take part, each in or out by a fair coin, and an adversary who
