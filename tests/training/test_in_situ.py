@@ -22,7 +22,7 @@ from tacit.privacy.certificate import read_certificate
 from tacit.privacy.events import SampledGaussian
 from tacit.privacy.ledger import Ledger
 from tacit.training import gradients, noise, runs
-from tacit.training.loop import Loop
+from tacit.training.loop import Loop, Progress
 from tacit.training.randomness import Chance, Normals
 from tacit.training.recurrent import LSTMBody
 from tacit.training.sampling import PoissonUsers
@@ -81,6 +81,33 @@ def test_fewer_steps_are_judged_by_the_price_of_those(trained: Path) -> None:
     assert audit.lower <= audit.part
     assert audit.failed == ()
     (trained / "audit.json").unlink()
+
+
+def test_no_more_steps_are_audited_than_the_run_took(tmp_path: Path, base: dict[str, Any]) -> None:
+    """Where the budget ended a run, further steps would show more than is certified."""
+    plan = USERS | {"epsilon": 4, "noise_multiplier": None, "steps": 4}
+    folder = tmp_path / "run"
+
+    def stop(at: Progress) -> None:
+        if at.step == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        runs.train(Run(**base, plan=plan), folder, tell=stop)
+    (folder / "checkpoint.safetensors").unlink()  # all steps must be done again, and charged
+    assert runs.resume(folder).stopped is not None
+    with (folder / "ledger.jsonl").open() as lines:
+        assert sum("sampled-gaussian" in line for line in lines) == 4
+    (audit,) = audit_run(folder, canaries=256)
+    assert (audit.failed, audit.part, audit.evidence.details["steps"]) == ((), None, 4)
+    unbegun = tmp_path / "unbegun"
+    unbegun.mkdir()
+    for name in ("run.yml", "plan.yml", "certificate.json"):
+        (unbegun / name).write_bytes((folder / name).read_bytes())
+    first = (folder / "ledger.jsonl").read_text().split("\n")[0]
+    (unbegun / "ledger.jsonl").write_text(first + "\n")
+    with pytest.raises(UsageError, match="no step"):
+        audit_run(unbegun)
 
 
 METHODS: dict[str, tuple[dict[str, Any], set[str]]] = {

@@ -34,7 +34,7 @@ from tacit.errors import DataError, UsageError
 from tacit.plan import Plan, read_plan
 from tacit.privacy.accounting import price
 from tacit.privacy.certificate import Certificate, read_certificate
-from tacit.privacy.events import Unit, UserClip, whole_passes
+from tacit.privacy.events import AnyEvent, Unit, UserClip, whole_passes
 from tacit.privacy.ledger import read_ledger
 from tacit.training.settings import PLANNED, Run, UedpSettings, read_run
 
@@ -78,6 +78,7 @@ def audit_run(
         folder, read_run(folder / "run.yml"), certificate, tuple(units), canaries, steps,
         confidence, watch, tell or (lambda _: None), np.random.default_rng(),
     )  # fmt: skip
+    under.need_steps()
     made: list[Audit] = []
     if "white-box" in using:
         made += under.white_box()
@@ -112,9 +113,29 @@ class _Auditing:
         return self.run.method in PLANNED or self.run.method == "uedp"
 
     @property
+    def released(self) -> dict[AnyEvent, int]:
+        """What the run's own steps released."""
+        return whole_passes(read_ledger(self.folder / "ledger.jsonl").releases("train"))
+
+    @property
+    def done(self) -> int:
+        """How many steps the run took: fewer than planned, where its budget ended them."""
+        return min(self.run.total_steps, max(self.released.values(), default=0))
+
+    @property
     def taken(self) -> int:
-        """How many steps are audited."""
-        return min(self.steps or self.run.total_steps, self.run.total_steps)
+        """How many of them are audited."""
+        return min(self.steps or self.done, self.done)
+
+    def need_steps(self) -> None:
+        """Refuse a run that promises something and has done nothing yet."""
+        if self.promised and self.done < 1:
+            raise UsageError(f"{self.folder} has taken no step; train it, or --resume it, first.")
+        if self.run.method == "uedp" and not any("entities" in unit for unit in self.units):
+            raise UsageError(
+                "The published algorithm is audited for entities and users+entities, where its "
+                "claim is about them; leave --unit out."
+            )
 
     def in_situ(self) -> list[Audit]:
         """A copy of the run, trained once more."""
@@ -131,7 +152,7 @@ class _Auditing:
         }
         with self.watch("Auditing in situ", self.taken) as advance:
             found = audit_in_situ(
-                self.folder, self.run, plan, limits, canaries=self.canaries, steps=self.steps,
+                self.folder, self.run, plan, limits, canaries=self.canaries, steps=self.taken,
                 confidence=self.confidence, progress=advance, tell=self.tell, rng=self.rng,
             )  # fmt: skip
         # Where canaries cannot share the run's training, the bound is that of its step.
@@ -146,11 +167,8 @@ class _Auditing:
 
     def _part(self, unit: Unit) -> float | None:
         """The price of so many steps as are audited, where these are not all of the run's."""
-        if self.taken >= self.run.total_steps:
-            return None
-        own = read_ledger(self.folder / "ledger.jsonl").releases("train")
-        steps = {e: n for e, n in whole_passes(own).items() if unit in e.bounds}
-        if not steps:
+        steps = {e: n for e, n in self.released.items() if unit in e.bounds}
+        if self.taken >= self.done or not steps:
             return None
         event = max(steps, key=lambda one: steps[one])
         return float(price({event: self.taken}, unit, self.certificate.delta).epsilon)
@@ -167,7 +185,7 @@ class _Auditing:
         for unit in self.units:
             with self.watch(f"Auditing the step, {unit}", self.taken) as advance:
                 found[unit] = audit_plan(
-                    self.run, plan, unit, canaries=self.canaries, steps=self.steps,
+                    self.run, plan, unit, canaries=self.canaries, steps=self.taken,
                     confidence=self.confidence,
                     epsilon=self._part(unit) or certified(self.certificate, unit),
                     progress=advance, tell=self._said("White box"), rng=self.rng,
@@ -179,8 +197,7 @@ class _Auditing:
         wanted = [one for one in self.units if "entities" in one]
         if not wanted:
             return {}
-        released = read_ledger(self.folder / "ledger.jsonl").releases()
-        event, count = next((e, n) for e, n in released.items() if isinstance(e, UserClip))
+        event = next(event for event in self.released if isinstance(event, UserClip))
         published = self.certificate.published or {}
         claims = [float(published["epsilon"].get(one, np.inf)) for one in wanted]
         least = min(*claims, *(certified(self.certificate, one) for one in wanted), 1e3)
@@ -188,7 +205,7 @@ class _Auditing:
         with self.watch("Auditing the published step", runs) as advance:
             found = audit_uedp(
                 self.run.uedp or UedpSettings(), users=int(published["inputs"]["users"]),
-                holders=event.users_per_entity, steps=min(self.steps or count, count), runs=runs,
+                holders=event.users_per_entity, steps=self.taken, runs=runs,
                 confidence=self.confidence, progress=advance, tell=self._said("White box"),
                 rng=self.rng,
             )  # fmt: skip

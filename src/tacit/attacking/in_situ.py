@@ -202,10 +202,11 @@ class CopyWithGuests(Copy):
             raise UsageError("noise_multiplier=0 promises nothing, so there is nothing to audit.")
         weights = trainable(self.opened.model)
         room = sum(t.numel() for t in weights.values()) // len(units) // TENSORS * TENSORS
-        if canaries is not None and canaries > room:
+        if (canaries or TENSORS) > room:
             raise UsageError(
-                f"{canaries:,} canaries for each of {len(units)} unit(s) are more than the model "
-                f"has trainable weights for; give --canaries {room} or fewer."
+                f"{canaries or TENSORS:,} canaries for each of {len(units)} unit(s) are more than "
+                f"the model has trainable weights for; give --canaries {room} or fewer, or audit "
+                "the step: --using white-box."
             )
         self.guests: list[Guests] = []
         for unit, epsilon in units.items():
