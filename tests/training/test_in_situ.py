@@ -110,6 +110,15 @@ def test_no_more_steps_are_audited_than_the_run_took(tmp_path: Path, base: dict[
         audit_run(unbegun)
 
 
+def test_a_federated_run_has_no_copy_here(tmp_path: Path, trained: Path) -> None:
+    for name in ("run.yml", "plan.yml", "certificate.json", "ledger.jsonl"):
+        (tmp_path / name).write_bytes((trained / name).read_bytes())
+    (tmp_path / "federation.yml").write_text("clients: 3\n")
+    with pytest.raises(UsageError, match="--using white-box"):
+        audit_run(tmp_path)
+    assert audit_run(tmp_path, using=["white-box"], canaries=128)[0].lower <= 8
+
+
 METHODS: dict[str, tuple[dict[str, Any], set[str]]] = {
     "users and entities": (
         {"plan": {"protect": "users+entities", "epsilon": 30, "steps": 3, "user_rate": 0.5,

@@ -124,6 +124,18 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
         "key = chance.key(1, part)",
         f"{APART}[users-seed]",
     ),
+    "a key of noise that can be tried through": (
+        "training/randomness.py",
+        "return secrets.token_bytes(32)",
+        "return secrets.token_bytes(2) * 16",
+        "training/test_sampling.py::test_chance_of_the_system_cannot_be_tried_through",
+    ),
+    "coins that can be tried through": (
+        "training/randomness.py",
+        "secrets.randbits(256)",
+        "secrets.randbits(32)",
+        "training/test_sampling.py::test_chance_of_the_system_cannot_be_tried_through",
+    ),
     "coins drawn once for all steps": (
         "training/methods/noisy.py",
         'drawn = self._sampler.draw(self._chance.stream("coins", step))',

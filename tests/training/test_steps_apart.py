@@ -54,7 +54,7 @@ def test_steps_share_neither_coins_nor_noise(tmp_path: Path, name: str, chance: 
     coins = [Coins("users", USERS, 0.3, rng)]
     if name == "uedp":
         coins.append(Coins("entities", 50, 0.5, rng))
-    noise, heard = Noise(STEPS), []
+    noise, heard = Noise(), []
 
     def listening(total: Callable[[int, Any], BoundedSum]) -> Callable[[int, Any], BoundedSum]:
         def over(step: int, drawn: Any) -> BoundedSum:
@@ -102,7 +102,7 @@ def test_passes_of_selective_training_share_neither(tmp_path: Path, chance: str)
         **NOISY | {"clip_norm": 0.01},
     )  # fmt: skip
     coins = Coins("records", 200, 0.3, np.random.default_rng(0))
-    noise = Noise(100)
+    noise = Noise()
 
     class Heard(SelectiveTraining):
         def _release(self, total: Any, number: int, which: int, *rest: Any) -> dict[str, Any]:

@@ -64,7 +64,7 @@ class Copy:
     ) -> None:
         self.opened, self.stuff, self.plan, self.ledger = opened, stuff, plan, ledger
         self.steps, self.rng, self.done = steps, rng, 0
-        self.noise = Noise(steps)
+        self.noise = Noise()
         self.coins: dict[str, Coins] = {}
         self.executed: list[AnyEvent] = []
         self.updates: int | None = 0
@@ -219,7 +219,6 @@ class CopyOfSelective(Copy):
         rate = float(plan.record_rate or 0)
         self.updates = None  # plain updates are made between what is released
         self.coins = {"records": Coins("records", len(self.stuff.rows), rate, self.rng)}
-        self.noise = Noise(self.steps * plan.segments * (1 + plan.states))
         return _HeardSelective(
             self, progress, self.opened.model, self.stuff, self.opened.chance, self.ledger, plan,
             token_budget=run.token_budget,

@@ -28,7 +28,8 @@ ALPHA = 1e-9
 """How often a check may fail an honest run."""
 _WIDTH = 256
 """Values of a stream by which it is compared with the others."""
-_ROWS, _PARTS, _SAMPLE = 2048, 16, 4096
+_PARTS, _IN_PARTS, _RELEASES, _SAMPLE = 16, 64, 1024, 4096
+"""Parts of a release that are compared, in how many releases; releases in all, values of each."""
 _UNITS, _STEPS = 16384, 512
 """Whose coins, and of how many steps, are compared pair by pair."""
 _ROUNDING = 1e-3
@@ -40,9 +41,7 @@ Array = NDArray[np.float64]
 class Noise:
     """The noise of every release: what was released, less the sum before it."""
 
-    def __init__(self, releases: int) -> None:
-        self._each = max(1, min(_PARTS, _ROWS // max(1, releases)))
-        self._most = max(2, min(releases, _ROWS // self._each))
+    def __init__(self) -> None:
         self._parts: list[Array] = []
         self._samples: list[Array] = []
         self._squares: dict[str, list[float]] = {}
@@ -69,10 +68,11 @@ class Noise:
                 own[0] += float(noise.square().sum())
                 own[1] += noise.numel()
                 heads.append(noise[:_WIDTH].cpu().numpy())
-        if self.releases > self._most:
+        if self.releases > _RELEASES:
             return
         self._samples.append(np.concatenate(heads)[:_SAMPLE] if heads else np.zeros(0))
-        self._parts += [head for head in heads if len(head) == _WIDTH][: self._each]
+        room = _PARTS if self.releases <= _IN_PARTS else 1
+        self._parts += [head for head in heads if len(head) == _WIDTH][:room]
 
     def checks(self) -> list[Check]:
         """Its deviation, its shape, and whether any of it is used twice."""
