@@ -1,5 +1,6 @@
 """Audits: the known figures, honest builds that stay consistent, planted bugs that do not."""
 
+import math
 import os
 import shutil
 import subprocess
@@ -8,19 +9,26 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
 
 import tacit
 from runs import make_run
 from tacit.attacking.token_cases import (
     Overheard,
     canary_records,
-    declared_evidence,
+    declared_of,
     worst_model,
 )
-from tacit.attacking.white_box import _ledger, audit_plan, audit_uedp
+from tacit.attacking.white_box import audit_plan, audit_uedp, passing_ledger
 from tacit.auditing import (
+    Check,
     Evidence,
+    best_bound,
+    canaries_for,
     from_canaries,
+    guesses_of,
     judge,
     one_run_bound,
     rates_bound,
@@ -47,15 +55,43 @@ ONE_RUN = {
 RATES = {(300, 10): 2.6971, (900, 100): 1.9897, (500, 0): 4.8461, (100, 100): 0.0}
 
 
-@pytest.mark.parametrize("given", ONE_RUN, ids=str)
-def test_one_run_bounds_are_the_known_ones(given: tuple[int, int, int, float]) -> None:
-    assert one_run_bound(*given) == pytest.approx(ONE_RUN[given], abs=2e-4)
+@pytest.mark.parametrize("case", ONE_RUN, ids=str)
+def test_one_run_bounds_are_the_known_ones(case: tuple[int, int, int, float]) -> None:
+    assert one_run_bound(*case) == pytest.approx(ONE_RUN[case], abs=2e-4)
 
 
-@pytest.mark.parametrize("given", RATES, ids=str)
-def test_bounds_from_rates_are_the_known_ones(given: tuple[int, int]) -> None:
-    hits, alarms = given
-    assert rates_bound(hits, 1000, alarms, 1000, 1e-5) == pytest.approx(RATES[given], abs=2e-4)
+def printed_p_value(m: int, r: int, v: int, epsilon: float, delta: float) -> float:
+    """The program of Steinke, Nasr and Jagielski 2023, appendix D, line by line."""
+    q = 1 / (1 + math.exp(-epsilon))
+    beta = stats.binom.sf(v - 1, r, q)
+    alpha, total = 0.0, 0.0
+    for i in range(1, v + 1):
+        total += stats.binom.pmf(v - i, r, q)
+        alpha = max(alpha, total / i)
+    return float(min(beta + alpha * delta * 2 * m, 1))
+
+
+@given(
+    st.integers(1, 400), st.floats(0, 1), st.floats(0.5, 1), st.sampled_from([0.0, 1e-6, 1e-4]),
+    st.sampled_from([0.9, 0.95, 0.99]),
+)  # fmt: skip
+def test_the_bound_is_the_one_that_the_paper_s_program_finds(
+    canaries: int, guessed: float, right: float, delta: float, confidence: float
+) -> None:
+    guesses = max(1, round(canaries * guessed))
+    correct = round(guesses * right)
+    found = one_run_bound(canaries, guesses, correct, delta, confidence)
+    if found > 0:
+        below = printed_p_value(canaries, guesses, correct, max(0.0, found - 1e-6), delta)
+        assert below <= 1 - confidence + 1e-9
+    above = printed_p_value(canaries, guesses, correct, found + 1e-6, delta)
+    assert above >= 1 - confidence - 1e-9
+
+
+@pytest.mark.parametrize("case", RATES, ids=str)
+def test_bounds_from_rates_are_the_known_ones(case: tuple[int, int]) -> None:
+    hits, alarms = case
+    assert rates_bound(hits, 1000, alarms, 1000, 1e-5) == pytest.approx(RATES[case], abs=2e-4)
 
 
 @pytest.mark.parametrize(
@@ -75,6 +111,17 @@ def test_randomized_response_is_never_contradicted_and_nearly_reached() -> None:
         found.append(one_run_bound(2000, 2000, int(right), 0.0))
     assert np.mean(np.array(found) > 1) <= 0.09
     assert np.mean(found) > 0.8
+
+
+def test_as_many_are_guessed_at_as_can_show_a_third() -> None:
+    """Of few canaries all right guesses of a quarter would show too little to say anything."""
+    assert guesses_of(2000, 1e-5, epsilon=8) == 500
+    few = guesses_of(100, 1e-5, epsilon=8)
+    assert 25 < few < 100
+    assert one_run_bound(100, few, few, 1e-5) >= 8 / 3
+    assert guesses_of(20, 1e-5, epsilon=8) == 5  # not even all of them could
+    assert best_bound(20, 1e-5) < 8 / 3 <= best_bound(int(canaries_for(8, 1e-5) or 0), 1e-5)
+    assert canaries_for(60, 1e-5) is None
 
 
 def test_canaries_by_coins_give_a_bound() -> None:
@@ -109,6 +156,32 @@ def test_the_verdict_is_kept_and_breaks_the_standing(
     assert standing == ("broken" if verdict == "contradicted" else "proved")
     with pytest.raises(UsageError, match="users"):
         judge(certificate, "entities", evidence(1.0))
+
+
+def test_a_failed_check_breaks_whatever_the_bound_is(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run")
+    certificate = read_certificate(folder / "certificate.json")
+    passed, wrong = (
+        Check("one thing", True, "as it should be"),
+        Check("another", False, "it is not"),
+    )
+    assert judge(certificate, "users", evidence(1.5), checks=[passed]).verdict == "consistent"
+    made = judge(certificate, "users", evidence(0.0), checks=[passed, wrong])
+    assert (made.verdict, made.failed) == ("broken", (wrong,))
+    assert made.sentence.startswith("Broken: it does not hold that another (it is not)")
+    write_audit(folder, [made])
+    assert read_audit(folder / "audit.json") == [made]
+    assert read_certificate(folder / "certificate.json").standing == "broken"
+
+
+def test_a_part_of_a_run_is_judged_by_its_own_price(tmp_path: Path) -> None:
+    certificate = read_certificate(make_run(tmp_path / "run") / "certificate.json")
+    assert judge(certificate, "users", evidence(1.5), part=2.0).verdict == "consistent"
+    made = judge(certificate, "users", evidence(2.5), part=2.0)
+    assert made.verdict == "contradicted"
+    assert "what was audited costs 2.00" in made.sentence
+    whole = judge(certificate, "users", evidence(1.5), part=99.0)  # no part, then
+    assert whole.part is None
 
 
 PLANS = {
@@ -171,14 +244,14 @@ def test_what_is_heard_of_selective_training_is_what_is_declared() -> None:
     assert isinstance(event, Selective)
     rng = np.random.default_rng(0)
     inside = rng.random(600) < 0.5
-    with _ledger() as ledger:
+    with passing_ledger() as ledger:
         method = Overheard(
             worst_model(600, 1), canary_records(inside, 3), Chance(1), ledger, plan,
             token_budget=8192, state_clip=0.1,
         )  # fmt: skip
         for step in range(1, 7):
             method.step(step)
-    declared = declared_evidence(event, inside, 6, rng)
+    declared = declared_of(event, inside, 6, rng)
     for sides in (inside, ~inside):
         heard = (method.of_gradients + method.of_states.sum(0))[sides]
         wanted = declared[sides]

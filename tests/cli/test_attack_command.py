@@ -12,6 +12,7 @@ from tacit.attacking.attack import read_scores, read_series
 from tacit.attacking.running import at_step, steps_of
 from tacit.attacking.target import open_target
 from tacit.privacy.ledger import read_ledger
+from tacit.training.randomness import Chance
 
 RUN = """
 corpus: {corpus}
@@ -323,7 +324,9 @@ def test_what_promises_nothing_is_not_audited(tacit: Tacit, attacked: Path) -> N
     assert tacit("audit", attacked).code == 3
 
 
-def test_a_private_run_is_audited(tacit: Tacit, attacked: Path) -> None:
+def test_a_private_run_is_audited(
+    tacit: Tacit, attacked: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings = RUN.replace("method: plain\nsteps: 3\nbatch: 8\n", "method: private\n") + (
         "plan: {{protect: users, epsilon: 3, steps: 4, user_rate: 0.5, users: 20}}\n"
     )
@@ -334,8 +337,34 @@ def test_a_private_run_is_audited(tacit: Tacit, attacked: Path) -> None:
     audit = done.json["audits"][0]
     assert audit["unit"] == "users"
     assert audit["lower"] <= audit["upper"] <= 3
+    assert all(check["passed"] for check in audit["checks"])
     assert (attacked / "private" / "audit.json").exists()
     assert tacit("audit", attacked / "private", "--unit", "tokens").code == 2
+    shown = tacit("audit", attacked / "private", "--canaries", 128, "--steps", 2)
+    assert shown.code == 0, shown.err
+    assert "coins of two steps are independent" in " ".join(shown.out.split())
+    assert "what was audited costs" in " ".join(shown.out.split())
+    step = tacit("audit", attacked / "private", "--using", "white-box", "--canaries", 128, "--json")
+    (found,) = step.json["audits"]
+    assert "white box" in found["evidence"]["how"]
+    assert "at_best" in found["evidence"]["details"]
+    black = tacit("audit", attacked / "private", "--using", "black-box")
+    assert black.code == 2
+    assert "--coins" in black.err
+    fewer = tacit(
+        "audit", attacked / "private", "--using", "white-box", "--canaries", 64, "--steps", 1
+    )
+    assert "what was audited costs" in " ".join(fewer.out.split())
+    unknown = tacit("audit", attacked / "private", "--using", "grey-box")
+    assert unknown.code == 2
+    assert "in-situ, white-box, black-box" in unknown.err
+    monkeypatch.setattr(Chance, "key", lambda self, step, part=0: bytes(32))
+    broken = tacit("audit", attacked / "private", "--canaries", 128)
+    assert broken.code == 4
+    assert "Broken: it does not hold that noise of different steps is independent" in " ".join(
+        broken.out.split()
+    )
+    assert "does not hold; its standing is now broken" in broken.err
 
 
 def test_a_model_of_classes_is_audited_and_not_attacked(tacit: Tacit, tmp_path: Path) -> None:
@@ -382,8 +411,10 @@ def test_a_model_that_was_not_trained_as_certified_is_found_out(
     few = ("--canaries", 128, "--confidence", 0.99)
     honest = tacit("audit", run, *few, "--json")
     assert honest.code == 0, honest.err
-    white, black = honest.json["audits"]
-    assert "white box" in white["evidence"]["how"]
+    own, black = honest.json["audits"]
+    assert "in situ" in own["evidence"]["how"]
+    assert "128 canaries for users can show epsilon" in honest.err
+    assert "80 planted canaries can show epsilon" in honest.err
     assert "black box" in black["evidence"]["how"]
     assert (black["unit"], black["evidence"]["canaries"]) == ("users", 80)
     assert black["lower"] <= black["upper"] <= 0.5

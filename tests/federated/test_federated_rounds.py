@@ -414,6 +414,17 @@ def test_a_silent_client_decides_nothing_about_others(
         assert step.counted.faults == {"late": 2}
 
 
+def test_an_update_each_of_whose_tensors_is_short_enough_is_too_long_all_the_same() -> None:
+    """The norm is that of all tensors together, as it is where updates are clipped."""
+    import torch
+
+    received = Received({"a": torch.zeros(4), "b": torch.zeros(4)}, 1.0)
+    each = Array(np.full(4, 0.45, np.float32))  # a norm of 0.9; both together have 1.27
+    with pytest.raises(Refused, match="not clipped"):
+        received.add(0, ArrayRecord({"a": each, "b": each}))
+    assert len(received) == 0
+
+
 LIKE = {"a": (2, 3), "b": (4,)}
 NUMBERS = st.floats(width=32, allow_nan=True, allow_infinity=True)
 

@@ -227,7 +227,7 @@ def test_a_transformer_learns_in_both_phases_and_the_certificate_explains_them(
     if name == "whole":
         assert done.metrics["parameters"]["unmoved"] == 0
     assert done.metrics["valid"]["perplexity_sensitive"] > 0
-    assert audit_run(tmp_path / "run", canaries=256)[0].verdict != "contradicted"
+    assert audit_run(tmp_path / "run", canaries=128)[0].verdict != "contradicted"
 
 
 def test_an_encoder_learns_labels_in_both_phases(tmp_path: Path, base: dict[str, Any]) -> None:
@@ -270,6 +270,18 @@ def test_masked_text_is_the_same_whatever_was_masked() -> None:
     assert str(made[0]) == str(made[1])
     assert "4711" not in str(made[0])
     assert "thanks" in str(made[0])
+
+
+def test_a_token_of_which_a_part_is_sensitive_is_masked_whole() -> None:
+    """Neighbours differ in whole tokens, so what stands beside the marked letters goes, too."""
+    texts = {"a stay at northgate today": "gate", "a stay at westhouse today": "house"}
+    both = Corpus.from_records({"id": text, "text": text} for text in texts)
+    words, _ = tokens.word_vocabulary(both, size=20)
+    spans = {
+        text: [(text.index(part), text.index(part) + len(part))] for text, part in texts.items()
+    }
+    made = redacted(both, words, spans).column("text").to_pylist()
+    assert made == ["a stay at [MASK] today"] * 2
 
 
 def test_the_published_method_certifies_a_claim_and_a_price(

@@ -18,6 +18,7 @@ ROUNDS = "federated/test_federated_rounds.py"
 FAULTY = f"{ROUNDS}::test_a_faulty_client_counts_as_missing_and_nobody_else_does"
 ALONE = "training/test_dropout.py::test_a_unit_gives_alone_what_it_gives_among_others"
 LOOKED_AT = "training/test_independence.py"
+APART = "training/test_steps_apart.py::test_steps_share_neither_coins_nor_noise"
 PASSED_ON = "training/test_selective.py::test_what_plain_segments_begin_with_is_what_was_released"
 
 # name: (file, what stands there, what a bug would make of it, the test that must notice)
@@ -112,6 +113,55 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
         "normals.draw(number, ",
         "normals.draw(0, ",
         "training/test_pitfalls.py::test_parameters_of_one_shape_get_noise_of_their_own",
+    ),
+    "one noise key for all steps": (
+        "training/randomness.py",
+        "return secrets.token_bytes(32)",
+        'return self.__dict__.setdefault("once", secrets.token_bytes(32))',
+        f"{APART}[users-system]",
+    ),
+    "one noise key for all steps of a seed": (
+        "training/noise.py",
+        "key = chance.key(step, part)",
+        "key = chance.key(1, part)",
+        f"{APART}[users-seed]",
+    ),
+    "a key of noise that can be tried through": (
+        "training/randomness.py",
+        "return secrets.token_bytes(32)",
+        "return secrets.token_bytes(2) * 16",
+        "training/test_sampling.py::test_chance_of_the_system_cannot_be_tried_through",
+    ),
+    "coins that can be tried through": (
+        "training/randomness.py",
+        "secrets.randbits(256)",
+        "secrets.randbits(32)",
+        "training/test_sampling.py::test_chance_of_the_system_cannot_be_tried_through",
+    ),
+    "coins drawn once for all steps": (
+        "training/methods/noisy.py",
+        'drawn = self._sampler.draw(self._chance.stream("coins", step))',
+        'drawn = self.__dict__.setdefault(\n            "once", '
+        'self._sampler.draw(self._chance.stream("coins", step)))',
+        f"{APART}[users-system]",
+    ),
+    "coins of selective training drawn once for all steps": (
+        "training/methods/selective.py",
+        'drawn = self._sampler.draw(self._chance.stream("coins", step))',
+        'drawn = self._sampler.draw(self._chance.stream("coins", 1))',
+        "training/test_steps_apart.py::test_passes_of_selective_training_share_neither[seed]",
+    ),
+    "characters masked instead of tokens": (
+        "training/redacted_start.py",
+        "for first, last in spans_of(touching(pieces, sensitive.get(record, ()))):",
+        "for first, last in []:",
+        "training/test_method_runs.py::test_a_token_of_which_a_part_is_sensitive_is_masked_whole",
+    ),
+    "the server takes the largest tensor's norm for that of an update": (
+        "federated/receiving.py",
+        "norm = math.sqrt(sum(float(np.square(t, dtype=np.float64).sum()) for t in ",
+        "norm = math.sqrt(max(float(np.square(t, dtype=np.float64).sum()) for t in ",
+        f"{ROUNDS}::test_an_update_each_of_whose_tensors_is_short_enough_is_too_long_all_the_same",
     ),
     "streams of noise that are one stream, shifted": (
         "training/randomness.py",

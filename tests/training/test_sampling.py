@@ -1,5 +1,7 @@
 """Samplers draw as often as the event they carry out says, and claim no other event."""
 
+import secrets
+
 import numpy as np
 import pytest
 
@@ -43,6 +45,26 @@ def test_system_chance_never_repeats_and_seeded_chance_always_does() -> None:
     assert len(set(seeded)) == 1
     other = {Chance(4).stream(p, s).random() for p in ("noise", "coins") for s in (1, 2)}  # type: ignore[arg-type]
     assert len(other) == 4
+
+
+def test_chance_of_the_system_cannot_be_tried_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever guesses a key takes the noise away; whoever guesses coins, what sampling hides."""
+    keys = np.array([list(Chance().key(1)) for _ in range(2000)])
+    assert len(np.unique(keys, axis=0)) == len(keys)
+    assert min(len(np.unique(column)) for column in keys.T) > 200
+    together = np.abs(np.corrcoef(keys.T) - np.eye(32))
+    assert together.max() < 0.15  # no byte repeats another
+    coins = {int(Chance().stream("coins", 1).integers(2**63)) for _ in range(2000)}
+    assert len(coins) == 2000
+    asked: list[int] = []
+    bits, taken = secrets.randbits, secrets.token_bytes
+    monkeypatch.setattr(secrets, "randbits", lambda n: asked.append(n) or bits(n))
+    monkeypatch.setattr(secrets, "token_bytes", lambda n: asked.append(8 * n) or taken(n))
+    Chance().key(1)
+    Chance().stream("coins", 1)
+    Chance().of_users("order", 1, 3)
+    assert len(asked) == 3
+    assert min(asked) >= 256
 
 
 USER_EVENTS = [

@@ -17,7 +17,12 @@ masks.py        guess masked words of sanitized text
 matching.py     which of the models that runs kept are of like perplexity
 running.py      all attacks that have what they need, on one model or on every one a run kept
 worst_cases.py  canaries that fill the bounds of a plan
+token_cases.py  the same for selective training
 white_box.py    the training step itself on such canaries, for audits
+in_situ.py      a copy of a run, trained once more with such canaries among its users
+copies.py       that copy, and all that is heard of it
+direct_checks.py  what no output shows: noise, coins, entries, updates, parts of a sum
+guessing.py     how many canaries, how many guesses, what they can show and what they do
 audits.py       the audit of a run: every unit of its certificate
 """
 

@@ -145,9 +145,17 @@ def _state_noise(event: Selective) -> float:
 
 
 def declared_evidence(
-    event: Selective, inside: NDArray[np.bool_], steps: int, rng: np.random.Generator
+    event: Selective, canaries: int, steps: int, rng: np.random.Generator
 ) -> Array:
     """Log-likelihood ratios as they would be if all is as declared."""
+    inside = rng.random(canaries) < 0.5
+    return declared_of(event, inside, steps, rng)
+
+
+def declared_of(
+    event: Selective, inside: NDArray[np.bool_], steps: int, rng: np.random.Generator
+) -> Array:
+    """The same for canaries whose coins are known."""
     apart = event.segments * (
         (2 / event.noise_multiplier) ** 2 + event.states * (2 / _state_noise(event)) ** 2
     )

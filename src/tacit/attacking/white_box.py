@@ -19,26 +19,33 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from tacit.attacking.attack import Progress
+from tacit.attacking.guessing import (
+    MOST,
+    Tell,
+    declared,
+    evidence_of,
+    log_ratio,
+    reach_of,
+)
 from tacit.attacking.worst_cases import (
     Array,
     Canaries,
     Directions,
-    Draw,
     Row,
     design,
     losses,
     material,
     uncapped,
 )
-from tacit.auditing import Evidence, one_run_bound, rates_bound
+from tacit.auditing import WANTED, Evidence, rates_bound
 from tacit.errors import UsageError
 from tacit.plan import Plan
 from tacit.privacy.events import Selective, Unit
 from tacit.privacy.ledger import Ledger
+from tacit.privacy.rounding import down
 from tacit.training.material import Material
 from tacit.training.methods import Method, fedavg, private, uedp
 from tacit.training.methods.private import denominator
@@ -46,11 +53,15 @@ from tacit.training.methods.uedp import Weights, event_of
 from tacit.training.randomness import Chance
 from tacit.training.settings import LocalSettings, Run, UedpSettings
 
-_MOST = 32768
 _MOST_TOKENS = 4096
 """Each canary of selective training has a token of its own, which every record is scored on."""
-_DOUBT = (0.6, 0.1, 0.3)
-"""How the three tests of an audit share the chance of being wrong."""
+_MOST_RUNS = 600
+"""Trainings of the published algorithm, each of which tells of one canary only."""
+_HOW = "white box: the training step on canaries that fill its bounds, in or out by fair coins"
+_HOW_SELECTIVE = (
+    "white box: passes of selective training over records whose sensitive tokens fill the bounds "
+    "of gradients and states, one of two answers by fair coins"
+)
 
 
 def audit_plan(
@@ -64,41 +75,47 @@ def audit_plan(
     epsilon: float = 8.0,
     chance: Chance | None = None,
     progress: Progress | None = None,
+    tell: Tell | None = None,
     rng: np.random.Generator,
 ) -> Evidence:
     """A lower bound on epsilon of a plan's steps, as the run's method takes them.
 
-    How many canaries depends on the certified `epsilon`, if not said otherwise. Fewer `steps` than
-    the plan's give a bound for fewer releases, which is one for all of them, too.
+    How many canaries depends on the certified `epsilon`, if not said otherwise; what they can show
+    is told before they are used. Fewer `steps` than the plan's give a bound for fewer releases,
+    which is one for all of them, too.
     """
-    count = canaries or _enough(epsilon)
     steps = min(steps or plan.steps, plan.steps)
     if plan.mechanism == "selective":
         return _audit_selective(
-            run, plan, unit, min(count, _MOST_TOKENS), steps, confidence, chance or Chance(None),
-            progress, rng,
+            run, plan, unit, canaries, steps, confidence, epsilon, chance or Chance(None),
+            progress, tell, rng,
         )  # fmt: skip
     build, draw = design(plan, unit)
+    noise = noise_of(plan)
+    reach = reach_of(
+        declared(draw, noise, steps), plan.delta, confidence, epsilon, canaries=canaries,
+        most=MOST // 4 if run.method == "fedavg" else MOST,
+    )  # fmt: skip
+    if tell:
+        tell(reach.sentence(unit))
+    count = reach.canaries
     rows = [row for number in range(count) for row in build(number)]
     inside = rng.random(count) < 0.5
     examples = Canaries(rows, count, inside)
     stuff = material(examples, plan)
-    noise = _noise(plan)
     total = np.zeros(count)
-    with _ledger() as ledger:
+    with passing_ledger() as ledger:
         method = _method(run, plan, examples.width, stuff, chance or Chance(None), ledger)
         scale = denominator(plan, stuff) / plan.clip_norm
         for step in range(1, steps + 1):
             release, _ = method.gradient(step)
-            total += _log_ratio(examples.along(release, count) * scale, draw, noise)
+            total += log_ratio(examples.along(release, count) * scale, draw, noise)
             if progress:
                 progress(1)
-    simulated = _declared(count, draw, noise, steps, np.random.default_rng(0))
-    planned = _planned_guesses(simulated, plan.delta, confidence)
-    return _found(total, inside, planned, plan.delta, confidence, steps)
+    return evidence_of(_HOW, total, inside, reach, plan.delta, confidence, steps)
 
 
-def _noise(plan: Plan) -> float:
+def noise_of(plan: Plan) -> float:
     """The declared noise over the clip norm."""
     if plan.noise_multiplier is None:
         raise UsageError("The plan has no noise_multiplier yet; calibrate it first.")
@@ -106,16 +123,10 @@ def _noise(plan: Plan) -> float:
 
 
 @contextmanager
-def _ledger() -> Iterator[Ledger]:
+def passing_ledger() -> Iterator[Ledger]:
     """A ledger that nobody keeps: what an audit releases is about nobody."""
     with tempfile.TemporaryDirectory() as folder, Ledger(Path(folder) / "l.jsonl", {}) as ledger:
         yield ledger
-
-
-def _enough(epsilon: float) -> int:
-    """More canaries for a larger epsilon, as far as it pays: delta limits what more would add."""
-    wanted = 8 * math.exp(min(epsilon, 20.0))
-    return int(min(max(2048, 2 ** math.ceil(math.log2(wanted))), _MOST))
 
 
 def _method(
@@ -130,26 +141,17 @@ def _method(
     )
 
 
-def _log_ratio(values: Array, draw: Draw, noise: float) -> Array:
-    """How much likelier each value is with its canary in than out, under what is declared."""
-
-    def log_density(means: Array) -> Array:
-        apart = (values[:, None] - means) / noise
-        found: Array = logsumexp(-0.5 * apart**2, b=draw.weight, axis=1)
-        return found
-
-    return log_density(draw.when_in) - log_density(draw.when_out)
-
-
 def _audit_selective(
     run: Run,
     plan: Plan,
     unit: Unit,
-    count: int,
+    canaries: int | None,
     steps: int,
     confidence: float,
+    epsilon: float,
     chance: Chance,
     progress: Progress | None,
+    tell: Tell | None,
     rng: np.random.Generator,
 ) -> Evidence:
     """The same for selective training, whose steps release gradients and states."""
@@ -162,12 +164,19 @@ def _audit_selective(
 
     if unit != "tokens":
         raise UsageError(f"unit={unit} is not promised by this plan; it has {plan.units}.")
-    if _noise(plan) == 0:
+    if noise_of(plan) == 0:
         raise UsageError("noise_multiplier=0 promises nothing, so there is nothing to audit.")
-    inside = rng.random(count) < 0.5
     event = plan.event()
     assert isinstance(event, Selective)
-    with _ledger() as ledger:
+    reach = reach_of(
+        lambda count: declared_evidence(event, count, steps, np.random.default_rng(0)),
+        plan.delta, confidence, epsilon, canaries=canaries, most=_MOST_TOKENS,
+    )  # fmt: skip
+    if tell:
+        tell(reach.sentence(unit))
+    count = reach.canaries
+    inside = rng.random(count) < 0.5
+    with passing_ledger() as ledger:
         method = Overheard(
             worst_model(count, plan.states // 2), canary_records(inside, plan.segments), chance,
             ledger, plan, token_budget=max(64, run.token_budget),
@@ -177,87 +186,16 @@ def _audit_selective(
             method.step(step)
             if progress:
                 progress(1)
-    simulated = declared_evidence(event, inside, steps, np.random.default_rng(0))
-    planned = _planned_guesses(simulated, plan.delta, confidence)
     # Each state also by itself: where one lacks noise, that of all else would drown it.
     parts = [(method.of_gradients + method.of_states.sum(0), 0.7)]
     parts += [(one, 0.3 / len(method.of_states)) for one in method.of_states]
-    both = [
-        _found(scores, inside, planned, plan.delta, 1 - share * (1 - confidence), steps)
+    found = [
+        evidence_of(
+            _HOW_SELECTIVE, scores, inside, reach, plan.delta, 1 - share * (1 - confidence), steps
+        )
         for scores, share in parts
     ]
-    found = max(both, key=lambda one: one.lower)
-    return replace(
-        found,
-        confidence=confidence,
-        how="white box: passes of selective training over records whose sensitive tokens fill the "
-        "bounds of gradients and states, one of two answers by fair coins",
-    )
-
-
-def _declared(count: int, draw: Draw, noise: float, steps: int, rng: np.random.Generator) -> Array:
-    """Scores of canaries as they would be if all is as declared."""
-    total = np.zeros(count)
-    inside = rng.random(count) < 0.5
-    for _ in range(steps):
-        which = rng.choice(len(draw.weight), size=count, p=draw.weight / draw.weight.sum())
-        mean = np.where(inside, draw.when_in[which], draw.when_out[which])
-        total += _log_ratio(mean + noise * rng.standard_normal(count), draw, noise)
-    return total
-
-
-def _planned_guesses(total: Array, delta: float, confidence: float) -> tuple[int, int]:
-    """How many to guess in and out, from scores that were simulated before looking."""
-    count = len(total)
-    # The chance that a guess is right, surest first; smoother than counting right ones.
-    order = np.argsort(-np.abs(total), kind="stable")
-    sure = 1 / (1 + np.exp(-np.abs(total[order])))
-    level = 1 - _DOUBT[0] * (1 - confidence)
-    tried = [r for r in (count >> k for k in range(1, 11)) if r >= 32] or [count]
-
-    def promised(guesses: int) -> float:
-        share = float(sure[:guesses].mean())
-        # One standard deviation less than expected: a plan that seldom disappoints.
-        right = guesses * share - math.sqrt(guesses * share * (1 - share))
-        return one_run_bound(count, guesses, max(0, int(right)), delta, level)
-
-    best = max(tried, key=promised)
-    high = int((total[order[:best]] > 0).sum())
-    return high, best - high
-
-
-def _found(
-    scores: Array,
-    inside: NDArray[np.bool_],
-    planned: tuple[int, int],
-    delta: float,
-    confidence: float,
-    steps: int,
-) -> Evidence:
-    """The best of three tests named in advance, each with its part of the doubt.
-
-    A test says "in" of so many with the highest scores and "out" of so many with the lowest. The
-    first is the planned one, the others are for builds that leak far more than declared: where few
-    canaries are ever drawn, and where all are.
-    """
-    order = np.argsort(-scores, kind="stable")
-    count = len(scores)
-    made = []
-    tests = (planned, (count // 10, 0), (2 * count // 5, 2 * count // 5))
-    for (high, low), doubt in zip(tests, _DOUBT, strict=True):
-        right = int(inside[order[:high]].sum()) + int((~inside[order[count - low :]]).sum())
-        level = 1 - doubt * (1 - confidence)
-        made.append((one_run_bound(count, high + low, right, delta, level), high + low, right))
-    lower, guesses, right = max(made)
-    return Evidence(
-        "white box: the training step on canaries that fill its bounds, in or out by fair coins",
-        lower,
-        confidence,
-        count,
-        guesses,
-        right,
-        {"steps": float(steps)},
-    )
+    return replace(max(found, key=lambda one: one.lower), confidence=confidence)
 
 
 def audit_uedp(
@@ -266,18 +204,28 @@ def audit_uedp(
     users: int,
     holders: int,
     steps: int,
-    runs: int = 120,
+    runs: int | None = None,
     confidence: float = 0.95,
+    epsilon: float = 0.0,
     seed: int | None = None,
     progress: Progress | None = None,
+    tell: Tell | None = None,
     rng: np.random.Generator,
 ) -> Evidence:
     """The published algorithm where one entity is in the text of `holders` of its `users`.
 
     Its noise depends on how many users there are, so canaries cannot share a run: so many runs of
-    one canary are made, half of them with it. Each holder also has a plain record that pulls the
-    other way, so that the entity turns the holder's clipped update around.
+    one canary are made, half of them with it; by `epsilon`, which is claimed or proved, if not
+    given. Each holder also has a plain record that pulls the other way, so that the entity turns
+    the holder's clipped update around.
     """
+    runs = runs or uedp_runs(epsilon, settings.delta, confidence)
+    best = _best_of_runs(runs, settings.delta, confidence)
+    if tell:
+        tell(
+            f"{runs:,} runs, half of them with the entity, can show epsilon {down(best)} "
+            "at best (all told apart)."
+        )
     flips = settings.estimator == "f_E+"
     # Where any entity lets a record in, others beside the audited one do so all the time.
     others = 0
@@ -301,7 +249,7 @@ def audit_uedp(
     for number in range(runs):
         examples, stuff = worlds[number % 2]
         chance = Chance(None if seed is None else seed + number)
-        with _ledger() as ledger:
+        with passing_ledger() as ledger:
             method = uedp(Directions(1), losses, stuff, chance, ledger, settings, token_budget=8192)
             values = [
                 float(examples.along(method.gradient(step)[0], 1)[0]) * scale
@@ -323,8 +271,26 @@ def audit_uedp(
         f"white box: the published step, one entity in {holders} of {users} users' text, "
         f"{runs} runs of which half have it",
         lower, confidence, runs, runs, right,
-        {"steps": float(steps), "true_positives": float(hits), "false_positives": float(alarms)},
+        {"steps": float(steps), "true_positives": float(hits), "false_positives": float(alarms),
+         "at_best": best},
     )  # fmt: skip
+
+
+def uedp_runs(epsilon: float, delta: float, confidence: float = 0.95) -> int:
+    """The runs that could show a third of epsilon, 120 or more, as far as that is possible.
+
+    >>> uedp_runs(0.4, 1e-5), uedp_runs(9.0, 1e-5), uedp_runs(500.0, 1e-5)
+    (120, 160, 600)
+    """
+    runs = 120
+    while runs < _MOST_RUNS and _best_of_runs(runs, delta, confidence) < WANTED * epsilon:
+        runs += 20
+    return runs
+
+
+def _best_of_runs(runs: int, delta: float, confidence: float) -> float:
+    half = runs // 2
+    return rates_bound(half, half, 0, runs - half, delta, confidence)
 
 
 def _uedp_ratio(

@@ -109,9 +109,15 @@ class Canaries:
         )
 
     def along(self, release: dict[str, Tensor], count: int) -> Array:
-        """How far a release goes along each canary's direction."""
-        parts = torch.stack([tensor.reshape(-1) for tensor in release.values()]).double()
-        return (self._signs.double() @ parts / math.sqrt(TENSORS)).reshape(-1)[:count].numpy()
+        """How far a release goes along each of so many canaries' directions."""
+        return self.along_flat(torch.cat([tensor.reshape(-1) for tensor in release.values()]))[
+            :count
+        ]
+
+    def along_flat(self, values: Tensor) -> Array:
+        """The same of all coordinates in one row, those of one tensor after those of another."""
+        parts = values.double().reshape(TENSORS, self.width)
+        return (self._signs.double() @ parts / math.sqrt(TENSORS)).reshape(-1).numpy()
 
 
 Build = Callable[[int], Iterator[Row]]

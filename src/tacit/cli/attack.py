@@ -30,8 +30,10 @@ from tacit.workers import Workers
 if TYPE_CHECKING:
     from tacit.attacking import Scores
     from tacit.attacking.attack import Series
+    from tacit.attacking.audits import Way
     from tacit.attacking.canaries import Template
     from tacit.attacking.target import Target
+    from tacit.auditing import Audit
 
 MASKED_TEXTS = 100
 """Masks are guessed in so many texts of a corpus, the first ones."""
@@ -442,6 +444,14 @@ def _show(found: "list[Scores]") -> None:
 
 def audit(
     run: Annotated[Path, typer.Argument(help="Folder of a run.")],
+    using: Annotated[
+        str | None,
+        typer.Option(
+            help="How, with commas between: in-situ (a copy of the run trained again), white-box "
+            "(its step on canaries alone, without its text), black-box (the trained model asked "
+            "about canaries planted by coins). In situ if not given, and black-box where it can be."
+        ),
+    ] = None,
     unit: Annotated[
         str | None,
         typer.Option(help="For whom: users, entities, ...; all of the certificate if not given."),
@@ -451,38 +461,67 @@ def audit(
         typer.Option(min=64, help="Canaries; by the certified epsilon if not given."),
     ] = None,
     steps: Annotated[
-        int | None, typer.Option(min=1, help="Audit only so many of the run's steps.")
+        int | None,
+        typer.Option(
+            min=1, help="Audit only so many of the run's steps, against the price of these."
+        ),
     ] = None,
     confidence: Annotated[float, typer.Option(help="Confidence of the lower bound.")] = 0.95,
     as_json: AsJson = False,
 ) -> None:
-    """Look for a lower bound on epsilon, and compare it with the certificate.
+    """Look for a lower bound on epsilon, and check that a run does what it promises.
 
-    White box: the run's method takes its steps on canaries that fill its bounds. Where canaries
-    were planted by coins (`tacit canaries plant --coins`), the trained model is asked about them,
-    too. A contradiction makes the certificate's standing `broken`, and the exit code is 4.
+    A copy of the run is trained once more, with its own model, text, sampler, optimizer and noise;
+    hypothetical users and entities take part, each in or out by a fair coin, and an adversary who
+    sees every step guesses which. Noise, coins and ledger are checked directly. A contradiction, or
+    a check that fails, makes the certificate's standing `broken`, and the exit code is 4.
 
-    Example: `tacit audit RUN --unit users`
+    Examples: `tacit audit RUN` · `tacit audit RUN --unit users --steps 20` ·
+    `tacit audit RUN --using white-box`
     """
     from tacit.attacking.audits import audit_run
+    from tacit.auditing import BREAKING
     from tacit.errors import PrivacyRefused
 
-    with progress("Auditing", None) as advance:
-        found = audit_run(
-            run, unit=unit, canaries=canaries, steps=steps, confidence=confidence, progress=advance
-        )
+    found = audit_run(
+        run, using=_ways(using), unit=unit, canaries=canaries, steps=steps,
+        confidence=confidence, watch=progress, tell=say,
+    )  # fmt: skip
     if as_json:
         print_json({"audits": [one.as_dict() for one in found]})
     else:
-        for one in found:
-            out.print(one.sentence)
-            say(
-                f"  {one.evidence.how}; {one.evidence.correct:,} of {one.evidence.guesses:,} "
-                f"guesses right, {one.evidence.canaries:,} canaries"
-            )
+        _show_audits(found)
         say(f"audit: {run / 'audit.json'}")
-    if any(one.verdict == "contradicted" for one in found):
+    if any(one.verdict in BREAKING for one in found):
         raise PrivacyRefused(
-            f"The certificate of {run} is contradicted; its standing is now broken. Do not release "
+            f"The certificate of {run} does not hold; its standing is now broken. Do not release "
             "this model."
         )
+
+
+def _ways(using: str | None) -> "list[Way]":
+    from tacit.attacking.audits import WAYS
+
+    named = [part.strip() for part in (using or "").split(",") if part.strip()]
+    known = {str(way): way for way in WAYS}
+    for name in named:
+        if name not in known:
+            raise UsageError(f"--using {name} is not known; accepted: {', '.join(known)}.")
+    return [known[name] for name in named]
+
+
+def _show_audits(found: "list[Audit]") -> None:
+    shown: set[Any] = set()
+    for one in found:
+        out.print(one.sentence)
+        say(
+            f"  {one.evidence.how}; {one.evidence.correct:,} of {one.evidence.guesses:,} "
+            f"guesses right, {one.evidence.canaries:,} canaries"
+        )
+        if one.checks and one.checks not in shown:
+            shown.add(one.checks)
+            table = simple_table("checked", "", "found")
+            table.columns[2].justify = "left"
+            for check in one.checks:
+                table.add_row(check.name, "yes" if check.passed else "NO", check.detail)
+            out.print(table)

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from tacit.auditing import BREAKING
 from tacit.errors import TacitError
 from tacit.privacy.accounting import curve_over_steps
 from tacit.privacy.events import NotPrivate, Public
@@ -98,7 +99,7 @@ def interval_drawing(runs: "Sequence[RunFacts]") -> str:
     largest = max([a.upper for _, a in bars if math.isfinite(a.upper)], default=1.0)
     largest = max(largest, *(a.lower for _, a in bars))
     for place, (_, audit) in enumerate(bars):
-        broken = audit.verdict == "contradicted"
+        broken = audit.verdict in BREAKING
         upper = audit.upper if math.isfinite(audit.upper) else 1.15 * largest
         low, high = sorted((audit.lower, upper))
         colour = VERMILION if broken else BLUE

@@ -201,7 +201,7 @@ def _carry_out(
             took["redacted"] = start_on_redacted_text(
                 opened, plan, folder, ledger, tell, keep, kept
             )
-        method = _method(opened, stuff, ledger, plan)
+        method = method_of(opened, stuff, ledger, plan)
         if ranks is not None:
             share(method, opened, ranks)
         spent = _spent(opened, stuff, plan)
@@ -304,7 +304,10 @@ def _spent(opened: Opened, stuff: Material, plan: Plan | None) -> Spent | None:
     )
 
 
-def _method(opened: Opened, stuff: Material, ledger: Ledger, plan: Plan | None) -> Method | InTurn:
+def method_of(
+    opened: Opened, stuff: Material, ledger: Ledger, plan: Plan | None
+) -> Method | InTurn:
+    """What a run does in a step."""
     run, losses = opened.run, opened.task.losses
     made_of = (opened.model, losses, stuff, opened.chance, ledger)
     if run.method == "uedp":
