@@ -323,8 +323,8 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
     ),
     "units that may differ": (
         "training/independence.py",
-        "return _coupled(gap) if _norm(gap) > tolerance * length else None",
-        "return _coupled(gap) if _norm(gap) > length else None",
+        "TOLERANCE, EXACT = 1e-5, 1e-7",
+        "TOLERANCE, EXACT = 1.0, 1.0",
         f"{LOOKED_AT}::test_users_who_train_for_themselves_must_not_meet_in_the_model"
         "[a count of calls]",
     ),

@@ -367,7 +367,7 @@ class _Local:
             else private_check(self._model, losses, stuff, self.plan, budget)
         )
         with _only_trainable(self._model, self._sent):
-            check.need(elsewhere=True) if step is None else check.due(step)
+            check.need(first=True) if step is None else check.due(step)
 
     def update(self, asked: Round, place: int) -> tuple[Update, int]:
         """The clipped update of one user, and how many records it comes from."""

@@ -6,7 +6,7 @@ of the pass it is, the place in the record and the coordinate: never of the batc
 row in it, or of how far it is padded. `step` sets the coins of a step, `keyed` says which records a
 batch holds; whoever draws from torch's own generator instead is noticed by `by_coins_only`.
 
-Source: Steele, Lea and Flood 2014 (SplitMix64's finalizer, which mixes each number by itself).
+Source: Steele et al. 2014 (SplitMix64's finalizer, which mixes each number by itself).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -63,11 +63,12 @@ class UnitCheck:
         self._rows = material.rows if rows is None else rows
         self._token_budget = token_budget
 
-    def need(self, *, elsewhere: bool = False) -> None:
+    def need(self, *, first: bool = False) -> None:
         """Refuse a model in which units depend on each other.
 
-        With `elsewhere` it is looked at also with all trained weights moved a little: where a
-        head or an adapter begins at zero, gradients that would show it are zero, too.
+        The `first` time, rules of layers are compared with autograd, and all of it is looked at
+        once more with all trained weights moved a little: where a head or an adapter begins at
+        zero, gradients that would show it are zero, too.
         """
         if len(self._rows) < 2:  # nobody to be among
             return
@@ -76,24 +77,24 @@ class UnitCheck:
             _in_training(self._model),
             _keeping_statistics_out(self._model),
         ):
-            self._look()
-            if elsewhere:
+            self._look(thoroughly=first)
+            if first:
                 with _moved_away(self._model):
-                    self._look()
+                    self._look(thoroughly=True)
 
     def due(self, step: int) -> None:
         """Look again before steps 1, 2, 4, 8, ...: what a model does may change as it learns."""
         if step & (step - 1) == 0:
             self.need()
 
-    def _look(self) -> None:
+    def _look(self, *, thoroughly: bool) -> None:
         rng = np.random.default_rng()
         some, seed = self._some(rng), int(rng.integers(2**31))
-        worst = self._apart(some, seed, TOLERANCE)
+        worst = self._apart(some, seed, TOLERANCE, thoroughly)
         if worst is not None:
             # It may be rounding: then it is gone where numbers have twice as many digits.
             with suppress(RuntimeError), _in_double(self._model):  # who cannot do that is refused
-                worst = self._apart(some, seed, EXACT)
+                worst = self._apart(some, seed, EXACT, thoroughly)
         if worst is not None:
             raise PrivacyRefused(worst)
 
@@ -108,13 +109,13 @@ class UnitCheck:
         cuts = [1, 3] if count > 3 else list(range(1, count))
         return replace(self._material, rows=rows, rows_of_user=tuple(np.split(rows, cuts)))
 
-    def _apart(self, some: Material, seed: int, tolerance: float) -> str | None:
+    def _apart(self, some: Material, seed: int, tolerance: float, thoroughly: bool) -> str | None:
         """What differs by more than the tolerance, as a sentence; None if nothing does."""
         drew: list[bool] = []
         with dropout.step(seed):
             found = self._units_apart(some, seed, tolerance, drew)
             if found is None and self._losses is not None:
-                found = self._records_apart(some, tolerance)
+                found = self._records_apart(some, tolerance, thoroughly)
         if all(drew):
             raise PrivacyRefused(dropout.DRAWS)
         return found
@@ -137,16 +138,16 @@ class UnitCheck:
         for unit in everybody[1:]:
             if unit == count - 1:  # without the longest, the others backwards
                 gap = _minus(over(everybody[-2::-1].copy()), added)
-                if _norm(gap) > tolerance * length:
+                if not _norm(gap) <= tolerance * length:
                     return _coupled(gap)
             alone = over(everybody[unit : unit + 1])
             length += _norm(alone)
             for name, tensor in alone.items():
                 added[name] += tensor
         gap = _minus(over(everybody), added)
-        return _coupled(gap) if _norm(gap) > tolerance * length else None
+        return None if _norm(gap) <= tolerance * length else _coupled(gap)
 
-    def _records_apart(self, some: Material, tolerance: float) -> str | None:
+    def _records_apart(self, some: Material, tolerance: float, thoroughly: bool) -> str | None:
         assert self._losses is not None
         batch, losses = some.examples.batch(some.rows), self._losses
 
@@ -154,10 +155,11 @@ class UnitCheck:
             with dropout.keyed(self._model, given):
                 return losses(self._model, given)
 
-        few = np.unique([0, len(some.rows) // 2, len(some.rows) - 1])
-        found = ClippedSums(self._model).apart(
-            keyed, {name: value[few] for name, value in batch.items()}, tolerance
-        )
+        found = None
+        if thoroughly:
+            few = np.unique([0, len(some.rows) // 2, len(some.rows) - 1])
+            part = {name: value[few] for name, value in batch.items()}
+            found = ClippedSums(self._model).apart(keyed, part, tolerance)
         return found if found is not None else _spoilt(self._model, keyed, batch)
 
 

@@ -22,7 +22,7 @@ def need_independent_units(
     """
     check = _check(run, model, losses, material, plan)
     if check is not None:
-        check.need(elsewhere=True)
+        check.need(first=True)
 
 
 def _check(
