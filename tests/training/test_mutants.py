@@ -179,6 +179,32 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
         "pass",
         "training/test_runs.py::test_resuming_is_refused_when_what_it_stands_on_changed",
     ),
+    "users give records that the caps dropped": (
+        "training/material.py",
+        "return Material(examples, kept, _by_user(examples, kept), graph, bounded)",
+        "return Material(examples, kept, _by_user(examples, everything), graph, bounded)",
+        "training/test_runs.py::test_only_records_that_the_caps_keep_can_take_part[userclip]",
+    ),
+    "another ledger of as many entries is gone on with": (
+        "privacy/ledger.py",
+        "if count > len(books.entries) or (count and books.entries[count - 1].hash != last):",
+        "if count > len(books.entries):",
+        "privacy/test_ledger.py::test_as_many_entries_are_not_yet_the_same_entries",
+    ),
+    "who else is drawn decides which records a user gives": (
+        "training/methods/private.py",
+        "np.sort(streams(int(user)).choice(own, most, replace=False))\n"
+        "        for user, own in zip(drawn, rows, strict=True)",
+        "np.sort(streams(place).choice(own, most, replace=False))\n"
+        "        for place, own in enumerate(rows)",
+        "training/test_methods.py::test_who_else_is_drawn_decides_nothing_about_a_user[some records]",
+    ),
+    "who else is drawn decides in which order a user learns": (
+        "training/methods/fedavg.py",
+        "rng = streams(int(drawn[unit]))",
+        "rng = streams(unit)",
+        "training/test_methods.py::test_who_else_is_drawn_decides_nothing_about_a_user[local steps]",
+    ),
     "a vocabulary counted from private text": (
         "training/opening.py",
         "if public is not None else None\n    tokenizer = tokens.byte_level_bpe",
