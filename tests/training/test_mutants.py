@@ -17,6 +17,7 @@ NEIGHBOURS = "training/test_neighbours.py::test_a_neighbour_moves_a_step_no_furt
 ROUNDS = "federated/test_federated_rounds.py"
 FAULTY = f"{ROUNDS}::test_a_faulty_client_counts_as_missing_and_nobody_else_does"
 APART = "training/test_steps_apart.py::test_steps_share_neither_coins_nor_noise"
+ALONE = "training/test_methods.py::test_who_else_is_drawn_decides_nothing_about_a_user"
 PASSED_ON = "training/test_selective.py::test_what_plain_segments_begin_with_is_what_was_released"
 
 # name: (file, what stands there, what a bug would make of it, the test that must notice)
@@ -197,13 +198,13 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
         "        for user, own in zip(drawn, rows, strict=True)",
         "np.sort(streams(place).choice(own, most, replace=False))\n"
         "        for place, own in enumerate(rows)",
-        "training/test_methods.py::test_who_else_is_drawn_decides_nothing_about_a_user[some records]",
+        f"{ALONE}[some records]",
     ),
     "who else is drawn decides in which order a user learns": (
         "training/methods/fedavg.py",
         "rng = streams(int(drawn[unit]))",
         "rng = streams(unit)",
-        "training/test_methods.py::test_who_else_is_drawn_decides_nothing_about_a_user[local steps]",
+        f"{ALONE}[local steps]",
     ),
     "a vocabulary counted from private text": (
         "training/opening.py",
