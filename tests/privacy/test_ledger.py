@@ -169,6 +169,19 @@ def test_a_ledger_of_another_plan_is_refused(tmp_path: Path) -> None:
     write_some(path, 1)  # and the refusal left no lock behind
 
 
+def test_as_many_entries_are_not_yet_the_same_entries(tmp_path: Path) -> None:
+    """A checkpoint goes on with the ledger that it knows: by the hash of its last entry."""
+    with Ledger(tmp_path / "own.jsonl", ABOUT) as own, Ledger(tmp_path / "o.jsonl", ABOUT) as other:
+        last = [own.charge(event).hash for event in (STEP, STEP)][-1]
+        for event in (STEP, OTHER):
+            other.charge(event)
+        own.need_entries(2, last)
+        own.need_entries(0, "")
+        for ledger, count in ((other, 2), (own, 3), (own, 1)):
+            with pytest.raises(PrivacyRefused, match="not the ledger of the checkpoint"):
+                ledger.need_entries(count, last)
+
+
 def test_charging_needs_an_open_unchanged_ledger_and_a_known_event(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     ledger = Ledger(path, ABOUT)

@@ -15,8 +15,9 @@ from tacit.privacy.ledger import Ledger, read_ledger
 from tacit.training import noise
 from tacit.training.loop import Loop, make_optimizer
 from tacit.training.methods import Plain, private
-from tacit.training.methods.fedavg import local_batches
-from tacit.training.methods.private import contributions
+from tacit.training.methods.fedavg import local_batches, user_updates
+from tacit.training.methods.noisy import Watched
+from tacit.training.methods.private import contributions, user_sums
 from tacit.training.methods.uedp import Weights, event_of
 from tacit.training.randomness import Chance
 from tacit.training.settings import LocalSettings, OptimizerSettings, UedpSettings
@@ -249,6 +250,29 @@ def test_a_user_may_give_a_few_records_chosen_afresh() -> None:
     assert alone.tolist() == beside.tolist()  # who else was drawn does not matter
     with pytest.raises(UsageError, match="records_per_step"):
         Plan(protect="records", record_rate=0.5, records=6, records_per_step=2, **NOISY)
+
+
+@pytest.mark.parametrize("name", ["some records", "local steps"])
+def test_who_else_is_drawn_decides_nothing_about_a_user(name: str) -> None:
+    """Which records a user gives, and in which order it reads them, go by coins of its own."""
+    plan = Plan(protect="users", user_rate=0.5, users=3, **QUIET | {"clip_norm": 0.5})
+    stuff, model = material(CORPUS, plan), Two(2)
+    watched = Watched(model, curved)
+    if name == "some records":
+        plan = plan.model_copy(update={"records_per_step": 1})
+        total = user_sums(model, watched, stuff, Chance(3), plan, 64)
+    else:
+        local = LocalSettings(local_epochs=2, local_batch=1, local_rate=0.9)
+        total = user_updates(model, watched, stuff, Chance(3), plan, local)
+
+    def over(*users: int) -> np.ndarray:
+        tensors = total(1, np.array(users)).tensors
+        return torch.cat([t.reshape(-1) for t in tensors.values()]).double().numpy()
+
+    for user in range(3):
+        others = [other for other in range(3) if other != user]
+        alone = over(0, 1, 2) - over(*others)
+        assert np.abs(alone - over(user)).max() < 1e-6
 
 
 def test_local_batches_are_whole_passes_in_a_new_order() -> None:

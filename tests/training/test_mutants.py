@@ -19,6 +19,7 @@ FAULTY = f"{ROUNDS}::test_a_faulty_client_counts_as_missing_and_nobody_else_does
 ALONE = "training/test_dropout.py::test_a_unit_gives_alone_what_it_gives_among_others"
 LOOKED_AT = "training/test_independence.py"
 APART = "training/test_steps_apart.py::test_steps_share_neither_coins_nor_noise"
+ALONE = "training/test_methods.py::test_who_else_is_drawn_decides_nothing_about_a_user"
 PASSED_ON = "training/test_selective.py::test_what_plain_segments_begin_with_is_what_was_released"
 
 # name: (file, what stands there, what a bug would make of it, the test that must notice)
@@ -180,6 +181,32 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
         "self.ledger.need_entries(saved.entries, saved.ledger)",
         "pass",
         "training/test_runs.py::test_resuming_is_refused_when_what_it_stands_on_changed",
+    ),
+    "users give records that the caps dropped": (
+        "training/material.py",
+        "return Material(examples, kept, _by_user(examples, kept), graph, bounded)",
+        "return Material(examples, kept, _by_user(examples, everything), graph, bounded)",
+        "training/test_runs.py::test_only_records_that_the_caps_keep_can_take_part[userclip]",
+    ),
+    "another ledger of as many entries is gone on with": (
+        "privacy/ledger.py",
+        "if count > len(books.entries) or (count and books.entries[count - 1].hash != last):",
+        "if count > len(books.entries):",
+        "privacy/test_ledger.py::test_as_many_entries_are_not_yet_the_same_entries",
+    ),
+    "who else is drawn decides which records a user gives": (
+        "training/methods/private.py",
+        "np.sort(streams(int(user)).choice(own, most, replace=False))\n"
+        "        for user, own in zip(drawn, rows, strict=True)",
+        "np.sort(streams(place).choice(own, most, replace=False))\n"
+        "        for place, own in enumerate(rows)",
+        f"{ALONE}[some records]",
+    ),
+    "who else is drawn decides in which order a user learns": (
+        "training/methods/fedavg.py",
+        "rng = streams(int(drawn[unit]))",
+        "rng = streams(unit)",
+        f"{ALONE}[local steps]",
     ),
     "a vocabulary counted from private text": (
         "training/opening.py",

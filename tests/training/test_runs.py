@@ -4,21 +4,28 @@ import json
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
 from small import dialogs
 
+from tacit.attacking.direct_checks import caps_checks
+from tacit.bounding import Caps
 from tacit.corpus import Corpus
 from tacit.errors import DataError, PrivacyRefused, TacitError, UsageError
+from tacit.plan import Plan
 from tacit.privacy.certificate import publish
 from tacit.privacy.events import NotPrivate
 from tacit.privacy.ledger import read_ledger
 from tacit.training import runs, scoring
 from tacit.training.loop import Progress
+from tacit.training.material import prepare
 from tacit.training.networks import save_model, scratch_model
+from tacit.training.opening import encode, open_run
 from tacit.training.settings import Run, read_run, run_yaml
 from tacit.training.tokens import byte_level_bpe
 from tacit.verifying import verify
@@ -137,6 +144,31 @@ def test_a_step_in_flight_is_charged_again(tmp_path: Path, base: dict[str, Any])
     entries = read_ledger(tmp_path / "run" / "ledger.jsonl").entries
     assert len(entries) == 4  # three steps, one of them charged twice
     assert done.certificate.ledger_entries == 4
+
+
+@pytest.mark.parametrize("caps", ["userclip", "flat"])
+def test_only_records_that_the_caps_keep_can_take_part(base: dict[str, Any], caps: str) -> None:
+    more: dict[str, Any] = {"user_rate": 0.3, "users_per_entity": 1, "records_per_user": 1}
+    if caps == "flat":
+        more = {"record_rate": 0.3, "records_per_entity": 1, "records_per_user": 1}
+    plan = Plan(protect="users+entities", mechanism=caps, epsilon=8, steps=1, **more)  # type: ignore[arg-type]
+    opened = open_run(Run(**base, plan=plan.model_dump(mode="json", exclude_none=True)))
+    stuff = prepare(encode(opened, opened.part), opened.part, opened.mentions, plan, opened.focus)
+    assert stuff.owners is not None
+    assert 0 < len(stuff.rows) < len(stuff.examples)
+    given = np.concatenate(stuff.rows_of_user)
+    assert sorted(given.tolist()) == stuff.rows.tolist()
+    kept = np.zeros(len(stuff.owners), dtype=bool)
+    kept[stuff.examples.record[given]] = True
+    assert Caps(**plan.caps).broken_by(stuff.owners.subset(kept)) == {}
+    assert [check.passed for check in caps_checks(stuff, plan)] == [True]
+    everything = np.arange(len(stuff.examples))
+    uncapped = replace(stuff, rows=everything, rows_of_user=(everything,))
+    assert [check.passed for check in caps_checks(uncapped, plan)] == [False]
+    # Nobody's record is taken for another's.
+    for user, rows in enumerate(stuff.rows_of_user):
+        whose = {stuff.owners.record_user[stuff.examples.record[row]] for row in rows}
+        assert len(whose) == 1, user
 
 
 def test_training_stops_before_the_budget_is_exceeded(tmp_path: Path, base: dict[str, Any]) -> None:

@@ -14,7 +14,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tacit.attacking.attack import Progress
-from tacit.attacking.direct_checks import Coins, Noise, Parts, Replayed, ledger_checks
+from tacit.attacking.direct_checks import (
+    Coins,
+    Noise,
+    Parts,
+    Replayed,
+    caps_checks,
+    ledger_checks,
+)
 from tacit.auditing import Check
 from tacit.errors import OverBudget, PrivacyRefused
 from tacit.plan import Plan
@@ -96,6 +103,8 @@ class Copy:
         found = self.noise.checks()
         for coins in self.coins.values():
             found += coins.checks()
+        if self.plan is not None:
+            found += caps_checks(self.stuff, self.plan)
         found += ledger_checks(books, self.executed, self.updates, own)
         if self._replayed is not None:
             found.append(self._replayed.check(self.opened.model))

@@ -17,10 +17,13 @@ from scipy import stats
 from torch import Tensor, nn
 
 from tacit.auditing import Check
+from tacit.bounding import Caps
+from tacit.plan import Plan
 from tacit.privacy.events import AnyEvent
 from tacit.privacy.ledger import Books
 from tacit.training.gradients import BoundedSum
 from tacit.training.loop import factor, make_optimizer
+from tacit.training.material import Material
 from tacit.training.randomness import Normals
 from tacit.training.settings import OptimizerSettings
 
@@ -322,6 +325,19 @@ class Parts:
 
 def _norm(tensors: Mapping[str, Tensor]) -> float:
     return math.sqrt(sum(float(tensor.double().square().sum()) for tensor in tensors.values()))
+
+
+def caps_checks(stuff: Material, plan: Plan) -> list[Check]:
+    """Whether the records that users give, or that are drawn, are within the caps of the plan."""
+    if stuff.owners is None or not plan.caps:
+        return []
+    given = stuff.rows if plan.user_rate is None else np.concatenate(stuff.rows_of_user)
+    used = np.zeros(len(stuff.owners), dtype=bool)
+    used[stuff.examples.record[given]] = True
+    broken = Caps(**plan.caps).broken_by(stuff.owners.subset(used))
+    said = ", ".join(f"{name}={found}" for name, found in (broken or plan.caps).items())
+    name = "the records that are used are within the caps"
+    return [Check(name, not broken, f"found {said}" if broken else f"at most {said}")]
 
 
 def ledger_checks(
