@@ -165,7 +165,7 @@ FAILS = {
     "cheaper entry": "the ledger holds every release as it was made",
     "leak": "the weights are made of what was released and of nothing else",
     "no clipping": "nobody adds more than the clip norm",
-    "coupled": "what somebody adds does not depend on who else takes part",
+    "coupled": "what somebody adds is the same whoever else takes part",
 }
 
 

@@ -58,6 +58,12 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
         "state = 0.0",
         "privacy/test_accounting.py::test_selective_passes_are_gaussian",
     ),
+    "one of the neighbours' two roles left out of epsilon": (
+        "privacy/composing.py",
+        "return max(read_epsilon(losses, delta - rounding_noise(items)) for losses in roles)",
+        "return read_epsilon(roles.forward, delta - rounding_noise(items))",
+        "privacy/test_roles.py::test_exchanging_the_neighbours_changes_no_price[users]",
+    ),
     "state noise left out": (
         "training/methods/selective.py",
         'noisy.append(self._release(bounded, number, at + 1, step, part + at)["state"])',
