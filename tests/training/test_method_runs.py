@@ -282,6 +282,9 @@ def test_a_token_of_which_a_part_is_sensitive_is_masked_whole() -> None:
     }
     made = redacted(both, words, spans).column("text").to_pylist()
     assert made == ["a stay at [MASK] today"] * 2
+    # Nor does anything that repeats the text go with it.
+    told = [{"id": "1", "text": "a b", "tokens": ["a", "b"], "tags": ["O", "B-X"], "label": "x"}]
+    assert set(redacted(Corpus.from_records(told), words, {}).columns) == {"id", "text", "label"}
 
 
 def test_the_published_method_certifies_a_claim_and_a_price(

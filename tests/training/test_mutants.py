@@ -60,6 +60,12 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
         "state = 0.0",
         "privacy/test_accounting.py::test_selective_passes_are_gaussian",
     ),
+    "one of the neighbours' two roles left out of epsilon": (
+        "privacy/composing.py",
+        "return max(read_epsilon(losses, delta - rounding_noise(items)) for losses in roles)",
+        "return read_epsilon(roles.forward, delta - rounding_noise(items))",
+        "privacy/test_roles.py::test_exchanging_the_neighbours_changes_no_price[users]",
+    ),
     "state noise left out": (
         "training/methods/selective.py",
         'noisy.append(self._release(bounded, number, at + 1, step, part + at)["state"])',
@@ -156,6 +162,12 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
         "training/redacted_start.py",
         "for first, last in spans_of(touching(pieces, sensitive.get(record, ()))):",
         "for first, last in []:",
+        "training/test_method_runs.py::test_a_token_of_which_a_part_is_sensitive_is_masked_whole",
+    ),
+    "the words of a masked text go with it": (
+        "training/redacted_start.py",
+        'if n not in ("text", "tokens", "tags", "pos", "spans")]',
+        'if n not in ("text", "spans")]',
         "training/test_method_runs.py::test_a_token_of_which_a_part_is_sensitive_is_masked_whole",
     ),
     "the server takes the largest tensor's norm for that of an update": (

@@ -316,7 +316,7 @@ class Parts:
                 f"at most {largest / self.clip_norm:.4f} times the clip norm, {over}",
             ),
             Check(
-                "what somebody adds does not depend on who else takes part",
+                "what somebody adds is the same whoever else takes part",
                 furthest <= self.clip_norm * _ROUNDING,
                 f"it changes by at most {furthest / self.clip_norm:.2g} clip norms, {over}",
             ),
