@@ -84,7 +84,8 @@ def open_run(run: Run, *, private_here: bool = True) -> Opened:
     if run.method == "deidentify":
         part = deidentified(part, mentions)
     chance = Chance(run.seed)
-    public = list(public_inputs(run, training_part(corpus) if private_here else None))
+    # Users of other splits are users too, so public text may come from none of them.
+    public = list(public_inputs(run, corpus if private_here else None))
     tokenizer, leaks = _tokenizer(run, part)
     labels = declared_labels(run)
     if labels is not None:
