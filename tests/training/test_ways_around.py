@@ -95,3 +95,60 @@ def test_a_tokenizer_comes_from_one_place(data: Path, first: Path) -> None:
     model = {"kind": "folder", "folder": str(first), "carry_ledger": True}
     with pytest.raises(UsageError, match=r"tokenizer\.folder goes with"):
         Run(**base(data, model=model, tokenizer=given), plan=USERS)
+
+
+# --- public text -----------------------------------------------------------------------------
+
+
+def test_other_splits_of_the_private_corpus_are_not_public(tmp_path: Path) -> None:
+    records = [
+        {"id": f"{u}-{i}", "user": f"u{u}", "split": "valid" if i else "train",
+         "text": f"user {u} writes in message {i} that the number is {u * 7919 + i} since may"}
+        for u in range(20) for i in range(2)
+    ]  # fmt: skip
+    write(Corpus.from_records(records), tmp_path / "c.jsonl")
+    valid = [{"id": r["id"], "text": r["text"]} for r in records if r["split"] == "valid"]
+    write(Corpus.from_records(valid), tmp_path / "v.jsonl")
+    start = {"corpus": str(tmp_path / "v.jsonl"), "steps": 1}
+    with pytest.raises(PrivacyRefused, match="holds private text"):
+        runs.train(Run(**base(tmp_path, pretrain=start), plan=USERS), tmp_path / "run")
+
+
+# --- entities --------------------------------------------------------------------------------
+
+
+def test_names_on_a_list_need_the_names_of_all_entities(data: Path, tmp_path: Path) -> None:
+    found = detect(customersim.generate(60, 3), "given")
+    write_lines(tmp_path / "m.jsonl", found.mentions)
+    one, other = [e for e in found.entities if e.records > 1][:2]
+    (tmp_path / "list.txt").write_text(f"{one.id}\n{other.name}\n")
+    plan = BOTH | {"entity_list": str(tmp_path / "list.txt")}
+    run = Run(**base(data, mentions=str(tmp_path / "m.jsonl")), plan=plan)
+    with pytest.raises(PrivacyRefused, match="entity table"):
+        runs.train(run, tmp_path / "run")
+    write_lines(tmp_path / "m.entities.jsonl", [e for e in found.entities if e.id != other.id])
+    with pytest.raises(PrivacyRefused, match="entity table"):
+        runs.train(run, tmp_path / "run")
+    (tmp_path / "list.txt").write_text(f"{one.name}\n{other.name}\n")
+    with pytest.raises(PrivacyRefused, match="entity table"):
+        runs.train(run, tmp_path / "run")
+    write_lines(tmp_path / "m.entities.jsonl", found.entities)
+    assert runs.train(run, tmp_path / "run").certificate.standing == "proved"
+
+
+def test_marks_of_unknown_origin_are_the_same_in_both_runs_only_if_the_file_is(
+    data: Path, tmp_path: Path
+) -> None:
+    found = detect(customersim.generate(60, 3), "given")
+    write_lines(tmp_path / "m.jsonl", found.mentions)
+    write_lines(tmp_path / "fewer.jsonl", found.mentions[::7])
+    run = Run(**base(data, mentions=str(tmp_path / "m.jsonl")), plan=BOTH)
+    runs.train(run, tmp_path / "first")
+    model = {"kind": "folder", "folder": str(tmp_path / "first"), "carry_ledger": True}
+    fields = base(data, model=model) | {"tokenizer": {}}
+    plan = BOTH | {"epsilon": 16}
+    other = Run(**fields, mentions=str(tmp_path / "fewer.jsonl"), plan=plan)
+    with pytest.raises(PrivacyRefused, match="detectors differ"):
+        runs.train(other, tmp_path / "second")
+    same = Run(**fields, mentions=str(tmp_path / "m.jsonl"), plan=plan)
+    assert runs.train(same, tmp_path / "second").certificate.standing == "proved"
