@@ -152,3 +152,85 @@ def test_marks_of_unknown_origin_are_the_same_in_both_runs_only_if_the_file_is(
         runs.train(other, tmp_path / "second")
     same = Run(**fields, mentions=str(tmp_path / "m.jsonl"), plan=plan)
     assert runs.train(same, tmp_path / "second").certificate.standing == "proved"
+
+
+# --- what was found out later ------------------------------------------------------------------
+
+
+FOUND = Finding(kind="audit", outcome="epsilon for users is at least 9", date="2026-01-01")
+
+
+def test_broken_stays_broken_when_a_finished_run_is_resumed(copied: Path) -> None:
+    amend(copied, finding=FOUND, broken=True)
+    done = runs.resume(copied)
+    assert done.certificate.standing == "broken"
+    assert FOUND in done.certificate.findings
+    assert any(c.what == "audit" and not c.ok for c in verify(copied))
+
+
+def test_a_certificate_that_was_edited_is_not_bound_anew(copied: Path) -> None:
+    path = copied / "certificate.json"
+    fields = json.loads(path.read_text())
+    (copied / "model.safetensors").write_bytes(b"other weights")
+    fields["files"]["model.safetensors"] = file_digest(copied / "model.safetensors")
+    path.write_text(json.dumps(fields))
+    with pytest.raises(PrivacyRefused, match="last line"):
+        amend(copied, finding=FOUND)
+    assert any(not c.ok for c in verify(copied))
+
+
+def test_nothing_is_said_about_files_that_changed(copied: Path) -> None:
+    (copied / "model.safetensors").write_bytes(b"other weights")
+    with pytest.raises(PrivacyRefused, match=r"model\.safetensors"):
+        amend(copied, finding=FOUND)
+
+
+# --- files put into a folder that is not finished ----------------------------------------------
+
+
+class Stop(Exception):
+    pass
+
+
+def _stop(at: Progress) -> None:
+    if at.step == 3:
+        raise Stop
+
+
+@pytest.mark.parametrize(
+    "name", ["adapter_model.safetensors", "merges.txt", "checkpoints/step-000001/model.safetensors"]
+)
+def test_files_that_the_run_did_not_write_are_not_certified(
+    data: Path, tmp_path: Path, name: str
+) -> None:
+    run = Run(**base(data, keep_checkpoints=1), plan=USERS | {"steps": 4})
+    with pytest.raises(Stop):
+        runs.train(run, tmp_path / "run", tell=_stop)
+    planted = tmp_path / "run" / name
+    planted.parent.mkdir(exist_ok=True)
+    planted.write_bytes(b"private text")
+    with pytest.raises(DataError, match=name):
+        runs.resume(tmp_path / "run")
+    planted.unlink()
+    files = runs.resume(tmp_path / "run").certificate.files
+    assert "checkpoints/step-000002/model.safetensors" in files
+    assert [c for c in verify(tmp_path / "run") if not c.ok] == []
+
+
+# --- labels ------------------------------------------------------------------------------------
+
+
+def test_labels_of_a_run_that_counted_them_stay_a_leak(tmp_path: Path) -> None:
+    records = [
+        {"id": f"{u}-{i}", "user": f"u{u}", "label": "of one user" if u == i == 0 else "usual",
+         "text": f"user {u} writes message {i} about the weather in may"}
+        for u in range(6) for i in range(2)
+    ]  # fmt: skip
+    write(Corpus.from_records(records), tmp_path / "c.jsonl")
+    fields = base(tmp_path, task="classification")
+    runs.train(Run(**fields, plan=USERS), tmp_path / "first")
+    model = {"kind": "folder", "folder": str(tmp_path / "first"), "carry_ledger": True}
+    fields |= {"model": model, "tokenizer": {}, "labels": "pretrained"}
+    done = runs.train(Run(**fields, plan=USERS | {"epsilon": 8}), tmp_path / "second")
+    assert done.certificate.standing == "heuristic"
+    assert "counted from the private text" in done.certificate.not_covered[0]
