@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from tacit.corpora import customersim
 from tacit.corpus import Corpus
@@ -17,7 +19,7 @@ from tacit.detecting.mentions import write_lines
 from tacit.errors import DataError, PrivacyRefused, UsageError
 from tacit.privacy.certificate import Finding, amend, read_certificate
 from tacit.privacy.manifest import file_digest
-from tacit.training import runs
+from tacit.training import networks, runs, tokens
 from tacit.training.loop import Progress
 from tacit.training.settings import Run
 from tacit.verifying import verify
@@ -234,3 +236,34 @@ def test_labels_of_a_run_that_counted_them_stay_a_leak(tmp_path: Path) -> None:
     done = runs.train(Run(**fields, plan=USERS | {"epsilon": 8}), tmp_path / "second")
     assert done.certificate.standing == "heuristic"
     assert "counted from the private text" in done.certificate.not_covered[0]
+
+
+# --- the cache of public starts ----------------------------------------------------------------
+
+
+def test_a_public_start_above_private_weights_is_nobody_elses(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Adapters begin alike above any base, so they alone do not name a start."""
+    monkeypatch.setenv("TACIT_CACHE", str(tmp_path / "cache"))
+    gpt2 = {"kind": "gpt2", "config": {"layers": 1, "hidden_size": 8, "heads": 1}}
+    fields = base(data, model=gpt2, method="plain", steps=1)
+    runs.train(Run(**fields), tmp_path / "private")
+    tokenizer = tokens.byte_level_bpe(None, 300)
+    made = {"kind": "gpt2", "context": 16, **gpt2["config"]}  # type: ignore[dict-item]
+    public = networks.scratch_model(made, "next-word", tokenizer=tokenizer, seed=1)
+    networks.save_model(public, tokenizer, tmp_path / "public")
+    start = {"corpus": "generated", "steps": 2, "batch": 4}
+    fields |= {"tokenizer": {}, "pretrain": start}
+
+    def begun(name: str, base_model: str, **more: Any) -> dict[str, Any]:
+        model = {"kind": "folder", "folder": str(tmp_path / base_model), "lora_rank": 1} | more
+        runs.train(Run(**fields | {"model": model}), tmp_path / name)
+        return load_file(tmp_path / name / "public-start.safetensors")
+
+    after_private = begun("second", "private", carry_ledger=True)
+    after_public = begun("third", "public")
+    assert after_private.keys() == after_public.keys()
+    assert any(not torch.equal(after_private[n], after_public[n]) for n in after_public)
+    again = begun("fourth", "public")
+    assert all(torch.equal(again[n], after_public[n]) for n in again)
