@@ -256,7 +256,7 @@ def _recomputed(certificate: Certificate, books: Books, plan: Plan | None) -> It
         fits = getattr(fresh, name) == getattr(certificate, name)
         detail = "as recomputed" if fits else "differs from what holds"
         if name == "standing" and certificate.standing == "broken":
-            detail = f"broken: {_BROKEN}"
+            fits, detail = False, f"broken: {_BROKEN}"
         yield Check(name.replace("_", " "), fits, detail)
 
 

@@ -5,7 +5,7 @@ A promise about entities is a promise about what these detectors mark, so it nam
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -48,6 +48,13 @@ class Provenance:
 
 UNKNOWN = Provenance((Used("a file of mentions", "whose detectors are not known"),), None)
 """For mentions that nobody says anything about."""
+
+
+def unknown_origin(mentions: Path) -> Provenance:
+    """Marks that nobody vouches for are those of one file, and of no other."""
+    (used,) = UNKNOWN.detectors
+    digest = hashlib.sha256(mentions.read_bytes()).hexdigest()
+    return replace(UNKNOWN, detectors=(replace(used, files=digest),))
 
 
 def provenance_of(

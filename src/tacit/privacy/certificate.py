@@ -37,7 +37,7 @@ from tacit.privacy.documents import (
 )
 from tacit.privacy.events import Unit, whole_passes
 from tacit.privacy.ledger import Books, Ledger, read_ledger
-from tacit.privacy.manifest import Manifest, file_digest
+from tacit.privacy.manifest import Manifest, digest_in, file_digest
 from tacit.privacy.price_cache import code_version
 from tacit.privacy.published.claims import PublishedPrice
 from tacit.privacy.scope import (
@@ -186,6 +186,8 @@ def issue(
         sentence = f"{NOT_FOR_RELEASE} With unpredictable randomness it would be: {sentence}"
     if earlier is not None:
         standing = worst_standing([standing, earlier.standing])
+    if books.broken:
+        standing = "broken"
     open_points = not_covered(releases, by_degree, leaks, scope.entities)
     open_points += [p for p in (earlier.not_covered if earlier else ()) if p not in open_points]
     return Certificate(
@@ -310,8 +312,14 @@ def publish(certificate: Certificate, folder: Path) -> Certificate:
     from tacit.privacy.explaining import certificate_html, certificate_markdown
 
     path = folder / "ledger.jsonl"
+    binds: dict[str, Any] = {
+        "certificate": core_digest(certificate),
+        "files": certificate.files,
+    }
+    if certificate.standing == "broken":
+        binds["broken"] = True  # whatever is certified from this ledger later is broken too
     with Ledger(path, read_ledger(path).about) as ledger:
-        digest = ledger.close({"certificate": core_digest(certificate), "files": certificate.files})
+        digest = ledger.close(binds)
     bound = certificate.model_copy(update={"ledger_digest": digest})
     for name, text in (
         ("certificate.json", bound.to_json()),
@@ -330,8 +338,13 @@ def amend(
     broken: bool = False,
     context: Mapping[str, Any] | None = None,
 ) -> Certificate:
-    """Write into a certificate what was found out later; a signature is void after that."""
+    """Write into a certificate what was found out later; a signature is void after that.
+
+    Refused where the certificate is not the one that the ledger binds, or its files changed: to
+    bind it anew would make an edited one look whole, with a finding about something else.
+    """
     certificate = read_certificate(folder / "certificate.json")
+    _need_as_certified(certificate, folder)
     changes: dict[str, Any] = {}
     if finding is not None:
         same = (finding.kind, finding.outcome)
@@ -342,6 +355,21 @@ def amend(
     if context is not None:
         changes["context"] = {**certificate.context, **context}
     return publish(certificate.model_copy(update=changes), folder)
+
+
+def _need_as_certified(certificate: Certificate, folder: Path) -> None:
+    closing = read_ledger(folder / "ledger.jsonl").closing or {}
+    if closing.get("certificate") != core_digest(certificate):
+        raise PrivacyRefused(
+            f"{folder / 'certificate.json'} is not what the ledger's last line binds, so nothing "
+            "is added to it; put the certificate back that was issued."
+        )
+    for name, digest in certificate.files.items():
+        if (folder / name).exists() and digest_in(folder, name) != digest:
+            raise PrivacyRefused(
+                f"{name} in {folder} is not the file that was certified, so nothing is added to "
+                "the certificate; put that file back."
+            )
 
 
 def today() -> str:

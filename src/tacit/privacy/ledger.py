@@ -60,6 +60,8 @@ class Books:
     size: int
     closing: dict[str, Any] | None = None
     """What the last line binds, where that is a closing line."""
+    broken: bool = False
+    """Whether any closing line says that an audit contradicted the certificate."""
 
     def releases(self, phase: str | None = None) -> Releases:
         """How often each event was carried out, in one phase or in all."""
@@ -111,15 +113,18 @@ def read_ledger(path: Path) -> Books:
     about, last = _opening(lines[0], path)
     entries: list[Entry] = []
     closing = None
+    broken = False
     for at, line in enumerate(lines[1:], 2):
         fields = _fields(line, at, path)
         if "closing" in fields:
             closing, last = _closing(fields, at, last, path)
+            broken = broken or bool(closing.get("broken"))
             continue
         entry, last = _entry(fields, at, len(entries) + 1, last, path)
         closing = None
         entries.append(entry)
-    return Books(about, tuple(entries), last, torn, len(content) - len(rest), closing)
+    size = len(content) - len(rest)
+    return Books(about, tuple(entries), last, torn, size, closing, broken)
 
 
 def _opening(line: bytes, path: Path) -> tuple[dict[str, Any], str]:

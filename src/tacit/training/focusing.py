@@ -73,6 +73,13 @@ def focus_on(
     ids = {m.entity for m in mentions}
     known = [e for e in entities if e.id in ids]
     wanted = set(lines) & ids
+    nameless = ids - wanted - {e.id for e in known}
+    if nameless and wanted != set(lines) and (wanted or known):
+        raise PrivacyRefused(
+            f"{path} has names, and the entity table beside the mentions does not say the name of "
+            "every entity, so one of the list could go unprotected; put the table back that "
+            "`tacit detect` wrote, or list ids alone."
+        )
     by_name: dict[str, set[str]] = {}
     for kind in {e.kind for e in known}:
         by_name[kind] = {fold(line, kind) for line in lines}

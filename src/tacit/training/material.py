@@ -18,7 +18,7 @@ from tacit.bounding import Bounded, Caps
 from tacit.corpus import Corpus
 from tacit.detecting import detect
 from tacit.detecting.mentions import Entity, Mention, read_entities, read_mentions
-from tacit.detecting.provenance import UNKNOWN, Provenance, read_provenance
+from tacit.detecting.provenance import UNKNOWN, Provenance, read_provenance, unknown_origin
 from tacit.errors import DataError, PrivacyRefused, UsageError
 from tacit.owners import Owners
 from tacit.plan import Plan
@@ -133,9 +133,9 @@ def _provenance_beside(mentions: Path, corpus: Corpus) -> Provenance:
             file_digest(mentions),
             corpus.digest(),
         )
-        return read_provenance(summary["provenance"]) if same else UNKNOWN
+        return read_provenance(summary["provenance"]) if same else unknown_origin(mentions)
     except (OSError, ValueError, KeyError, TypeError):
-        return UNKNOWN
+        return unknown_origin(mentions)
 
 
 def prepare(

@@ -84,7 +84,8 @@ def open_run(run: Run, *, private_here: bool = True) -> Opened:
     if run.method == "deidentify":
         part = deidentified(part, mentions)
     chance = Chance(run.seed)
-    public = list(public_inputs(run, training_part(corpus) if private_here else None))
+    # Users of other splits are users too, so public text may come from none of them.
+    public = list(public_inputs(run, corpus if private_here else None))
     tokenizer, leaks = _tokenizer(run, part)
     labels = declared_labels(run)
     if labels is not None:
@@ -118,7 +119,9 @@ def _tokenizer(run: Run, part: Corpus) -> tuple[PreTrainedTokenizerBase, list[st
     """The tokenizer, and what choosing it leaks: nothing, unless it is counted from the corpus."""
     given = run.tokenizer
     if given.kind == "folder" or (run.model.kind == "folder" and given.folder is None):
-        return tokens.load_tokenizer(given.folder or str(run.model.folder)), []
+        loaded = tokens.load_tokenizer(given.folder or str(run.model.folder))
+        leaked = tokens.counted(loaded)
+        return loaded, [] if leaked is None else [leaked]
     public = public_corpus(given.public_text, run.data) if given.public_text else None
     if given.kind == "words":
         size = None if given.min_count else given.size
@@ -129,7 +132,10 @@ def _tokenizer(run: Run, part: Corpus) -> tuple[PreTrainedTokenizerBase, list[st
             punctuation=given.punctuation,
             digits=given.digits,
         )
-        return tokenizer, [str(leak)] if public is None else []
+        if public is not None:
+            return tokenizer, []
+        tokens.mark_as_counted(tokenizer, str(leak))
+        return tokenizer, [str(leak)]
     texts = public.column("text").to_pylist() if public is not None else None
     tokenizer = tokens.byte_level_bpe(texts, given.size)
     if run.task == "masked-word":  # which stands for nothing else: every string can be written

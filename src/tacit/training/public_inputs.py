@@ -5,7 +5,7 @@ nothing to the private text is an assumption that the certificate states.
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from tacit.corpus import Corpus
 from tacit.errors import DataError, PrivacyRefused
 from tacit.files import need_file
-from tacit.overlap import Pieces, need_independent, read_pieces
+from tacit.overlap import Pieces, need_independent, need_other_words, read_pieces
 from tacit.packaged import PACKAGES, located
 from tacit.privacy.manifest import file_digest
 from tacit.privacy.scope import PublicInput
@@ -63,7 +63,7 @@ def public_inputs(run: Run, private: Corpus | None) -> tuple[PublicInput, ...]:
             checked = seen.checked
         found.append(PublicInput(what=what, name=Path(name).name, sha256=digest, checked=checked))
     found += base_weights(run)
-    found += _tokenizer(run)
+    found += _tokenizer(run, pieces if private is not None else None)
     return tuple(found)
 
 
@@ -100,7 +100,7 @@ def base_weights(run: Run) -> Iterator[PublicInput]:
     )  # fmt: skip
 
 
-def _tokenizer(run: Run) -> Iterator[PublicInput]:
+def _tokenizer(run: Run, private: Callable[[], Pieces] | None) -> Iterator[PublicInput]:
     folder = run.tokenizer.folder
     if folder is None and run.model.kind == "folder" and not run.model.carry_ledger:
         folder = run.model.folder
@@ -111,7 +111,16 @@ def _tokenizer(run: Run) -> Iterator[PublicInput]:
     files = [f for f in (place / "tokenizer.json", place / "vocab.txt", place / "vocab.json")
              if f.is_file()]  # fmt: skip
     name = _package_or_folder(folder, place)
-    yield PublicInput(what="the tokenizer", name=name, sha256=_joint_digest(files))
+    loaded = tokens.load_tokenizer(folder)
+    if tokens.counted(loaded) is not None:
+        return  # a leak, and nothing public
+    words = tokens.whole_words(loaded)
+    checked = None
+    if words and private is not None:
+        checked = need_other_words(private(), words, what=f"the vocabulary of {folder}")
+    yield PublicInput(
+        what="the tokenizer", name=name, sha256=_joint_digest(files), checked=checked
+    )
 
 
 def _package_or_folder(given: str, place: Path) -> str:

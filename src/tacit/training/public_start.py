@@ -13,6 +13,7 @@ from torch import nn
 from tacit.privacy.events import Public
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.price_cache import cache_folder
+from tacit.training import weights
 from tacit.training.checkpoints import load_weights, save_weights, trainable
 from tacit.training.loop import Loop, Tell, make_optimizer
 from tacit.training.material import prepare
@@ -65,7 +66,7 @@ def start_on_public_text(
         return
     # After an earlier run's weights this is a start on public text, and no public start.
     continues = opened.run.model.carry_ledger
-    kept = _kept(opened.model, examples, start)
+    kept = None if continues else _kept(opened.model, examples, start)
     with _one_at_a_time(kept):
         if kept is None or not kept.exists() or not load_weights(opened.model, kept):
             loop.resume()
@@ -90,16 +91,21 @@ def load_public_start(opened: Opened, folder: Path) -> nn.Module | None:
 
 
 def _kept(model: nn.Module, examples: Examples, start: PublicStart) -> Path | None:
-    """Where the weights lie if this start was made before: named by all that decides them."""
+    """Where the weights lie if this start was made before: named by all that decides them.
+
+    Frozen weights decide it too: adapters that learnt above another base are another start.
+    """
     root = cache_folder()
     if root is None:
         return None
     sha = hashlib.sha256(start.model_dump_json(exclude={"corpus"}).encode())
     sha.update(f"{version('torch')} dropout by record".encode())
-    for name, tensor in trainable(model).items():
-        sha.update(name.encode() + tensor.cpu().contiguous().numpy().tobytes())
-    for ids in examples.ids:
-        sha.update(ids.tobytes())
+    sha.update(repr(getattr(model, "config", None)).encode() + repr(sorted(trainable(model))).encode())
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        sha.update(f"{name} {weights.digest_of(tensor)}".encode())
+    labels = [] if examples.labels is None else examples.labels
+    for array in (*examples.ids, *(labels if isinstance(labels, list) else [labels])):
+        sha.update(f"{array.dtype.str}{array.shape}".encode() + array.tobytes())
     return root / "public-starts" / f"{sha.hexdigest()[:32]}.safetensors"
 
 

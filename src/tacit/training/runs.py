@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,19 @@ from tacit.errors import DataError, PrivacyRefused, TacitError, UsageError
 from tacit.fields import spelled
 from tacit.files import beside, whole_file
 from tacit.plan import Plan, calibrated, plan_yaml, read_plan
-from tacit.privacy.certificate import Certificate, commitment, issue, own_salt, publish
+from tacit.privacy.certificate import (
+    Certificate,
+    Finding,
+    commitment,
+    issue,
+    own_salt,
+    publish,
+    read_certificate,
+)
 from tacit.privacy.checking import need_small_delta
 from tacit.privacy.events import Unit
 from tacit.privacy.ledger import Books, Ledger, read_ledger
-from tacit.privacy.manifest import make_manifest
+from tacit.privacy.manifest import KEPT, make_manifest
 from tacit.privacy.published import PublishedPrice, selective_claim
 from tacit.training import weights
 from tacit.training.account import write_account
@@ -50,6 +58,7 @@ from tacit.training.methods.checking import need_independent_units
 from tacit.training.methods.uedp import claim_of, event_of
 from tacit.training.model_card import model_card
 from tacit.training.opening import Opened, encode, open_run
+from tacit.training.public_start import NAME as PUBLIC_START
 from tacit.training.public_start import start_on_public_text
 from tacit.training.ranks import ranks_of_environment
 from tacit.training.redacted_start import start_on_redacted_text
@@ -356,7 +365,7 @@ def finish(
     the certificate's context.
     """
     moved = weights.moved(before, opened.model)
-    _save(opened, folder, folder)
+    saved = _save(opened, folder, folder)
     metrics: dict[str, Any] = {"note": "exact figures over private text: keep them inside"}
     if "valid" in opened.corpus.splits():
         metrics["valid"] = scores(opened, "valid")
@@ -389,8 +398,33 @@ def finish(
     _write(folder / "README.md", model_card(opened.run, certificate))
     _write(folder / "settings.yml", yaml.safe_dump(opened.run.shareable(), sort_keys=False))
     files = make_manifest(folder)
-    certificate = publish(certificate.model_copy(update={"files": files}), folder)
+    _need_own(files, opened, saved)
+    own = {"files": files, "findings": _found_before(folder, len(books.entries))}
+    certificate = publish(certificate.model_copy(update=own), folder)
     return Trained(folder, certificate, metrics, stopped)
+
+
+def _need_own(files: Mapping[str, str], opened: Opened, saved: Collection[str]) -> None:
+    """Refuse to certify a file that this run did not write, such as one put there meanwhile."""
+    run = opened.run
+    top = {*saved, "README.md", "settings.yml", "plan.yml"}
+    if run.pretrain is not None:
+        top.add(PUBLIC_START)
+    kept = kept_steps(run.masked_steps + run.total_steps, run.keep_checkpoints)
+    places = {f"{KEPT}/{kept_folder(Path(), step).name}" for step in kept}
+    for name in files:
+        folder, _, own = name.rpartition("/")
+        if own not in (top if not folder else saved if folder in places else ()):
+            raise DataError(f"{name} was not written by this run; take it away, then --resume.")
+
+
+def _found_before(folder: Path, entries: int) -> tuple[Finding, ...]:
+    """What audits and attacks found already, where a finished run is opened again."""
+    path = folder / "certificate.json"
+    if not path.exists():
+        return ()
+    before = read_certificate(path)
+    return before.findings if before.ledger_entries == entries else ()
 
 
 def _times(took: Mapping[str, Timed]) -> dict[str, Any]:
@@ -404,9 +438,10 @@ def _times(took: Mapping[str, Timed]) -> dict[str, Any]:
     return made
 
 
-def _save(opened: Opened, place: Path, folder: Path) -> None:
+def _save(opened: Opened, place: Path, folder: Path) -> tuple[str, ...]:
+    """Write the model; the names of its files."""
     try:
-        weights.save_model(opened.model, opened.tokenizer, place, mark=MADE_HERE)
+        return weights.save_model(opened.model, opened.tokenizer, place, mark=MADE_HERE)
     except (SafetensorError, OSError):
         raise DataError(
             f"The model could not be written to {place}; is the disk full? The checkpoint and "

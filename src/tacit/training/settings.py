@@ -465,6 +465,8 @@ def _problems(run: Run) -> Iterator[str]:
         yield "model.carry_ledger goes with model.kind=folder; leave it out."
     if run.model.kind == "folder" and not run.model.folder:
         yield "model.kind=folder needs model.folder."
+    if run.tokenizer.folder is not None and run.tokenizer.kind != "folder":
+        yield "tokenizer.folder goes with tokenizer.kind=folder; leave one of them out."
     if run.model.public_frequencies:
         yield from _frequency_problems(run)
     if run.mentions is not None and run.detect is not None:

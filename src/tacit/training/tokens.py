@@ -32,6 +32,8 @@ from tacit.packaged import located
 
 PAD, START, END, UNKNOWN = "<pad>", "<s>", "</s>", "<unk>"
 SPECIAL = (PAD, START, END, UNKNOWN)
+COUNTED = "counted_from_private_text"
+"""Under this name tokenizer_config.json says that the vocabulary is a leak."""
 
 PUBLIC_DIALOGS = 1500
 PUBLIC_SEED = 20_030_531
@@ -136,6 +138,26 @@ def word_vocabulary(
         tokenizer.normalizer = lowered
     tokenizer.pre_tokenizer = cut
     return _wrapped(tokenizer), leak
+
+
+def mark_as_counted(tokenizer: PreTrainedTokenizerBase, leak: str) -> None:
+    """Have a vocabulary that was counted from private text say so wherever it is saved."""
+    tokenizer.init_kwargs[COUNTED] = leak
+
+
+def counted(tokenizer: PreTrainedTokenizerBase) -> str | None:
+    """What a vocabulary that a run counted from private text leaks; None for any other."""
+    said = tokenizer.init_kwargs.get(COUNTED)
+    return None if said is None else str(said)
+
+
+def whole_words(tokenizer: PreTrainedTokenizerBase) -> list[str] | None:
+    """The entries of a vocabulary of whole words; None where it is made of smaller pieces."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None or type(backend.model).__name__ != "WordLevel":
+        return None
+    special = set(tokenizer.all_special_tokens)
+    return [word for word in tokenizer.get_vocab() if word not in special]
 
 
 def _check_rule(size: int | None, min_count: int | None) -> None:

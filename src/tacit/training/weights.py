@@ -173,8 +173,8 @@ def save_model(
     *,
     adapter: bool = False,
     mark: str | None = None,
-) -> Path:
-    """Write config.json, model.safetensors and the tokenizer's files; the folder, as a path.
+) -> tuple[str, ...]:
+    """Write config.json, model.safetensors and the tokenizer's files; the names of all files.
 
     A `mark` is written into the weights' metadata, to be found there whatever becomes of the
     folder. LoRA weights are added into the base, so that plain transformers loads the result; with
@@ -194,11 +194,12 @@ def save_model(
             for file in draft.glob("*.safetensors"):
                 mark_weights(file, {MARK: mark})
         folder.mkdir(exist_ok=True)
-        for file in sorted(draft.iterdir()):
-            os.replace(file, folder / file.name)
+        made = sorted(file.name for file in draft.iterdir())
+        for name in made:
+            os.replace(draft / name, folder / name)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-    return folder
+    return tuple(made)
 
 
 def mark_weights(path: Path, marks: Mapping[str, str]) -> None:

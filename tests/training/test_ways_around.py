@@ -1,0 +1,269 @@
+"""Ways around a true certificate that an ordinary user has: files, settings, the order of commands.
+
+Each is refused, or takes the standing `proved` with it.
+"""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tacit.corpora import customersim
+from tacit.corpus import Corpus
+from tacit.detecting import detect
+from tacit.detecting.mentions import write_lines
+from tacit.errors import DataError, PrivacyRefused, UsageError
+from tacit.privacy.certificate import Finding, amend, read_certificate
+from tacit.privacy.manifest import file_digest
+from tacit.training import networks, runs, tokens
+from tacit.training.loop import Progress
+from tacit.training.settings import Run
+from tacit.verifying import verify
+from tacit.writing import write
+
+SMALL = {"kind": "lstm", "config": {"embedding_size": 8, "hidden_size": 8, "layers": 1}}
+USERS = {"protect": "users", "epsilon": 4, "steps": 1, "user_rate": 0.5, "users": 50}
+BOTH = {"protect": "users+entities", "epsilon": 8, "steps": 1, "user_rate": 0.5}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    write(customersim.generate(60, 3), folder / "c.jsonl")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def first(data: Path) -> Path:
+    runs.train(Run(**base(data), plan=USERS), data / "first")
+    return data / "first"
+
+
+@pytest.fixture
+def copied(first: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(first, tmp_path / "copied"))
+
+
+def base(data: Path, **fields: Any) -> dict[str, Any]:
+    return {"corpus": str(data / "c.jsonl"), "model": SMALL, "tokenizer": {"size": 300},
+            "context": 16} | fields  # fmt: skip
+
+
+# --- tokenizers ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def counted(data: Path) -> Path:
+    words = {"kind": "words", "min_count": 1}
+    runs.train(Run(**base(data, tokenizer=words), plan=USERS), data / "counted")
+    return data / "counted"
+
+
+def test_a_counted_vocabulary_is_known_wherever_it_was_copied(
+    data: Path, counted: Path, tmp_path: Path
+) -> None:
+    place = tmp_path / "tokenizer"
+    place.mkdir()
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(counted / name, place)
+    given = {"kind": "folder", "folder": str(place)}
+    done = runs.train(Run(**base(data, tokenizer=given), plan=USERS), tmp_path / "run")
+    assert done.certificate.standing == "heuristic"
+    assert "counted from the private text" in done.certificate.not_covered[0]
+    assert not any("the tokenizer" in one.what for one in done.certificate.public)
+
+
+def test_a_vocabulary_that_is_the_private_one_is_refused_without_its_mark(
+    data: Path, counted: Path, tmp_path: Path
+) -> None:
+    place = tmp_path / "tokenizer"
+    place.mkdir()
+    shutil.copy(counted / "tokenizer.json", place)
+    fields = json.loads((counted / "tokenizer_config.json").read_text())
+    del fields["counted_from_private_text"]
+    (place / "tokenizer_config.json").write_text(json.dumps(fields))
+    given = {"kind": "folder", "folder": str(place)}
+    with pytest.raises(PrivacyRefused, match="words of the private text"):
+        runs.train(Run(**base(data, tokenizer=given), plan=USERS), tmp_path / "run")
+
+
+def test_a_tokenizer_comes_from_one_place(data: Path, first: Path) -> None:
+    # With a folder beside it, the public text was used and compared with nothing.
+    given = {"kind": "words", "folder": str(first), "public_text": str(data / "c.jsonl")}
+    model = {"kind": "folder", "folder": str(first), "carry_ledger": True}
+    with pytest.raises(UsageError, match=r"tokenizer\.folder goes with"):
+        Run(**base(data, model=model, tokenizer=given), plan=USERS)
+
+
+# --- public text -----------------------------------------------------------------------------
+
+
+def test_other_splits_of_the_private_corpus_are_not_public(tmp_path: Path) -> None:
+    records = [
+        {"id": f"{u}-{i}", "user": f"u{u}", "split": "valid" if i else "train",
+         "text": f"user {u} writes in message {i} that the number is {u * 7919 + i} since may"}
+        for u in range(20) for i in range(2)
+    ]  # fmt: skip
+    write(Corpus.from_records(records), tmp_path / "c.jsonl")
+    valid = [{"id": r["id"], "text": r["text"]} for r in records if r["split"] == "valid"]
+    write(Corpus.from_records(valid), tmp_path / "v.jsonl")
+    start = {"corpus": str(tmp_path / "v.jsonl"), "steps": 1}
+    with pytest.raises(PrivacyRefused, match="holds private text"):
+        runs.train(Run(**base(tmp_path, pretrain=start), plan=USERS), tmp_path / "run")
+
+
+# --- entities --------------------------------------------------------------------------------
+
+
+def test_names_on_a_list_need_the_names_of_all_entities(data: Path, tmp_path: Path) -> None:
+    found = detect(customersim.generate(60, 3), "given")
+    write_lines(tmp_path / "m.jsonl", found.mentions)
+    one, other = [e for e in found.entities if e.records > 1][:2]
+    (tmp_path / "list.txt").write_text(f"{one.id}\n{other.name}\n")
+    plan = BOTH | {"entity_list": str(tmp_path / "list.txt")}
+    run = Run(**base(data, mentions=str(tmp_path / "m.jsonl")), plan=plan)
+    with pytest.raises(PrivacyRefused, match="entity table"):
+        runs.train(run, tmp_path / "run")
+    write_lines(tmp_path / "m.entities.jsonl", [e for e in found.entities if e.id != other.id])
+    with pytest.raises(PrivacyRefused, match="entity table"):
+        runs.train(run, tmp_path / "run")
+    (tmp_path / "list.txt").write_text(f"{one.name}\n{other.name}\n")
+    with pytest.raises(PrivacyRefused, match="entity table"):
+        runs.train(run, tmp_path / "run")
+    write_lines(tmp_path / "m.entities.jsonl", found.entities)
+    assert runs.train(run, tmp_path / "run").certificate.standing == "proved"
+
+
+def test_marks_of_unknown_origin_are_the_same_in_both_runs_only_if_the_file_is(
+    data: Path, tmp_path: Path
+) -> None:
+    found = detect(customersim.generate(60, 3), "given")
+    write_lines(tmp_path / "m.jsonl", found.mentions)
+    write_lines(tmp_path / "fewer.jsonl", found.mentions[::7])
+    run = Run(**base(data, mentions=str(tmp_path / "m.jsonl")), plan=BOTH)
+    runs.train(run, tmp_path / "first")
+    model = {"kind": "folder", "folder": str(tmp_path / "first"), "carry_ledger": True}
+    fields = base(data, model=model) | {"tokenizer": {}}
+    plan = BOTH | {"epsilon": 16}
+    other = Run(**fields, mentions=str(tmp_path / "fewer.jsonl"), plan=plan)
+    with pytest.raises(PrivacyRefused, match="detectors differ"):
+        runs.train(other, tmp_path / "second")
+    same = Run(**fields, mentions=str(tmp_path / "m.jsonl"), plan=plan)
+    assert runs.train(same, tmp_path / "second").certificate.standing == "proved"
+
+
+# --- what was found out later ------------------------------------------------------------------
+
+
+FOUND = Finding(kind="audit", outcome="epsilon for users is at least 9", date="2026-01-01")
+
+
+def test_broken_stays_broken_when_a_finished_run_is_resumed(copied: Path) -> None:
+    amend(copied, finding=FOUND, broken=True)
+    done = runs.resume(copied)
+    assert done.certificate.standing == "broken"
+    assert FOUND in done.certificate.findings
+    assert any(c.what == "audit" and not c.ok for c in verify(copied))
+
+
+def test_a_certificate_that_was_edited_is_not_bound_anew(copied: Path) -> None:
+    path = copied / "certificate.json"
+    fields = json.loads(path.read_text())
+    (copied / "model.safetensors").write_bytes(b"other weights")
+    fields["files"]["model.safetensors"] = file_digest(copied / "model.safetensors")
+    path.write_text(json.dumps(fields))
+    with pytest.raises(PrivacyRefused, match="last line"):
+        amend(copied, finding=FOUND)
+    assert any(not c.ok for c in verify(copied))
+
+
+def test_nothing_is_said_about_files_that_changed(copied: Path) -> None:
+    (copied / "model.safetensors").write_bytes(b"other weights")
+    with pytest.raises(PrivacyRefused, match=r"model\.safetensors"):
+        amend(copied, finding=FOUND)
+
+
+# --- files put into a folder that is not finished ----------------------------------------------
+
+
+class Stop(Exception):
+    pass
+
+
+def _stop(at: Progress) -> None:
+    if at.step == 3:
+        raise Stop
+
+
+@pytest.mark.parametrize(
+    "name", ["adapter_model.safetensors", "merges.txt", "checkpoints/step-000001/model.safetensors"]
+)
+def test_files_that_the_run_did_not_write_are_not_certified(
+    data: Path, tmp_path: Path, name: str
+) -> None:
+    run = Run(**base(data, keep_checkpoints=1), plan=USERS | {"steps": 4})
+    with pytest.raises(Stop):
+        runs.train(run, tmp_path / "run", tell=_stop)
+    planted = tmp_path / "run" / name
+    planted.parent.mkdir(exist_ok=True)
+    planted.write_bytes(b"private text")
+    with pytest.raises(DataError, match=name):
+        runs.resume(tmp_path / "run")
+    planted.unlink()
+    files = runs.resume(tmp_path / "run").certificate.files
+    assert "checkpoints/step-000002/model.safetensors" in files
+    assert [c for c in verify(tmp_path / "run") if not c.ok] == []
+
+
+# --- labels ------------------------------------------------------------------------------------
+
+
+def test_labels_of_a_run_that_counted_them_stay_a_leak(tmp_path: Path) -> None:
+    records = [
+        {"id": f"{u}-{i}", "user": f"u{u}", "label": "of one user" if u == i == 0 else "usual",
+         "text": f"user {u} writes message {i} about the weather in may"}
+        for u in range(6) for i in range(2)
+    ]  # fmt: skip
+    write(Corpus.from_records(records), tmp_path / "c.jsonl")
+    fields = base(tmp_path, task="classification")
+    runs.train(Run(**fields, plan=USERS), tmp_path / "first")
+    model = {"kind": "folder", "folder": str(tmp_path / "first"), "carry_ledger": True}
+    fields |= {"model": model, "tokenizer": {}, "labels": "pretrained"}
+    done = runs.train(Run(**fields, plan=USERS | {"epsilon": 8}), tmp_path / "second")
+    assert done.certificate.standing == "heuristic"
+    assert "counted from the private text" in done.certificate.not_covered[0]
+
+
+# --- the cache of public starts ----------------------------------------------------------------
+
+
+def test_a_public_start_above_private_weights_is_nobody_elses(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Adapters begin alike above any base, so they alone do not name a start."""
+    monkeypatch.setenv("TACIT_CACHE", str(tmp_path / "cache"))
+    gpt2 = {"kind": "gpt2", "config": {"layers": 1, "hidden_size": 8, "heads": 1}}
+    fields = base(data, model=gpt2, method="plain", steps=1)
+    runs.train(Run(**fields), tmp_path / "private")
+    tokenizer = tokens.byte_level_bpe(None, 300)
+    made = {"kind": "gpt2", "context": 16, **gpt2["config"]}  # type: ignore[dict-item]
+    public = networks.scratch_model(made, "next-word", tokenizer=tokenizer, seed=1)
+    networks.save_model(public, tokenizer, tmp_path / "public")
+    start = {"corpus": "generated", "steps": 2, "batch": 4}
+    fields |= {"tokenizer": {}, "pretrain": start}
+
+    def begun(name: str, base_model: str, **more: Any) -> dict[str, Any]:
+        model = {"kind": "folder", "folder": str(tmp_path / base_model), "lora_rank": 1} | more
+        runs.train(Run(**fields | {"model": model}), tmp_path / name)
+        return load_file(tmp_path / name / "public-start.safetensors")
+
+    after_private = begun("second", "private", carry_ledger=True)
+    after_public = begun("third", "public")
+    assert after_private.keys() == after_public.keys()
+    assert any(not torch.equal(after_private[n], after_public[n]) for n in after_public)
+    again = begun("fourth", "public")
+    assert all(torch.equal(again[n], after_public[n]) for n in again)
