@@ -15,6 +15,7 @@ from tacit.owners import Owners
 from tacit.plan import Plan, calibrated, prices, read_plan
 from tacit.planning import apply_caps, explain
 from tacit.pricing import Quote, quote
+from tacit.privacy.rounding import up
 from tacit.reading import read
 from tacit.reporting.curves import price_figure
 from tacit.reporting.overview import Section, write_overview
@@ -170,9 +171,7 @@ def write_overview_page(folder: Path) -> None:
             ),
             Section(
                 "The plan",
-                figures=[
-                    (f"epsilon for {unit}", f"{cost.epsilon:.3g}") for unit, cost in costs.items()
-                ]
+                figures=[(f"epsilon for {unit}", up(cost.epsilon)) for unit, cost in costs.items()]
                 + [("delta", f"{plan.delta:g}"), ("standing", costs[plan.protect].standing)],
                 prose=explain(plan, owners, apply_caps(plan, owners)),
                 drawing=inline_svg(price_figure(_quote(plan))),

@@ -210,6 +210,26 @@ class Owners:
             indices=indices.astype(np.int32),
         )
 
+    def of_kinds(self, kinds: Collection[str] | None) -> "Owners":
+        """The same records with only the entities of some kinds (`PII` wants its refinements)."""
+        if kinds is None:
+            return self
+        asked = [kind_of(kind) for kind in kinds]
+        wanted = np.array([matches(kind, asked) for kind in self.kinds], dtype=np.bool_)
+        kept = wanted[self.indices]
+        number = np.cumsum(wanted) - 1
+        record = np.repeat(np.arange(len(self)), self.entities_per_record)
+        counts = np.bincount(record[kept], minlength=len(self))
+        return Owners(
+            record_ids=self.record_ids,
+            users=self.users,
+            entities=tuple(self.entities[i] for i in np.flatnonzero(wanted)),
+            kinds=tuple(self.kinds[i] for i in np.flatnonzero(wanted)),
+            record_user=self.record_user,
+            indptr=np.concatenate([[0], np.cumsum(counts)]),
+            indices=number[self.indices[kept]].astype(np.int32),
+        )
+
     def digest(self) -> str:
         """A SHA-256 of every id and every edge."""
         return self._digest

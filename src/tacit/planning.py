@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.bounding import Bounded, Caps, bound
+from tacit.detecting.kinds import kind_of, matches
 from tacit.errors import PrivacyRefused, UsageError
 from tacit.owners import Owners
 from tacit.plan import Plan, least_noise, prices
@@ -159,11 +160,16 @@ def explain(
     bounded: Bounded | None = None,
     *,
     records_per_second: float | None = None,
+    entities: EntityScope | None = None,
 ) -> str:
-    """What a calibrated plan promises, assumes, keeps and costs, in Markdown."""
+    """What a calibrated plan promises, assumes, keeps and costs, in Markdown.
+
+    `entities` says which entities are meant, as far as that is known by now.
+    """
     costs = prices(plan)
     events = list(plan.releases())
-    parts = ["# What this plan promises", _promises(plan, costs)]
+    entities = entities or meant(plan)
+    parts = ["# What this plan promises", _promises(plan, costs, entities)]
     parts += ["## What an adversary could gain", _gains(plan)]
     parts += ["## How it is kept", _mechanics(plan)]
     if owners is not None and bounded is not None:
@@ -172,19 +178,19 @@ def explain(
     parts += ["## What is assumed", _list(assumptions(events, plan.by_degree))]
     parts += [
         "## What is not covered",
-        _list(not_covered(events, plan.by_degree, entities=_meant(plan))),
+        _list(not_covered(events, plan.by_degree, entities=entities)),
     ]
     parts += ["## Choosing epsilon and delta", _choosing(plan)]
     return "\n\n".join(parts) + "\n"
 
 
-def _promises(plan: Plan, costs: dict[Unit, Price]) -> str:
+def _promises(plan: Plan, costs: dict[Unit, Price], entities: EntityScope | None) -> str:
     lines = []
     for unit, cost in costs.items():
         target = plan.limits.get(unit)
         wanted = f", target {target:g}" if target is not None else ""
         lines.append(
-            f"- **{unit}**: epsilon **{up(cost.epsilon)}** at delta {plan.delta:g}{wanted} "
+            f"- **{unit}**: epsilon **{up(cost.epsilon)}** at delta {up(plan.delta)}{wanted} "
             f"({cost.standing}; {cost.accountant}; no accountant could certify less than "
             f"{down(cost.lower)}"
             + (f"; {cost.beside}" if cost.beside else "")
@@ -192,17 +198,44 @@ def _promises(plan: Plan, costs: dict[Unit, Price]) -> str:
         )  # fmt: skip
     main = costs[plan.protect]
     sentence = guarantee(
-        plan.protect, main.adjacency, main.epsilon, plan.delta, plan.by_degree, _meant(plan)
+        plan.protect, main.adjacency, main.epsilon, plan.delta, plan.by_degree, entities
     )
+    if entities is not None and not entities.detectors:
+        sentence += (
+            " Which detectors mark entities, and which kinds these look for and do not find, is "
+            "written down when a run begins, and stands on its certificate."
+        )
     standing = f"*Proved* means: {STANDINGS['proved']}."
     return "\n\n".join(["\n".join(lines), sentence, standing])
 
 
-def _meant(plan: Plan) -> EntityScope | None:
-    """Which entities a plan is about, as far as it says so itself."""
+def meant(plan: Plan, owners: Owners | None = None) -> EntityScope | None:
+    """Which entities a plan is about, and which kinds of an owner graph that leaves out."""
     if "entities" not in plan.protect:
         return None
-    return EntityScope(kinds=plan.kinds, entity_list=plan.entity_list)
+    scope = EntityScope(kinds=plan.kinds, entity_list=plan.entity_list)
+    if owners is None:
+        return scope
+    own = set(owners.of_kinds(plan.kinds).kinds)
+    return scope.model_copy(
+        update={
+            "found": tuple(sorted(own)),
+            "unprotected": tuple(sorted(set(owners.kinds) - own)),
+        }
+    )
+
+
+def protected_part(plan: Plan, owners: Owners) -> Owners:
+    """The graph of what the plan protects; refused where a kind that it names is not in it."""
+    if "entities" not in plan.protect or plan.kinds is None:
+        return owners
+    for kind in plan.kinds:
+        if not any(matches(other, [kind_of(kind)]) for other in owners.kinds):
+            raise PrivacyRefused(
+                f"kinds has {kind}, but the owner graph has no entity of that kind; make it with a "
+                f"detector that finds {kind}, or leave {kind} out of the plan."
+            )
+    return owners.of_kinds(plan.kinds)
 
 
 def _choosing(plan: Plan) -> str:

@@ -8,11 +8,13 @@ from tacit.privacy.accounting import (
     Gain,
     Price,
     adversary_gain,
+    best_accuracy,
     curve_over_degree,
     curve_over_steps,
     price_all,
 )
 from tacit.privacy.events import AnyEvent, Flat, Unit, UserClip, write_event
+from tacit.privacy.gains import Gained
 from tacit.privacy.wording import guarantee
 
 DEGREES = (1, 2, 4, 8, 16, 32)
@@ -28,6 +30,8 @@ class Quote:
     protect: Unit
     prices: Mapping[Unit, Price]
     gains: Mapping[Unit, Sequence[Gain]]
+    accuracy: Mapping[Unit, float]
+    """How often a guess between two neighbours is right at most, at even odds."""
     over_steps: Sequence[tuple[int, Price]] = ()
     over_degree: Sequence[tuple[int, Price]] = ()
 
@@ -48,6 +52,8 @@ class Quote:
                 unit: [{"fpr": g.fpr, "tpr": g.tpr, "basis": g.basis} for g in gains]
                 for unit, gains in self.gains.items()
             },
+            "protection": self.left().grade,
+            "gain": f"{self.left().verdict} {self.left().figures}",
             "sentence": self.sentence(),
             "event": write_event(self.event),
             **({"over_steps": _points("steps", self.over_steps)} if self.over_steps else {}),
@@ -58,6 +64,11 @@ class Quote:
         """The promise that these figures would make."""
         cost = self.prices[self.protect]
         return guarantee(self.protect, cost.adjacency, cost.epsilon, self.delta)
+
+    def left(self) -> Gained:
+        """What an attacker is left with, for what is protected."""
+        caught = next(gain.tpr for gain in self.gains[self.protect] if gain.fpr == 0.01)
+        return Gained(self.accuracy[self.protect], caught)
 
 
 def _points(name: str, curve: Sequence[tuple[int, Price]]) -> list[dict[str, Any]]:
@@ -97,6 +108,7 @@ def quote(
         protect=protect,
         prices=prices,
         gains={unit: adversary_gain(releases, unit, delta) for unit in prices},
+        accuracy={unit: best_accuracy(releases, unit, delta) for unit in prices},
         over_steps=curve,
         over_degree=by_degree,
     )

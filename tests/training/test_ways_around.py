@@ -17,7 +17,7 @@ from tacit.corpus import Corpus
 from tacit.detecting import detect
 from tacit.detecting.mentions import write_lines
 from tacit.errors import DataError, PrivacyRefused, UsageError
-from tacit.privacy.certificate import Finding, amend, read_certificate
+from tacit.privacy.certificate import Finding, amend
 from tacit.privacy.manifest import file_digest
 from tacit.training import networks, runs, tokens
 from tacit.training.loop import Progress

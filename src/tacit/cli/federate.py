@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tacit.cli.common import err, out
+from tacit.cli.common import err
+from tacit.cli.train import print_promise
 from tacit.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -217,11 +218,11 @@ def _tell(line: str) -> None:
 
 
 def _show(folder: Path, *, kept: bool = True) -> None:
-    """The certificate's sentence, and whether it holds."""
+    """What the certificate says, and whether it holds."""
     from tacit.privacy.certificate import read_certificate
     from tacit.verifying import verify
 
-    out.print(read_certificate(folder / "certificate.json").sentence)
+    print_promise(read_certificate(folder / "certificate.json"))
     checks: list[Any] = verify(folder)
     bad = [check for check in checks if not check.ok]
     for check in bad:

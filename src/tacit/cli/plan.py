@@ -73,7 +73,8 @@ def plan(
             "by-degree adjacency hides the owner graph, so a plan may not look at it; leave "
             "--owners out."
         )
-    graph = Owners.load(owners) if owners else None
+    whole = Owners.load(owners) if owners else None
+    graph = None if whole is None else planning.protected_part(chosen, whole)
     tried: list[Any] = []
     if search:
         if graph is None:
@@ -97,7 +98,10 @@ def plan(
         print_json(_summary(chosen, bounded, tried))
     else:
         _print_tried(tried)
-        text = planning.explain(chosen, graph, bounded, records_per_second=records_per_second)
+        text = planning.explain(
+            chosen, graph, bounded, records_per_second=records_per_second,
+            entities=planning.meant(chosen, whole),
+        )  # fmt: skip
         out.print(Markdown(text))
     if to:
         say(f"calibrated plan: {to}")
@@ -288,7 +292,7 @@ def spent(
         people = f", {account['users']:,} users" if account["users"] is not None else ""
         out.print(f"[bold]Account {number}[/bold]{people}: {escape(', '.join(account['runs']))}")
         out.print(f"{account['releases']:,} releases")
-        table = simple_table("one", f"epsilon at delta {delta:g}")
+        table = simple_table("one", f"epsilon at delta {up(delta)}")
         for unit, epsilon in account["epsilon"].items():
             table.add_row(unit, up(epsilon))
         out.print(table)

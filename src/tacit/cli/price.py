@@ -21,7 +21,7 @@ from tacit.cli.common import (
 )
 from tacit.errors import UsageError
 from tacit.files import refuse_overwrite
-from tacit.privacy.rounding import down, up
+from tacit.privacy.rounding import down, percent, up
 
 
 def _option(help: str) -> Any:
@@ -210,12 +210,17 @@ def _refuse_unused(given: Mapping[str, Any], used: Set[str], where: str) -> None
 def _print(found: Any) -> None:
     table = simple_table("one", "epsilon", "no less than", "accountant", "TPR at FPR 1 %", "0.1 %")
     for unit, cost in found.prices.items():
-        gains = [f"{gain.tpr:.1%}" for gain in found.gains[unit]]
+        gains = [percent(gain.tpr) for gain in found.gains[unit]]
         table.add_row(unit, up(cost.epsilon), down(cost.lower), cost.accountant, *gains)
     standing = found.prices[found.protect].standing
-    out.print(f"[bold]{found.steps:,} steps, delta {found.delta:g}, standing: {standing}[/bold]\n")
+    out.print(
+        f"[bold]{found.steps:,} steps, delta {up(found.delta)}, standing: {standing}[/bold]\n"
+    )
     out.print(table)
     out.print(f"\n{found.sentence()}")
+    if math.isfinite(found.prices[found.protect].epsilon):
+        left = found.left()
+        out.print(f"Protection: {left.grade}. {left.verdict} {left.figures}")
     main = found.prices[found.protect]
     if main.beside:
         out.print(f"{main.beside[0].upper()}{main.beside[1:]}, for {found.protect}.")

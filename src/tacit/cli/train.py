@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markdown import Markdown
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
@@ -19,6 +20,7 @@ from tacit.fields import spelled
 
 if TYPE_CHECKING:
     from tacit.grouping import Groups
+    from tacit.privacy.certificate import Certificate
 
 
 def methods() -> None:
@@ -94,7 +96,7 @@ def train(
         print_json({"folder": str(done.folder), "metrics": done.metrics})
         return
     _print_metrics(done.metrics)
-    out.print(f"\n{done.certificate.sentence}")
+    print_promise(done.certificate)
     err.print(f"run: {done.folder} (check it with: tacit verify {done.folder})")
 
 
@@ -158,6 +160,16 @@ class _live:
         if not err.is_terminal and (time.monotonic() - self._said > 30 or at.step == at.steps):
             self._said = time.monotonic()
             err.print(f"{self._name}{at.phase} {at.step}/{at.steps} {said}", soft_wrap=True)
+
+
+def print_promise(certificate: "Certificate") -> None:
+    """What the certificate says, in its own words."""
+    from tacit.privacy.explaining import in_short
+
+    lines = [*in_short(certificate), "Not covered:"]
+    lines += [f"- {point}" for point in certificate.not_covered]
+    out.print()
+    out.print(Markdown("\n\n".join(lines)))
 
 
 def _print_metrics(metrics: dict[str, Any]) -> None:

@@ -352,6 +352,7 @@ def amend(
         changes["findings"] = (*others, finding)
     if broken:
         changes["standing"] = "broken"
+        _warn_on_card(folder, certificate, changes)
     if context is not None:
         changes["context"] = {**certificate.context, **context}
     return publish(certificate.model_copy(update=changes), folder)
@@ -370,6 +371,24 @@ def _need_as_certified(certificate: Certificate, folder: Path) -> None:
                 f"{name} in {folder} is not the file that was certified, so nothing is added to "
                 "the certificate; put that file back."
             )
+
+
+_CARD_HEADING = "## What it promises\n\n"
+
+
+def _warn_on_card(folder: Path, certificate: Certificate, changes: dict[str, Any]) -> None:
+    """Say on the model card, too, that a certificate is broken."""
+    from tacit.privacy.explaining import headline
+
+    path = folder / "README.md"
+    if not path.exists() or certificate.standing == "broken":
+        return
+    said = headline(certificate.model_copy(update={"standing": "broken"}))
+    text = path.read_text(encoding="utf-8")
+    warned = text.replace(_CARD_HEADING, f"{_CARD_HEADING}{said} Until then it said:\n\n", 1)
+    with whole_file(path) as draft:
+        draft.write_text(warned, encoding="utf-8")
+    changes["files"] = {**certificate.files, "README.md": file_digest(path)}
 
 
 def today() -> str:

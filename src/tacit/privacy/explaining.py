@@ -9,7 +9,8 @@ from typing import Any
 from tacit.privacy.certificate import Certificate, Cost
 from tacit.privacy.documents import facts_in_lines
 from tacit.privacy.gains import Gained
-from tacit.privacy.rounding import down, up
+from tacit.privacy.rounding import down, percent, up
+from tacit.privacy.scope import Scope
 from tacit.privacy.sections import Section, html, markdown
 from tacit.privacy.wording import STANDINGS
 
@@ -47,10 +48,10 @@ def plain_words(certificate: Certificate) -> list[Section]:
     c = certificate
     return [
         Section(TITLE, [headline(c)], level=1),
-        Section("Who is protected", points=_protected(c)),
+        Section("Who is protected", points=protected(c)),
         Section("Who and what is not (not covered)", points=_unprotected(c)),
         Section("What an attacker can gain", _gain(c)),
-        Section("What was assumed", [_assumed(c)]),
+        Section("What was assumed", _more_below(c), points=_assumed(c)),
         Section("What was found by trying", points=_found(c)),
         Section("Before you release it", points=_to_do(c)),
         Section(
@@ -79,9 +80,25 @@ def headline(certificate: Certificate) -> str:
         return f"**Nothing is promised** (standing {c.standing}: {STANDINGS[c.standing]})."
     grade = gained(c.costs[c.protect]).grade
     return (
-        f"**Proved, and the protection is {grade}**: epsilon {up(c.epsilon)} at delta {c.delta:g} "
-        f"for {c.protect}."
+        f"**Proved, and the protection is {grade}**: epsilon {up(c.epsilon)} at delta "
+        f"{up(c.delta)} for {c.scope.named(c.protect)}."
     )
+
+
+def in_short(certificate: Certificate) -> list[str]:
+    """The headline, the exact sentence, and what an attacker is left with: for any other page."""
+    c = certificate
+    said = [headline(c), c.sentence]
+    if c.standing == "proved":
+        left = gained(c.costs[c.protect])
+        said.append(f"{left.verdict} {left.figures}")
+    return said
+
+
+def whom(protect: str, scope: Scope) -> str:
+    """Who is protected, in plain words that name the kinds or the policy."""
+    entity = scope.entities.noun if scope.entities else "entity"
+    return _PROTECTED[protect].format(entity=entity, policy=scope.policy or "see below")
 
 
 def gained(cost: Cost) -> Gained:
@@ -93,11 +110,11 @@ def _inherits_seed(c: Certificate) -> bool:
     return c.earlier is not None and c.earlier.randomness == "fixed seed"
 
 
-def _protected(c: Certificate) -> list[str]:
+def protected(c: Certificate) -> list[str]:
+    """Who is protected, who says what an entity is, and what a user is."""
     if c.standing != "proved":
         return ["Nobody, by any promise of this certificate."]
-    entity = c.scope.entities.noun if c.scope.entities else "entity"
-    said = [_PROTECTED[c.protect].format(entity=entity, policy=c.scope.policy or "see below")]
+    said = [whom(c.protect, c.scope)]
     if c.scope.entities is not None and "entities" in c.protect:
         said.append(c.scope.entities.marked_by)
     if c.scope.users is not None and "users" in c.protect:
@@ -121,13 +138,30 @@ def _gain(c: Certificate) -> list[str]:
     return said
 
 
-def _assumed(c: Certificate) -> str:
+def _more_below(c: Certificate) -> list[str]:
     if not c.assumptions:
-        return "Nothing: nothing is promised."
-    return (
-        f"{len(c.assumptions)} things that the ledger cannot show; each stands below, under "
-        "**Assumptions**. Read them: whoever signs this vouches for them."
-    )
+        return ["Nothing: nothing is promised."]
+    return [
+        "In plain words; each stands exactly below, under **Assumptions**. The ledger cannot show "
+        "them: whoever signs this vouches for them."
+    ]
+
+
+def _assumed(c: Certificate) -> list[str]:
+    if not c.assumptions:
+        return []
+    said = [
+        "Training went as the software says: who takes part was drawn by chance and not shown, "
+        "and nobody could foresee the noise.",
+    ]
+    if "users" in c.protect or "entities" in c.protect:
+        said.append("Users and entities are who and what the corpus and the detectors say.")
+    if c.public:
+        named = ", ".join(f"{one.what} ({one.name})" for one in c.public)
+        said.append(f"What training began from owes nothing to this text: {named}.")
+    if c.earlier is not None:
+        said.append("All that the run assumed which this one continues.")
+    return said
 
 
 def _found(c: Certificate) -> list[str]:
@@ -164,7 +198,7 @@ def _exactly(c: Certificate) -> list[Section]:
         Section(
             "The promise, exactly",
             [c.sentence, f"Standing: **{c.standing}** ({STANDINGS[c.standing]})."],
-            header=("one", f"epsilon at delta {c.delta:g}", "no less than", "accountant",
+            header=("one", f"epsilon at delta {up(c.delta)}", "no less than", "accountant",
                     "neighbours", "right at most, at even odds", "caught at 1 % / 0.1 % alarms"),
             rows=[_cost_row(unit, cost) for unit, cost in c.costs.items()],
         ),
@@ -204,8 +238,8 @@ def _cost_row(unit: str, cost: Cost) -> tuple[str, ...]:
         down(cost.no_less_than),
         cost.accountant,
         cost.adjacency or "-",
-        f"{cost.accuracy:.1%}",
-        " / ".join(f"{rate:.1%}" for rate in cost.true_positive_rate.values()),
+        percent(cost.accuracy),
+        " / ".join(percent(rate) for rate in cost.true_positive_rate.values()),
     )
 
 

@@ -28,6 +28,15 @@ def down(epsilon: float | str) -> str:
     return _written(epsilon, ROUND_FLOOR)
 
 
+def percent(rate: float) -> str:
+    """A rate as a percentage with one decimal, rounded up.
+
+    >>> percent(0.80641), percent(0.5), percent(1.0)
+    ('80.7%', '50.0%', '100.0%')
+    """
+    return f"{min(1000, math.ceil(rate * 1000 - 1e-9)) / 10:.1f}%"
+
+
 def _written(epsilon: float | str, rounding: str) -> str:
     if isinstance(epsilon, str) or math.isinf(epsilon):
         return str(epsilon) if isinstance(epsilon, str) else "infinity"

@@ -72,6 +72,14 @@ class EntityScope(Frozen):
         return said
 
     @property
+    def plural(self) -> str:
+        """All protected entities in a few words: `entities of the kinds DATE, PII on a list`."""
+        said = "entities"
+        if self.kinds is not None:
+            said += f" of the kind{'s' if len(self.kinds) > 1 else ''} {', '.join(self.kinds)}"
+        return said + (" on a list" if self.entity_list is not None else "")
+
+    @property
     def sentences(self) -> list[str]:
         """Who marks entities, and what is left out, for the end of a promise."""
         said = [self.marked_by] if self.detectors else []
@@ -128,6 +136,17 @@ class Scope(Frozen):
     users: str | None = None
     entities: EntityScope | None = None
     policy: str | None = None
+
+    def named(self, unit: str) -> str:
+        """A unit for a headline, with the kinds that it is about.
+
+        >>> Scope(entities=EntityScope(kinds=("PII",))).named("users+entities")
+        'users and entities of the kind PII'
+        """
+        if "entities" not in unit:
+            return unit
+        said = self.entities.plural if self.entities is not None else "entities"
+        return f"users and {said}" if unit == "users+entities" else said
 
     def differs(self, earlier: "Scope", unit: str) -> str | None:
         """Why an earlier run did not protect a unit as this one does; None where it did.

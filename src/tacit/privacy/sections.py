@@ -85,11 +85,12 @@ def _inline(text: str) -> str:
     >>> _inline("**a** `b` <c>")
     '<strong>a</strong> <code>b</code> &lt;c&gt;'
     """
+    text = escape(text, quote=False)  # first, so that no text can bring a tag of its own
     for mark, tag in (("**", "strong"), ("`", "code")):
         parts = text.split(mark)
         if len(parts) % 2 == 0:  # one mark too many: it is no mark
             continue
         text = "".join(
-            f"\0{tag}\1{part}\0/{tag}\1" if at % 2 else part for at, part in enumerate(parts)
+            f"<{tag}>{part}</{tag}>" if at % 2 else part for at, part in enumerate(parts)
         )
-    return escape(text, quote=False).replace("\0", "<").replace("\1", ">")
+    return text

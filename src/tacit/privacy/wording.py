@@ -87,7 +87,7 @@ def guarantee(
     meant = entities or EntityScope(kinds=None)
     apart = apart.format(entity=meant.noun, most=by_degree)
     promise = (
-        f"The released model is ({up(epsilon)}, {delta:.4g})-indistinguishable from the one "
+        f"The released model is ({up(epsilon)}, {up(delta)})-indistinguishable from the one "
         f"obtained {apart}."
     )
     return " ".join([promise, *(meant.sentences if "entities" in unit else [])])
@@ -97,7 +97,7 @@ def claimed(source: str, epsilon: float, delta: float, proved: str) -> str:
     """A paper's claim, and what is proved of the same releases."""
     figure = f"epsilon {up(epsilon)}" if math.isfinite(epsilon) else "no finite epsilon"
     return (
-        f"{source}, claims {figure} at delta {delta:.4g}; that is not a bound and is not what is "
+        f"{source}, claims {figure} at delta {up(delta)}; that is not a bound and is not what is "
         f"promised. Proved, for exactly what was released: {proved}"
     )
 

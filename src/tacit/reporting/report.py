@@ -22,7 +22,8 @@ from tacit.fields import spelled
 from tacit.files import whole_file
 from tacit.grouping import Groups, read_groups
 from tacit.privacy.certificate import Certificate, read_certificate
-from tacit.privacy.rounding import down, up
+from tacit.privacy.explaining import headline, in_short
+from tacit.privacy.rounding import down, percent, up
 from tacit.privacy.wording import STANDINGS
 from tacit.reporting.comparison import comparison_sections
 from tacit.reporting.impact import group_sections, kept_sections
@@ -68,6 +69,12 @@ class RunFacts:
     def epsilon(self) -> float:
         """Epsilon for what is protected."""
         return self.certificate.epsilon
+
+    @property
+    def promise(self) -> float:
+        """Epsilon as a reader may take it: infinite where nothing is promised."""
+        void = self.certificate.standing in ("heuristic", "broken")
+        return math.inf if void else self.epsilon
 
     @property
     def perplexity(self) -> float | None:
@@ -174,7 +181,7 @@ def _at_a_glance(runs: Sequence[RunFacts], shareable: bool) -> Section:
     rows = []
     for run in runs:
         lower = max((audit.lower for audit in run.audits), default=None)
-        row = [run.name, run.method, promised(run.epsilon), run.certificate.standing]
+        row = [run.name, run.method, promised(run.promise), run.certificate.standing]
         row.append("-" if lower is None else down(lower))
         if not shareable:
             bits, member = run.scores.get("exposure"), run.scores.get("membership")
@@ -234,24 +241,27 @@ def _promise(run: RunFacts) -> Section:
     from tacit.reporting.report_figures import steps_drawing
 
     c = run.certificate
-    cost = c.costs[c.protect]
     figures = [
-        (f"epsilon for {c.protect}, at delta {c.delta:g} (public)", promised(run.epsilon)),
+        (
+            f"epsilon for {c.scope.named(c.protect)}, at delta {up(c.delta)} (public)",
+            promised(run.promise),
+        ),
         (f"standing (public): {STANDINGS[c.standing]}", c.standing),
     ]
-    rows = [[f"{float(fpr):.1%}", f"{tpr:.1%}"] for fpr, tpr in cost.true_positive_rate.items()]
-    prose = c.sentence
-    if math.isfinite(run.epsilon):
-        prose += (
-            "\n\nWhat that leaves to an adversary who knows everything else and guesses whether "
-            "one was in the data, if the guess may be wrong about so many who were not:"
+    prose = in_short(c)
+    rows: list[list[str]] = []
+    if c.standing == "proved":
+        rates = c.costs[c.protect].true_positive_rate
+        rows = [[f"{float(fpr):.1%}", percent(tpr)] for fpr, tpr in rates.items()]
+        prose.append(
+            "If the attacker may be wrong about so many who did not take part, they are right "
+            "about so many who did:"
         )
     else:
-        prose += "\n\nNothing limits what an adversary can learn."
-        rows = []
+        prose.append("Nothing limits what an attacker can learn.")
     return Section(
         f"What is promised: {run.name}",
-        prose,
+        "\n\n".join(prose),
         figures,
         ["wrong about others (public)", "right, at most (public)"],
         rows,
@@ -302,7 +312,7 @@ def _frontier(runs: Sequence[RunFacts]) -> Iterator[Section]:
             "Runs without an epsilon are lines. "
         )
         headings = ["run", "epsilon (public)", f"{measure.name} (not private)"]
-        rows = [[run.name, promised(run.epsilon), shown(run.utility(name))] for run in own]
+        rows = [[run.name, promised(run.promise), shown(run.utility(name))] for run in own]
         beside = baselines(own, name)
         rows += [[other, "-", shown(value)] for other, value in beside.items()]
         if name == "perplexity":
@@ -486,7 +496,7 @@ def _word_columns(part: Section) -> list[bool]:
 
 def _lead(runs: Sequence[RunFacts]) -> str:
     if len(runs) == 1:
-        return runs[0].certificate.sentence
+        return headline(runs[0].certificate).replace("**", "")
     proved = sum(run.certificate.standing == "proved" for run in runs)
     return f"{len(runs)} models, {proved or 'none'} of them with a promise that is proved."
 

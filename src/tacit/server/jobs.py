@@ -43,7 +43,7 @@ from tacit.server.requests import (
     unproved_reason,
 )
 from tacit.server.settings import ServerSettings
-from tacit.server.sharing import gain_of, vouch
+from tacit.server.sharing import promise_of, vouch
 from tacit.server.storage import Job, Storage, new_id, now
 from tacit.training.settings import Run, read_run, run_yaml
 
@@ -412,8 +412,17 @@ class Jobs:
             locked.cancelling, locked.process = False, None
             if result is not None:
                 locked.result = result
+            if state == "done" and row.kind in ("audit", "attack"):
+                self._say_again(session, str(row.target_id))
         self._children.pop(row.id, None)
         self._asked_to_end.pop(row.id, None)
+
+    def _say_again(self, session: Session, run: str) -> None:
+        """Take over what a certificate says now: an audit may have contradicted it."""
+        target = self._locked(session, run)
+        place = self.settings.job_folder(run) / "run" / "certificate.json"
+        if target.result and place.exists():
+            target.result = {**target.result, **promise_of(read_certificate(place))}
 
     def _begin(self, row: Job) -> bool:
         """Start a job's process; a job that cannot be started has failed."""
@@ -542,12 +551,7 @@ def _trained(child: Child, run: Run) -> dict[str, Any]:
     """What may be said of a finished run: its promise, and how fast it was."""
     certificate = read_certificate(child.folder / "run" / "certificate.json")
     result: dict[str, Any] = {
-        "standing": certificate.standing,
-        "protect": certificate.protect,
-        "sentence": certificate.sentence,
-        "gain": gain_of(certificate),
-        "delta": certificate.delta,
-        "epsilon": {unit: cost.epsilon for unit, cost in certificate.costs.items()},
+        **promise_of(certificate),
         "task": run.task,
         "model_kind": run.model.kind,
         "shape": shape_of(run),

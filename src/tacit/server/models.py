@@ -13,12 +13,11 @@ from typing import Any
 from tacit.fields import spelled
 from tacit.files import whole_file
 from tacit.privacy.certificate import Certificate, read_certificate
-from tacit.privacy.explaining import headline
 from tacit.privacy.manifest import SIGNATURE
 from tacit.server.errors import NotThere
 from tacit.server.jobs import Jobs
 from tacit.server.settings import ServerSettings
-from tacit.server.sharing import KEY, SHARED, checked, gain_of, warning_of
+from tacit.server.sharing import KEY, SHARED, checked, promise_of, warning_of
 
 
 @dataclass(frozen=True)
@@ -63,13 +62,7 @@ class Models:
             "name": job["name"],
             "task": (job["result"] or {}).get("task"),
             "method": certificate.context.get("method"),
-            "standing": certificate.standing,
-            "protect": certificate.protect,
-            "epsilon": {unit: cost.epsilon for unit, cost in certificate.costs.items()},
-            "delta": certificate.delta,
-            "sentence": certificate.sentence,
-            "headline": headline(certificate).replace("**", ""),
-            "gain": gain_of(certificate),
+            **promise_of(certificate),
             "warning": warning_of(certificate),
             "continues": job["target"],
             "created": job["ended"],

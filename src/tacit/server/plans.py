@@ -9,12 +9,15 @@ from typing import Any
 import yaml
 
 from tacit.detecting import Detection, detect
+from tacit.owners import Owners
 from tacit.plan import Plan, calibrated, prices
-from tacit.planning import apply_caps, explain
+from tacit.planning import apply_caps, explain, meant
 from tacit.privacy.accounting import adversary_gain, best_accuracy, curve_over_steps, price
-from tacit.privacy.certificate import read_certificate
+from tacit.privacy.certificate import commitment, own_salt, read_certificate
+from tacit.privacy.explaining import whom
 from tacit.privacy.gains import Gained
 from tacit.privacy.ledger import Releases, read_ledger
+from tacit.privacy.scope import EntityScope, Scope
 from tacit.server.budget import Budgets
 from tacit.server.datasets import Datasets
 from tacit.server.errors import Conflict, NotThere
@@ -31,7 +34,8 @@ from tacit.server.requests import (
 from tacit.server.settings import ServerSettings
 from tacit.server.speeds import records_per_second
 from tacit.server.storage import Dataset, Job, Storage
-from tacit.training.focusing import focus_on
+from tacit.training.focusing import focus_on, list_digest
+from tacit.training.scoping import entity_scope, scope_of_kinds
 from tacit.training.settings import METHODS, Run, run_yaml
 
 _PARTS = (0.1, 0.3, 0.6, 1.0)
@@ -148,8 +152,9 @@ class Plans:
         costs = {unit: cost.as_json() for unit, cost in prices(plan).items()}
         counts = self.records.counts(dataset)
         kept, graph, bounded = counts["records"], None, None
+        scope = meant(plan)
         if "entities" in plan.protect and plan.adjacency == "fixed-graph" and counts["records"]:
-            graph = self._owners(dataset, asked, plan)
+            graph, scope = self._owners(dataset, asked, plan)
             bounded = apply_caps(plan, graph)
             kept = bounded.records_kept
         rate = float(plan.user_rate if plan.user_rate is not None else plan.record_rate or 0)
@@ -168,7 +173,8 @@ class Plans:
             "gain": _gain(both, plan),
             "plan": yaml.safe_dump(plan.model_dump(mode="json", exclude_defaults=True)),
             "plan_digest": plan.digest(),
-            "explained": explain(plan, graph, bounded, records_per_second=speed),
+            "protected": [whom(plan.protect, Scope(entities=scope, policy=asked.policy))],
+            "explained": explain(plan, graph, bounded, records_per_second=speed, entities=scope),
             "not_private": {
                 "records": counts["records"],
                 "users": counts["users"],
@@ -181,7 +187,8 @@ class Plans:
             "seconds_note": known_from,
         }
 
-    def _owners(self, dataset: str, asked: RunRequest, plan: Plan) -> Any:
+    def _owners(self, dataset: str, asked: RunRequest, plan: Plan) -> tuple[Owners, EntityScope]:
+        """The graph of what is protected, and which entities that are."""
         corpus = self.records.corpus(dataset)
         using = ",".join(asked.detectors)
         key = (corpus.digest(), using)
@@ -198,10 +205,15 @@ class Plans:
             self.datasets.write_list(dataset, asked.entity_list, listed)
         try:
             focus = focus_on(plan.kinds, listed, found.mentions, found.entities)
+            digest = None if listed is None else commitment(list_digest(listed), own_salt())
         finally:
             if listed is not None:
                 listed.unlink(missing_ok=True)
-        return focus.owners(corpus, found.mentions)
+        scope = scope_of_kinds(
+            entity_scope(found.provenance, plan.kinds, digest, own_salt()),
+            found.provenance, {m.kind for m in found.mentions},
+        )  # fmt: skip
+        return focus.owners(corpus, found.mentions), scope
 
 
 def _gain(releases: list[tuple[Any, int]], plan: Plan) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 from tacit.errors import DataError, TacitError
 from tacit.privacy.certificate import Certificate, read_certificate
-from tacit.privacy.explaining import gained
+from tacit.privacy.explaining import gained, headline, protected
 from tacit.privacy.manifest import CERTIFICATE_FILES, SHAREABLE, SIGNATURE
 from tacit.server.errors import TooLarge
 from tacit.server.settings import MIB
@@ -45,6 +45,21 @@ def warning_of(certificate: Certificate) -> str | None:
                 "it may give away text that it was trained on."
             )
     return "Nothing is promised about this model: it may give away text that it was trained on."
+
+
+def promise_of(certificate: Certificate) -> dict[str, Any]:
+    """What a certificate says now, in its own words, for the API and the pages."""
+    return {
+        "standing": certificate.standing,
+        "protect": certificate.protect,
+        "epsilon": {unit: cost.epsilon for unit, cost in certificate.costs.items()},
+        "delta": certificate.delta,
+        "sentence": certificate.sentence,
+        "headline": headline(certificate).replace("**", ""),
+        "protected": protected(certificate),
+        "not_covered": list(certificate.not_covered),
+        "gain": gain_of(certificate),
+    }
 
 
 def gain_of(certificate: Certificate) -> dict[str, str] | None:

@@ -3,7 +3,7 @@
 import json
 
 from tacit.privacy.certificate import Certificate
-from tacit.privacy.explaining import gained, headline
+from tacit.privacy.explaining import in_short
 from tacit.training.settings import PLANNED, Run
 
 _PIPELINES = {
@@ -38,11 +38,8 @@ def model_card(run: Run, certificate: Certificate) -> str:
         "",
         "## What it promises",
         "",
-        headline(certificate),
+        "\n\n".join(in_short(certificate)),
         "",
-        certificate.sentence,
-        "",
-        *_gain(certificate),
         f"Standing: **{certificate.standing}**. The whole certificate, with its assumptions and "
         "what it does not cover, is `certificate.md`; `tacit verify FOLDER` recomputes it from "
         "the ledger.",
@@ -67,13 +64,6 @@ def model_card(run: Run, certificate: Certificate) -> str:
     ]
     lines += [f"- {name}: {_said(value)}" for name, value in certificate.context.items()]
     return "\n".join(lines) + "\n"
-
-
-def _gain(certificate: Certificate) -> list[str]:
-    if certificate.standing != "proved":
-        return []
-    left = gained(certificate.costs[certificate.protect])
-    return [f"{left.verdict} {left.figures}", ""]
 
 
 def _said(value: object) -> str:

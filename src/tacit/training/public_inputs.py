@@ -118,9 +118,7 @@ def _tokenizer(run: Run, private: Callable[[], Pieces] | None) -> Iterator[Publi
     checked = None
     if words and private is not None:
         checked = need_other_words(private(), words, what=f"the vocabulary of {folder}")
-    yield PublicInput(
-        what="the tokenizer", name=name, sha256=_joint_digest(files), checked=checked
-    )
+    yield PublicInput(what="the tokenizer", name=name, sha256=_joint_digest(files), checked=checked)
 
 
 def _package_or_folder(given: str, place: Path) -> str:

@@ -100,7 +100,9 @@ def _kept(model: nn.Module, examples: Examples, start: PublicStart) -> Path | No
         return None
     sha = hashlib.sha256(start.model_dump_json(exclude={"corpus"}).encode())
     sha.update(f"{version('torch')} dropout by record".encode())
-    sha.update(repr(getattr(model, "config", None)).encode() + repr(sorted(trainable(model))).encode())
+    sha.update(
+        repr(getattr(model, "config", None)).encode() + repr(sorted(trainable(model))).encode()
+    )
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         sha.update(f"{name} {weights.digest_of(tensor)}".encode())
     labels = [] if examples.labels is None else examples.labels

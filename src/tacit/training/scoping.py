@@ -1,5 +1,6 @@
 """Whom a run's promise is about, from its plan, its detectors and what they found."""
 
+import math
 from collections.abc import Collection
 from pathlib import Path
 
@@ -54,18 +55,24 @@ def _entities(
         return scope
     own = set(opened.part.column("id").to_pylist())
     here = [m for m in opened.mentions if m.record in own]
-    wanted = None if kinds is None else [kind_of(kind) for kind in kinds]
-    seen = sorted({m.kind for m in here})
     recall, origin = _recall(opened, own)
+    scope = scope.model_copy(update={"recall": recall, "recall_from": origin})
     if not fixed_graph:
-        return scope.model_copy(update={"recall": recall, "recall_from": origin})
+        return scope
+    return scope_of_kinds(scope, opened.provenance, {m.kind for m in here})
+
+
+def scope_of_kinds(
+    scope: EntityScope, provenance: Provenance, seen: Collection[str]
+) -> EntityScope:
+    """The scope with the kinds that were found and protected, found and not, and not found."""
+    wanted = None if scope.kinds is None else [kind_of(kind) for kind in scope.kinds]
+    found = sorted(seen)
     return scope.model_copy(
         update={
-            "found": tuple(k for k in seen if wanted is None or matches(k, wanted)),
-            "unprotected": tuple(k for k in seen if wanted is not None and not matches(k, wanted)),
-            "missing": _missing(opened.provenance, seen),
-            "recall": recall,
-            "recall_from": origin,
+            "found": tuple(k for k in found if wanted is None or matches(k, wanted)),
+            "unprotected": tuple(k for k in found if wanted is not None and not matches(k, wanted)),
+            "missing": _missing(provenance, seen),
         }
     )
 
@@ -118,6 +125,10 @@ def _recall(opened: Opened, training: Collection[str]) -> tuple[dict[str, float]
             found = score(part, marks, by="family")
         except DataError:
             continue
-        shares = {kind: round(one.recall, 2) for kind, one in sorted(found.kinds.items())}
+        # Rounded down: a hundredth that was missed is not shown as found.
+        shares = {
+            kind: math.floor(one.recall * 100 + 1e-9) / 100
+            for kind, one in sorted(found.kinds.items())
+        }
         return shares, f"the {split} split, exact matches"
     return None, "no gold marks outside of the training text"

@@ -6,6 +6,7 @@ from typing import Any
 from markupsafe import Markup
 from nicegui import ui
 
+from tacit.privacy.rounding import up
 from tacit.server.api import models as api
 from tacit.server.api import runs as api_runs
 from tacit.server.pages import frame
@@ -46,9 +47,9 @@ async def all_models(visit: Visit) -> None:
 def promised(model: dict[str, Any]) -> str:
     """A model's promise in a few words."""
     unit = model["protect"]
-    if model["standing"] in ("heuristic", "broken") or unit not in model["epsilon"]:
+    if model["standing"] != "proved" or unit not in model["epsilon"]:
         return "Nothing is promised."
-    return f"Epsilon {frame.epsilon(model['epsilon'][unit])} for {UNIT_WORDS.get(unit, unit)}"
+    return str(model["headline"])
 
 
 @frame.page("/models/{model}", "Model")
@@ -155,9 +156,9 @@ def _answer(answer: dict[str, Any], text: ui.textarea) -> None:
 def _promise(visit: Visit, model: dict[str, Any]) -> None:
     with card("What is promised"):
         unit = model["protect"]
-        known = unit in model["epsilon"] and model["standing"] not in ("heuristic", "broken")
+        known = unit in model["epsilon"] and model["standing"] == "proved"
         if known:
-            html("{}", plain_promise(unit, model["gain"]), tag="p").classes("plainly")
+            html("{}", plain_promise(model["protected"], model["gain"]), tag="p").classes("plainly")
             frame.figures(
                 (frame.epsilon(value), f"epsilon for {UNIT_WORDS.get(u, u)}")
                 for u, value in model["epsilon"].items()
@@ -167,7 +168,10 @@ def _promise(visit: Visit, model: dict[str, Any]) -> None:
         if known:
             with frame.more("In exact words"):
                 html("{} Delta, the chance that this fails altogether, is {}.", model["sentence"],
-                     f"{model['delta']:g}", tag="p").classes("small")  # fmt: skip
+                     up(model["delta"]), tag="p").classes("small")  # fmt: skip
+        with frame.more("What is not covered"):
+            points = Markup("").join(Markup("<li>{}</li>").format(p) for p in model["not_covered"])
+            html("{}", points, tag="ul").classes("small")
         said = Box()
         checks = html("")
 

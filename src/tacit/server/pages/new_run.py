@@ -385,7 +385,9 @@ def promise_words(plan: dict[str, Any]) -> Markup:
             "from.</p><p>Its promise is {}</p>"
         ).format(frame.tag(plan["standing"]))
     protect = main_unit(plan)
-    words = Markup('<p class="plainly">{}</p>').format(plain_promise(protect, plan.get("gain")))
+    words = Markup('<p class="plainly">{}</p>').format(
+        plain_promise(plan["protected"], plan.get("gain"))
+    )
     words += Markup('<div class="figures">{}</div>').format(
         frame.figures_markup(
             [
@@ -400,18 +402,12 @@ def promise_words(plan: dict[str, Any]) -> Markup:
     return words
 
 
-def plain_promise(protect: str, gain: dict[str, str] | None) -> str:
-    """Who is protected and how well, in words that are chosen by what an attacker can gain."""
-    whom = {
-        "users": "everybody who wrote a part of the text",
-        "entities": "every entity that was found in it",
-        "users+entities": "everybody who wrote a part of the text, and every entity found in it",
-        "records": "every single text",
-        "tokens": "the marked words of every text",
-    }[protect]
+def plain_promise(protected: list[str], gain: dict[str, str] | None) -> str:
+    """Who is protected and how well, in the certificate's own words."""
+    whom = f"Who is protected: {protected[0]}" if protected else ""
     if gain is None:
-        return f"Protected: {whom}."
-    return f"Protected: {whom}. The protection is {gain['grade']}. {gain['verdict']}"
+        return whom
+    return f"{whom} The protection is {gain['grade']}. {gain['verdict']}"
 
 
 def main_unit(plan: dict[str, Any]) -> str:

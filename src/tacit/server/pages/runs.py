@@ -149,11 +149,11 @@ def _promise(run: dict[str, Any]) -> Markup:
     result = run["result"]
     if not result:
         return Markup()
-    if result.get("protect") not in UNIT_WORDS or result["standing"] == "heuristic":
+    if result.get("protect") not in UNIT_WORDS or result["standing"] != "proved":
         return Markup('<p class="plainly">Nothing is promised about this model.</p>')
     epsilon = result["epsilon"].get(result["protect"])
     return Markup('<p class="plainly">{}</p><p>Epsilon {} for {}, {}</p>').format(
-        plain_promise(result["protect"], result.get("gain")),
+        plain_promise(result.get("protected") or [], result.get("gain")),
         frame.epsilon(epsilon),
         UNIT_WORDS[result["protect"]],
         frame.tag(result["standing"]),
