@@ -2,11 +2,12 @@
 
 A copy of the run is trained again, in a folder and with a ledger that nobody keeps, and
 hypothetical users and entities (records, tokens) take part in it. They have numbers after those of
-the real ones, so the run's own sampler draws them; the run's own sums clip them; and what they add
-goes along directions of their own among the run's own weights, before its own noise. Each is in or
-out by a fair coin. The adversary sees every noisy sum, knows what everybody else added, and scores
-each canary by the log-likelihood ratio of all steps under what is declared. All of them are guessed
-at in the one training: Steinke, Nasr and Jagielski 2023, whose bound assumes nothing but the coins.
+the real ones, so the run's own sampler draws them; the sums of its method clip them, on a linear
+model; and what they add goes along directions of their own among the run's own weights, before its
+own noise. Each is in or out by a fair coin. The adversary sees every noisy sum, knows what
+everybody else added, and scores each canary by the log-likelihood ratio of all steps under what is
+declared. All of them are guessed at in the one training: Steinke, Nasr and Jagielski 2023, whose
+bound assumes nothing but the coins.
 
 What no lower bound shows is looked at directly while the copy trains; see `direct_checks`.
 """
