@@ -31,7 +31,12 @@ from tacit.privacy.published import PublishedPrice, selective_claim
 from tacit.training import weights
 from tacit.training.account import write_account
 from tacit.training.checkpoints import kept_folder, kept_steps, read_place
-from tacit.training.continuing import Continued, continued, need_same_protection
+from tacit.training.continuing import (
+    Continued,
+    continued,
+    need_same_corpus,
+    need_same_protection,
+)
 from tacit.training.fingerprint import code_digest, material_digest
 from tacit.training.focusing import list_digest
 from tacit.training.following import alike, need_shared, share
@@ -260,6 +265,8 @@ def about_run(
     """
     scope = scope_of(opened, plan, salt)
     need_same_protection(earlier, scope, plan)
+    if opened.focus is not None and opened.focus.by_id:
+        need_same_corpus(earlier, data)
     about: dict[str, Any] = {
         "plan": plan.digest() if plan else None,
         "config": opened.run.digest(),
