@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
 
 from tacit.corpora import customersim
 from tacit.corpus import Corpus
 from tacit.detecting import Detection, detect
 from tacit.detecting.mentions import Aliases, write_lines
 from tacit.errors import DataError, PrivacyRefused, UsageError
-from tacit.privacy.certificate import Finding, amend, read_certificate
+from tacit.privacy.certificate import Finding, amend
 from tacit.privacy.manifest import file_digest
 from tacit.training import networks, runs, tokens
 from tacit.training.loop import Progress
@@ -313,3 +314,37 @@ def test_names_merged_otherwise_are_other_entities(data: Path, tmp_path: Path) -
     other = again | {"mentions": str(tmp_path / "two.jsonl")}
     with pytest.raises(PrivacyRefused, match="other aliases"):
         runs.train(_continued(data, tmp_path / "first", **other), tmp_path / "other")
+
+
+# --- names and marks -----------------------------------------------------------------------------
+
+
+def test_weights_that_another_program_wrote_anew_are_known(data: Path, tmp_path: Path) -> None:
+    gpt2 = {"kind": "gpt2", "config": {"layers": 1, "hidden_size": 8, "heads": 1}}
+    runs.train(Run(**base(data, model=gpt2, method="plain", steps=1)), tmp_path / "private")
+    AutoModelForCausalLM.from_pretrained(tmp_path / "private").save_pretrained(tmp_path / "new")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(tmp_path / "private" / name, tmp_path / "new")
+    model = {"kind": "folder", "folder": str(tmp_path / "new")}
+    run = Run(**base(data, model=model) | {"tokenizer": {}}, plan=USERS)
+    with pytest.raises(PrivacyRefused, match="made by a run of tacit"):
+        runs.train(run, tmp_path / "run")
+
+
+def test_names_of_files_put_no_words_into_a_certificate(data: Path, tmp_path: Path) -> None:
+    records = [{"id": str(i), "text": f"line {i} of a public text by nobody"} for i in range(9)]
+    name = "x <script>y\n\n# Epsilon 0.1\n.jsonl"
+    write(Corpus.from_records(records), tmp_path / name)
+    start = {"corpus": str(tmp_path / name), "steps": 1}
+    runs.train(Run(**base(data, pretrain=start), plan=USERS), tmp_path / "run")
+    for page in ("certificate.md", "certificate.html", "README.md"):
+        text = (tmp_path / "run" / page).read_text()
+        assert "<script>" not in text, page
+        assert "\n# Epsilon 0.1" not in text, page
+    assert [c for c in verify(tmp_path / "run") if not c.ok] == []
+
+
+def test_pages_that_nobody_certified_are_named(copied: Path) -> None:
+    (copied / "certificate.pdf").write_bytes(b"epsilon 0.01")
+    checks = {c.detail for c in verify(copied) if c.what == "not covered"}
+    assert any("certificate.pdf" in detail for detail in checks)

@@ -63,6 +63,7 @@ from tacit.training.methods.checking import need_independent_units
 from tacit.training.methods.uedp import claim_of, event_of
 from tacit.training.model_card import model_card
 from tacit.training.opening import Opened, encode, open_run
+from tacit.training.public_inputs import shown_name
 from tacit.training.public_start import NAME as PUBLIC_START
 from tacit.training.public_start import start_on_public_text
 from tacit.training.ranks import ranks_of_environment
@@ -491,7 +492,7 @@ def _context(opened: Opened, stuff: Material) -> dict[str, Any]:
         )
         facts["settings of the regularizer"] = run.regularizer.model_dump(mode="json")
     if run.pretrain:
-        facts["public start"] = f"{run.pretrain.steps} steps on {Path(run.pretrain.corpus).name}"
+        facts["public start"] = f"{run.pretrain.steps} steps on {shown_name(run.pretrain.corpus)}"
     return facts
 
 
