@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
 
 from tacit.corpora import customersim
 from tacit.corpus import Corpus
-from tacit.detecting import detect
-from tacit.detecting.mentions import write_lines
+from tacit.detecting import Detection, detect
+from tacit.detecting.mentions import Aliases, write_lines
 from tacit.errors import DataError, PrivacyRefused, UsageError
 from tacit.privacy.certificate import Finding, amend
 from tacit.privacy.manifest import file_digest
@@ -267,3 +268,83 @@ def test_a_public_start_above_private_weights_is_nobody_elses(
     assert any(not torch.equal(after_private[n], after_public[n]) for n in after_public)
     again = begun("fourth", "public")
     assert all(torch.equal(again[n], after_public[n]) for n in again)
+
+
+# --- the same entities in both runs --------------------------------------------------------------
+
+
+def _detected(corpus: Corpus, path: Path, aliases: Aliases | None = None) -> Detection:
+    found = detect(corpus, "given", aliases=aliases)
+    write_lines(path, found.mentions)
+    write_lines(path.with_name(f"{path.stem}.entities.jsonl"), found.entities)
+    summary = found.summary() | {"mentions_sha256": file_digest(path)}
+    path.with_name(f"{path.stem}.summary.json").write_text(json.dumps(summary))
+    return found
+
+
+def _continued(data: Path, first: Path, **fields: Any) -> Run:
+    model = {"kind": "folder", "folder": str(first), "carry_ledger": True}
+    fields["plan"] = fields.pop("plan", {}) | {"epsilon": 16}
+    return Run(**base(data, model=model) | {"tokenizer": {}} | fields)
+
+
+def test_ids_on_a_list_are_not_carried_to_another_corpus(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "list.txt").write_text("e3\n")
+    write(customersim.generate(60, 4), tmp_path / "c.jsonl")
+    plan = BOTH | {"entity_list": str(tmp_path / "list.txt")}
+    runs.train(Run(**base(data, detect="given"), plan=plan), tmp_path / "first")
+    runs.train(_continued(data, tmp_path / "first", detect="given", plan=plan), tmp_path / "same")
+    with pytest.raises(PrivacyRefused, match="ids, which mean others"):
+        runs.train(
+            _continued(tmp_path, tmp_path / "first", detect="given", plan=plan), tmp_path / "other"
+        )
+
+
+def test_names_merged_otherwise_are_other_entities(data: Path, tmp_path: Path) -> None:
+    corpus = customersim.generate(60, 3)
+    names = [e.name for e in detect(corpus, "given").entities if e.kind == "PERSON"]
+    _detected(corpus, tmp_path / "one.jsonl", Aliases({"PERSON": {names[0]: [names[1]]}}))
+    _detected(corpus, tmp_path / "two.jsonl", Aliases({"PERSON": {names[2]: [names[3]]}}))
+    run = Run(**base(data, mentions=str(tmp_path / "one.jsonl")), plan=BOTH)
+    scope = runs.train(run, tmp_path / "first").certificate.scope.entities
+    assert scope is not None
+    assert scope.detectors[0].name == "given"
+    again = {"mentions": str(tmp_path / "one.jsonl"), "plan": BOTH}
+    runs.train(_continued(data, tmp_path / "first", **again), tmp_path / "same")
+    other = again | {"mentions": str(tmp_path / "two.jsonl")}
+    with pytest.raises(PrivacyRefused, match="other aliases"):
+        runs.train(_continued(data, tmp_path / "first", **other), tmp_path / "other")
+
+
+# --- names and marks -----------------------------------------------------------------------------
+
+
+def test_weights_that_another_program_wrote_anew_are_known(data: Path, tmp_path: Path) -> None:
+    gpt2 = {"kind": "gpt2", "config": {"layers": 1, "hidden_size": 8, "heads": 1}}
+    runs.train(Run(**base(data, model=gpt2, method="plain", steps=1)), tmp_path / "private")
+    AutoModelForCausalLM.from_pretrained(tmp_path / "private").save_pretrained(tmp_path / "new")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(tmp_path / "private" / name, tmp_path / "new")
+    model = {"kind": "folder", "folder": str(tmp_path / "new")}
+    run = Run(**base(data, model=model) | {"tokenizer": {}}, plan=USERS)
+    with pytest.raises(PrivacyRefused, match="made by a run of tacit"):
+        runs.train(run, tmp_path / "run")
+
+
+def test_names_of_files_put_no_words_into_a_certificate(data: Path, tmp_path: Path) -> None:
+    records = [{"id": str(i), "text": f"line {i} of a public text by nobody"} for i in range(9)]
+    name = "x <script>y\n\n# Epsilon 0.1\n.jsonl"
+    write(Corpus.from_records(records), tmp_path / name)
+    start = {"corpus": str(tmp_path / name), "steps": 1}
+    runs.train(Run(**base(data, pretrain=start), plan=USERS), tmp_path / "run")
+    for page in ("certificate.md", "certificate.html", "README.md"):
+        text = (tmp_path / "run" / page).read_text()
+        assert "<script>" not in text, page
+        assert "\n# Epsilon 0.1" not in text, page
+    assert [c for c in verify(tmp_path / "run") if not c.ok] == []
+
+
+def test_pages_that_nobody_certified_are_named(copied: Path) -> None:
+    (copied / "certificate.pdf").write_bytes(b"epsilon 0.01")
+    checks = {c.detail for c in verify(copied) if c.what == "not covered"}
+    assert any("certificate.pdf" in detail for detail in checks)

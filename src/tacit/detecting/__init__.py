@@ -96,7 +96,7 @@ def detect(
             using,
             kinds=wanted,
             minimum_score=minimum_score,
-            merged=aliases is not None,
+            aliases=aliases.digest if aliases is not None else None,
         ),
     )
 

@@ -4,6 +4,7 @@ A mention holds offsets and an entity id, never the words. The entity table know
 so the two files can be guarded differently.
 """
 
+import hashlib
 import json
 import re
 import unicodedata
@@ -142,6 +143,11 @@ class Aliases:
             for name, others in names.items():
                 for other in others:
                     self._to[kind, fold(other, kind)] = fold(name, kind)
+
+    @property
+    def digest(self) -> str:
+        """A SHA-256 of the rules; private, like the names in them."""
+        return hashlib.sha256(repr(sorted(self._to.items())).encode()).hexdigest()
 
     @classmethod
     def read(cls, path: Path) -> "Aliases":

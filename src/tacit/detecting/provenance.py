@@ -32,6 +32,8 @@ class Provenance:
     detectors: tuple[Used, ...]
     sought: tuple[str, ...] | None
     rules: str | None = None
+    aliases: str | None = None
+    """A digest of the rules by which names were merged, and private."""
 
     def as_json(self) -> dict[str, Any]:
         """Fields for JSON."""
@@ -63,9 +65,9 @@ def provenance_of(
     *,
     kinds: Sequence[str] | None = None,
     minimum_score: float = 0.0,
-    merged: bool = False,
+    aliases: str | None = None,
 ) -> Provenance:
-    """How these detectors will be used; `merged` where names are merged by aliases."""
+    """How these detectors will be used; `aliases` is a digest of the rules that merge names."""
     parts = using.split(",") if isinstance(using, str) else list(using)
     options = [p.partition("=")[2] if isinstance(p, str) else "" for p in parts if p]
     used = tuple(
@@ -83,10 +85,10 @@ def provenance_of(
         rules.append(f"only the kinds {', '.join(sorted(kinds))}")
     if minimum_score:
         rules.append(f"findings scored {minimum_score:g} or more")
-    if merged:
+    if aliases is not None:
         rules.append("names merged by an alias file")
     return Provenance(used, None if sought is None else tuple(sorted(sought)),
-                      "; ".join(rules) or None)  # fmt: skip
+                      "; ".join(rules) or None, aliases)  # fmt: skip
 
 
 def read_provenance(fields: Any) -> Provenance:
@@ -96,6 +98,7 @@ def read_provenance(fields: Any) -> Provenance:
             tuple(Used(**one) for one in fields["detectors"]),
             None if fields["sought"] is None else tuple(map(str, fields["sought"])),
             fields["rules"],
+            fields["aliases"],
         )
     except (KeyError, TypeError):
         raise DataError(

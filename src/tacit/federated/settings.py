@@ -136,6 +136,12 @@ def _problems(run: Run, federation: Federation, plan: Plan | None) -> list[str]:
         )
     if run.entity_list is not None:
         found.append("entity_list is not federated: clients know entities by name; give kinds.")
+    about_entities = plan is not None and "entities" in plan.protect
+    if run.model.carry_ledger and run.detect is None and about_entities:
+        found.append(
+            "model.carry_ledger with mentions of the clients' own: nobody can tell whether they "
+            "mark the same entities as in the earlier run; give detect."
+        )
     if run.tokenizer.kind == "words" and run.tokenizer.public_text is None:
         found.append(
             "tokenizer.kind=words would count words of the server's own corpus; give "

@@ -72,15 +72,13 @@ def digest_in(folder: Path, name: str) -> str | None:
 def not_covered(folder: Path, covered: Iterable[str]) -> tuple[list[str], list[str]]:
     """Files that a certificate does not speak for: our own inside ones, and unknown ones.
 
-    Unknown pictures and pages are left out of the second: nothing loads them.
+    Pictures and pages are among the first, whoever made them: nothing loads them, but a page that
+    says another epsilon must not be taken for a certified one.
     """
     known = {*covered, *CERTIFICATE_FILES, SIGNATURE}
     others = [name for name in _names(folder) if name not in known]
-    inside = [name for name in others if _is_inside(name)]
-    unknown = [
-        name for name in others if not _is_inside(name) and Path(name).suffix not in _HARMLESS
-    ]
-    return inside, unknown
+    inside = [name for name in others if _is_inside(name) or Path(name).suffix in _HARMLESS]
+    return inside, [name for name in others if name not in inside]
 
 
 def digest_of(manifest: Mapping[str, str]) -> str:

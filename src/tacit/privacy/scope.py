@@ -54,6 +54,8 @@ class EntityScope(Frozen):
     detectors: tuple[DetectorFacts, ...] = ()
     rules: str | None = None
     """What was left out of or merged in the detectors' findings."""
+    aliases: str | None = None
+    """A keyed digest of the rules by which names were merged."""
     found: tuple[str, ...] | None = None
     unprotected: tuple[str, ...] | None = None
     missing: tuple[str, ...] | None = None
@@ -164,6 +166,8 @@ class Scope(Frozen):
             return "one of them protected no entities"
         if (mine.detectors, mine.rules) != (theirs.detectors, theirs.rules):
             return "their detectors differ"
+        if mine.aliases != theirs.aliases:
+            return "names were merged by other aliases"
         if theirs.kinds is not None and not set(mine.kinds or ("",)) <= set(theirs.kinds):
             return f"the earlier run protected the kinds {', '.join(theirs.kinds)} only"
         if theirs.entity_list not in (None, mine.entity_list):

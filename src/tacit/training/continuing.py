@@ -92,3 +92,15 @@ def need_same_protection(earlier: Continued | None, scope: Scope, plan: Plan | N
                 f"{unit} cannot be promised across both runs: {why}. Promise what both protect in "
                 "the same way, or begin from a model that has read no private text."
             )
+
+
+def need_same_corpus(earlier: Continued | None, data: str) -> None:
+    """Refuse a list of ids across two corpora: e17 is somebody else in each."""
+    if earlier is None or earlier.certificate.provenance.data == data:
+        return
+    meant = earlier.certificate.scope.entities
+    if meant is not None and meant.entity_list is not None:
+        raise PrivacyRefused(
+            "The list of entities has ids, which mean others in the earlier run's corpus; list "
+            "names, and give them to both runs."
+        )

@@ -20,6 +20,8 @@ class Focus:
     kinds: tuple[str, ...] | None = None
     entities: frozenset[str] | None = None
     names: int = 0
+    by_id: bool = False
+    """Whether the list has ids, which mean something in one corpus only."""
 
     def owners(self, corpus: Corpus, mentions: Sequence[Mention]) -> Owners:
         """The graph of these entities in one corpus."""
@@ -90,4 +92,4 @@ def focus_on(
             f"None of the {len(lines):,} entities on {path} is mentioned{beside}, so there is "
             "nothing to protect; give ids of the mentions, or names of their entity table."
         )
-    return Focus(chosen, frozenset(wanted), len(lines))
+    return Focus(chosen, frozenset(wanted), len(lines), bool(set(lines) & ids))

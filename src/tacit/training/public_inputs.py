@@ -5,6 +5,8 @@ nothing to the private text is an assumption that the certificate states.
 """
 
 import hashlib
+import json
+import re
 from collections.abc import Callable, Iterator
 from functools import cache
 from importlib import metadata
@@ -36,6 +38,15 @@ def public_corpus(name: str, data: str | None) -> Corpus:
     return open_corpus(name, data)
 
 
+def shown_name(path: str) -> str:
+    """The name of a file as it may stand in a certificate: no mark-up, one line.
+
+    >>> shown_name("texts/wiki*2*.txt")
+    'wiki_2_.txt'
+    """
+    return re.sub(r"[^\w .,()+@=-]", "_", Path(path).name)
+
+
 def public_inputs(run: Run, private: Corpus | None) -> tuple[PublicInput, ...]:
     """Everything a run calls public, each compared with the private text if that is at hand.
 
@@ -61,7 +72,7 @@ def public_inputs(run: Run, private: Corpus | None) -> tuple[PublicInput, ...]:
             seen = need_independent(pieces(), corpus, what=f"{what} {name}", files=files)
             digest = seen.digest
             checked = seen.checked
-        found.append(PublicInput(what=what, name=Path(name).name, sha256=digest, checked=checked))
+        found.append(PublicInput(what=what, name=shown_name(name), sha256=digest, checked=checked))
     found += base_weights(run)
     found += _tokenizer(run, pieces if private is not None else None)
     return tuple(found)
@@ -88,7 +99,7 @@ def base_weights(run: Run) -> Iterator[PublicInput]:
             "that no private text went into."
         )
     files = [place] if place.is_file() else sorted(folder.glob("*.safetensors"))
-    for file in files:
+    for file in (*files, folder / "config.json"):
         if made_by_a_run(file):
             raise PrivacyRefused(
                 f"{file.name} in model.folder={run.model.folder} was made by a run of tacit whose "
@@ -123,7 +134,7 @@ def _tokenizer(run: Run, private: Callable[[], Pieces] | None) -> Iterator[Publi
 
 def _package_or_folder(given: str, place: Path) -> str:
     if Path(given).exists():
-        return f"folder {place.name}"
+        return f"folder {shown_name(str(place))}"
     package = PACKAGES.get(given.lower(), given)
     return f"package {package} {metadata.version(package)}"
 
@@ -137,7 +148,12 @@ def _joint_digest(files: list[Path]) -> str | None:
 
 
 def made_by_a_run(path: Path) -> bool:
-    """Whether weights bear the mark of a run of ours."""
+    """Whether weights, or the configuration beside them, bear the mark of a run of ours."""
+    if path.name == "config.json":
+        try:
+            return MARK in json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, TypeError):
+            return False
     if path.suffix != ".safetensors":
         return False
     try:

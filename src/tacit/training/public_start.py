@@ -19,7 +19,7 @@ from tacit.training.loop import Loop, Tell, make_optimizer
 from tacit.training.material import prepare
 from tacit.training.methods import Plain
 from tacit.training.opening import Opened, make_model
-from tacit.training.public_inputs import public_corpus
+from tacit.training.public_inputs import public_corpus, shown_name
 from tacit.training.randomness import Chance
 from tacit.training.settings import PublicStart
 from tacit.training.tasks import Examples, NextWord
@@ -38,7 +38,7 @@ def start_on_public_text(
     start = opened.run.pretrain
     if start is None:
         return
-    event = Public(what=f"training on the public corpus {Path(start.corpus).name}")
+    event = Public(what=f"training on the public corpus {shown_name(start.corpus)}")
     if event not in ledger.releases:
         ledger.charge(event, phase="pretrain")
     public = public_corpus(start.corpus, opened.run.data)

@@ -31,7 +31,12 @@ from tacit.privacy.published import PublishedPrice, selective_claim
 from tacit.training import weights
 from tacit.training.account import write_account
 from tacit.training.checkpoints import kept_folder, kept_steps, read_place
-from tacit.training.continuing import Continued, continued, need_same_protection
+from tacit.training.continuing import (
+    Continued,
+    continued,
+    need_same_corpus,
+    need_same_protection,
+)
 from tacit.training.fingerprint import code_digest, material_digest
 from tacit.training.focusing import list_digest
 from tacit.training.following import alike, need_shared, share
@@ -58,6 +63,7 @@ from tacit.training.methods.checking import need_independent_units
 from tacit.training.methods.uedp import claim_of, event_of
 from tacit.training.model_card import model_card
 from tacit.training.opening import Opened, encode, open_run
+from tacit.training.public_inputs import shown_name
 from tacit.training.public_start import NAME as PUBLIC_START
 from tacit.training.public_start import start_on_public_text
 from tacit.training.ranks import ranks_of_environment
@@ -260,6 +266,8 @@ def about_run(
     """
     scope = scope_of(opened, plan, salt)
     need_same_protection(earlier, scope, plan)
+    if opened.focus is not None and opened.focus.by_id:
+        need_same_corpus(earlier, data)
     about: dict[str, Any] = {
         "plan": plan.digest() if plan else None,
         "config": opened.run.digest(),
@@ -487,7 +495,7 @@ def _context(opened: Opened, stuff: Material) -> dict[str, Any]:
         )
         facts["settings of the regularizer"] = run.regularizer.model_dump(mode="json")
     if run.pretrain:
-        facts["public start"] = f"{run.pretrain.steps} steps on {Path(run.pretrain.corpus).name}"
+        facts["public start"] = f"{run.pretrain.steps} steps on {shown_name(run.pretrain.corpus)}"
     return facts
 
 

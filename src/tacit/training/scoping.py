@@ -96,6 +96,7 @@ def entity_scope(
             for one in provenance.detectors
         ),
         rules=provenance.rules,
+        aliases=None if provenance.aliases is None else commitment(provenance.aliases, salt),
         unsought=provenance.unsought,
     )
 

@@ -193,6 +193,7 @@ def save_model(
         if mark is not None:
             for file in draft.glob("*.safetensors"):
                 mark_weights(file, {MARK: mark})
+            _mark_config(draft / "config.json", mark)
         folder.mkdir(exist_ok=True)
         made = sorted(file.name for file in draft.iterdir())
         for name in made:
@@ -200,6 +201,14 @@ def save_model(
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return tuple(made)
+
+
+def _mark_config(path: Path, mark: str) -> None:
+    """The same in config.json, which other programs copy when they write the weights anew."""
+    if path.exists():
+        fields = json.loads(path.read_text(encoding="utf-8")) | {MARK: mark}
+        text = json.dumps(fields, indent=2, sort_keys=True, allow_nan=False) + "\n"
+        path.write_text(text, encoding="utf-8")
 
 
 def mark_weights(path: Path, marks: Mapping[str, str]) -> None:
