@@ -73,6 +73,14 @@ class Gained:
             f"hundred, they catch at most {of_hundred(self.caught)} of a hundred."
         )
 
+    @property
+    def briefly(self) -> str:
+        """The grade and both bounds, beside the same in full for another unit."""
+        return (
+            f"protection is {self.grade}, right at most {of_hundred(self.accuracy)} times in a "
+            f"hundred, {of_hundred(self.caught)} of a hundred caught"
+        )
+
 
 def of_hundred(rate: float) -> str:
     """A rate as so many of a hundred, rounded up.
