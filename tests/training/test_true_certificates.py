@@ -171,7 +171,8 @@ def test_a_broken_certificate_is_broken_on_its_model_card_too(data: Path, tmp_pa
     assert {c.what for c in verify(tmp_path / "run") if not c.ok} == {"audit", "standing"}
     for name, text in everywhere(tmp_path / "run").items():
         assert "Broken." in text, name
-        assert "Broken." in text.split("The released model is")[0], name
+        if name != "API":  # whose fields have no order
+            assert "Broken." in text.split("The released model is")[0], name
         if name != "README.md":
             assert "right at most" not in text.split("not covered")[0], name
 
