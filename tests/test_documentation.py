@@ -15,6 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from tacit.cli import app, run
+from tacit.privacy.gains import CHOOSING, choosing
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -234,6 +235,30 @@ def test_the_project_speaks_of_itself_alone() -> None:
         if FOREIGN.search(line)
     ]
     assert found == []
+
+
+def test_the_advice_on_choosing_is_the_advice_that_plans_give() -> None:
+    page = (ROOT / "docs" / "guarantees.md").read_text(encoding="utf-8")
+    section = page.split("### 1.5 Choosing epsilon and delta\n")[1].split("\n#")[0]
+    assert CHOOSING in " ".join(section.split())
+    header, rows = choosing(1e-5)
+    shown = [
+        tuple(cell.strip() for cell in line.strip("|").split("|"))
+        for line in section.splitlines()
+        if line.startswith("| ")
+    ]
+    assert shown == [header, *rows]
+
+
+def test_the_list_of_rooms_names_what_is_there() -> None:
+    """Every module of the rooms that carry a promise, and nothing that is gone."""
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rooms = page.split("## Rooms")[1].split("## Who may import whom")[0]
+    source = ROOT / "src" / "tacit"
+    there = {path.stem for path in source.rglob("*.py")}
+    assert set(re.findall(r"\b([a-z_]+)\.py\b", rooms)) - there == set()
+    promising = {path.stem for path in (source / "privacy").glob("*.py")} - {"__init__"}
+    assert {name for name in promising if not re.search(rf"\b{name}\b", rooms)} == set()
 
 
 def test_every_pitfall_names_the_test_that_shows_what_is_done_about_it() -> None:

@@ -12,7 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tacit.corpora import customersim
 from tacit.corpus import Corpus
+from tacit.detecting import detect
 from tacit.detecting.mentions import Mention
 from tacit.errors import DataError, UsageError
 from tacit.owners import Owners, describe, most_shared
@@ -313,3 +315,12 @@ def test_describe_the_empty_graph() -> None:
     assert facts["records"] == 0
     assert facts["records_per_user"]["histogram"] == {}
     assert most_shared(Owners.from_rows([]), 3) == []
+
+
+def test_the_part_of_some_kinds_is_the_graph_of_their_mentions() -> None:
+    corpus = customersim.generate(60, 3)
+    mentions = detect(corpus, "given").mentions
+    whole = Owners.from_mentions(corpus, mentions)
+    for kinds in (["PII"], ["PERSON", "PII/EMAIL"], ["DATE"], ["PII/IBAN"]):
+        assert whole.of_kinds(kinds) == Owners.from_mentions(corpus, mentions, kinds=kinds)
+    assert whole.of_kinds(None) is whole

@@ -78,8 +78,8 @@ PLANTED: dict[str, Change] = {
     ),
     "the kinds are left out of the sentence": (
         "privacy/scope.py",
-        "        if self.kinds is not None:\n            said +=",
-        "        if False:\n            said +=",
+        'said = f"entity{self._of_kinds}"',
+        'said = "entity"',
         f"{TRUE}::test_the_promise_names_its_kinds_and_those_that_it_leaves_out",
     ),
     "kinds that are not protected are not named": (

@@ -7,6 +7,8 @@ import pytest
 import yaml
 from driving import Tacit
 
+from tacit.owners import Owners
+
 SMALL = "--set protect=users --set epsilon=3 --set steps=20 --set user_rate=0.1"
 
 
@@ -113,3 +115,21 @@ def test_a_graph_that_was_changed(tacit: Tacit, made: Path, tmp_path: Path) -> N
     graph["users"][0] = "somebody else"
     (tmp_path / "owners.json").write_text(json.dumps(graph))
     assert tacit(f"plan {SMALL} --owners", tmp_path / "owners.json").code == 3
+
+
+def test_a_plan_reads_of_a_graph_what_it_protects(tacit: Tacit, tmp_path: Path) -> None:
+    rows = [(f"r{i}", f"u{i}", ["date", f"mail{i}"]) for i in range(20)]
+    kinds = {"date": "DATE"} | {f"mail{i}": "PII/EMAIL" for i in range(20)}
+    Owners.from_rows(rows, kinds=kinds).save(tmp_path / "owners.json")
+    plan = (
+        "plan --set protect=users+entities --set epsilon=8 --set steps=2 --set user_rate=0.5 "
+        f"--owners {tmp_path}/owners.json"
+    )
+    assert tacit(f"{plan} --json").json["bounding"]["kept"] == 1  # all share the date
+    assert tacit(f"{plan} --set kinds=[PII] --json").json["bounding"]["kept"] == 20
+    said = " ".join(tacit(f"{plan} --set kinds=[PII]").out.split())
+    assert "any one entity of the kind PII was detected" in said
+    assert "Found and not protected: DATE." in said
+    refused = tacit(f"{plan} --set kinds=[PERSON]")
+    assert refused.code == 4
+    assert "the owner graph has no entity of that kind" in refused.err

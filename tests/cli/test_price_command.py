@@ -45,14 +45,17 @@ def test_replacing_costs_more_than_removing(tacit: Tacit) -> None:
 def test_what_people_see(tacit: Tacit) -> None:
     shown = tacit("price", *BOTH.split(), "--degrees", "1,2")
     assert shown.code == 0
-    for words in ("standing: proved", "TPR at FPR 1 %", "Second opinion", "over steps", "share"):
+    for words in ("standing: proved", "TPR at FPR 1 %", "Second opinion", "over steps", "share",
+                  "Protection: ", "times in a hundred"):  # fmt: skip
         assert words in shown.out
 
 
 def test_no_noise_promises_nothing(tacit: Tacit) -> None:
     options = "price --protect users --user-rate 0.1 --noise-multiplier 0 --steps 5"
     assert tacit(options, "--json").json["epsilon"] == {"users": "infinity"}
-    assert "infinity" in tacit(options, "--no-curves").out
+    shown = tacit(options, "--no-curves").out
+    assert "infinity" in shown
+    assert "Protection" not in shown
 
 
 @pytest.mark.parametrize("ending", ["png", "svg", "html"])

@@ -286,3 +286,17 @@ def test_epsilon_is_never_rounded_down() -> None:
     assert promised(3.0001) == "3.001"
     assert promised(3.0) == "3"
     assert promised(float("inf")) == "none"
+
+
+@pytest.mark.parametrize("seeded", [False, True])
+def test_an_attackers_limit_is_shown_only_where_it_is_promised(
+    tmp_path: Path, seeded: bool
+) -> None:
+    facts = read_facts(make_run(tmp_path / "run", seeded=seeded))
+    (promise,) = (part for part in sections([facts]) if part.title.startswith("What is promised"))
+    assert bool(promise.rows) is not seeded
+    assert ("right at most" in promise.prose) is not seeded
+    assert ("Nothing limits" in promise.prose) is seeded
+    assert ("none" in dict(promise.figures).values()) is seeded
+    (glance,) = (part for part in sections([facts]) if part.title == "At a glance")
+    assert (glance.rows[0][2] == "none") is seeded

@@ -10,11 +10,15 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 from people import MATRIX, everybody
+from sqlalchemy import select
 
+from runs import make_run
+from tacit.privacy.certificate import amend
 from tacit.server.api import make_app
 from tacit.server.identity import ROLES
 from tacit.server.services import Services
 from tacit.server.settings import ServerSettings
+from tacit.server.storage import Account, Job, new_id
 
 SECRET = "Zanzibar-Quetzal-4711"
 USERS_RUN = {
@@ -368,3 +372,40 @@ def test_a_stranger_is_refused_before_anything_is_read(lite: Services) -> None:
         answer = client.post("/v1/datasets/0/plans", content=b"\x81", headers=headers)
         assert answer.status_code == 401, wrong
         assert answer.headers["www-authenticate"] == "Bearer"
+
+
+def test_a_dry_run_names_what_it_protects_and_what_it_leaves_out(call: Call) -> None:
+    made = call("admin", "POST", "/v1/datasets", json={"name": "mail", "limits": {"users": 8}})
+    place = f"/v1/datasets/{made.json()['id']}"
+    for number in range(12):
+        text = f"Write to u{number}@example.org before 3 May 2024."
+        record = {"text": text, "user": f"u{number}"}
+        assert call("admin", "POST", f"{place}/records", json=record).status_code == 201
+    plan = {"protect": "both", "epsilon": 4, "steps": 2, "user_rate": 0.5, "kinds": ["PII"]}
+    asked = USERS_RUN | {"plan": plan, "detectors": ["patterns"]}
+    found = call("analyst", "POST", f"{place}/plans", json=asked).json()
+    assert "every entity of the kind PII that was detected" in found["protected"][0]
+    said = found["explained"]
+    assert "any one entity of the kind PII was detected" in said
+    assert "Found and not protected: DATE." in said
+    assert "An entity is what patterns (tacit" in said
+    assert "No names of people, organisations or places were found by patterns." in said
+
+
+def test_a_run_says_what_its_certificate_says_now(served: Services, dataset: str) -> None:
+    """An audit that contradicts a certificate takes the promise from the page of the run, too."""
+    job = new_id()
+    with served.storage.write() as session:
+        by = session.scalars(select(Account.id)).first()
+        result = {"standing": "proved", "task": "next-word"}
+        session.add(Job(id=job, kind="train", dataset_id=dataset, request={}, state="done",
+                        result=result, created_by=by))  # fmt: skip
+    folder = make_run(served.settings.job_folder(job) / "run")
+    amend(folder, broken=True)
+    with served.storage.write() as session:
+        served.jobs._say_again(session, job)
+    found = served.jobs.get(job, "train")["result"]
+    assert found["standing"] == "broken"
+    assert found["gain"] is None
+    assert found["headline"].startswith("Broken.")
+    assert found["task"] == "next-word"

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from transformers import AutoConfig
 
+from tacit.cli.common import out
+from tacit.cli.train import _print_metrics, print_promise
 from tacit.corpora import customersim
 from tacit.corpus import Corpus
 from tacit.detecting import detect
@@ -14,9 +16,14 @@ from tacit.detecting.mentions import write_lines
 from tacit.errors import DataError, PrivacyRefused, UsageError
 from tacit.plan import Plan, calibrated
 from tacit.planning import explain
+from tacit.privacy.certificate import Finding, amend, read_certificate
+from tacit.privacy.explaining import gained
 from tacit.privacy.manifest import file_digest
 from tacit.privacy.rounding import up
+from tacit.reporting.report import read_all, sections
+from tacit.server.sharing import promise_of
 from tacit.training import runs
+from tacit.training.scoping import recall_on
 from tacit.training.settings import Run
 from tacit.verifying import verify
 from tacit.writing import write
@@ -46,9 +53,18 @@ def base(data: Path, name: str = "c.jsonl", **fields: Any) -> dict[str, Any]:
 
 
 def everywhere(folder: Path) -> dict[str, str]:
-    """All that a reader may see of a promise."""
-    names = ("certificate.json", "certificate.md", "certificate.html", "README.md")
-    return {name: (folder / name).read_text() for name in names}
+    """All that a reader may see of a promise, on one line each."""
+    names = ("certificate.md", "certificate.html", "README.md")
+    texts = {name: (folder / name).read_text() for name in names}
+    certificate = read_certificate(folder / "certificate.json")
+    texts["API"] = json.dumps(promise_of(certificate), ensure_ascii=False)
+    with out.capture() as captured:
+        print_promise(certificate)
+    texts["command line"] = captured.get()
+    facts = read_all([folder])
+    parts = sections(facts, shareable=True)
+    texts["report"] = "\n".join([part.prose for part in parts])
+    return {name: " ".join(text.replace("**", "").split()) for name, text in texts.items()}
 
 
 # --- which entities --------------------------------------------------------------------------
@@ -65,10 +81,19 @@ def test_the_promise_names_its_kinds_and_those_that_it_leaves_out(
     assert all(kind.startswith("PII") for kind in scope.found or ())
     assert "PERSON" in (scope.unprotected or ())
     assert "any one entity of the kind PII was detected" in done.certificate.sentence
+    left = gained(done.certificate.costs["users+entities"])
     for name, text in everywhere(tmp_path / "run").items():
         assert "entity of the kind PII" in text, name
+        assert f"the protection is {left.grade}" in text, name
+        assert "for users and entities of the kind PII" in text, name
+        assert "Found and not protected: DATE" in text, name
+        assert "kinds that were found and are not protected: DATE" in text, name
         assert "PERSON" in text, name
         assert "given (tacit" in text, name
+        assert "(recall): unknown" in text, name
+        assert left.verdict in text, name
+        assert left.figures in text, name
+    assert "PERSON" in (tmp_path / "run" / "certificate.json").read_text()
     assert [c for c in verify(tmp_path / "run") if not c.ok] == []
 
 
@@ -120,6 +145,36 @@ def test_recall_is_measured_on_gold_marks_outside_of_the_training_text(
 def test_a_plan_says_the_same_before_anything_is_trained() -> None:
     said = explain(calibrated(Plan(**BOTH | {"kinds": ["PII"]})))
     assert "any one entity of the kind PII was detected" in said
+    assert "Which detectors mark entities" in said
+    assert "(recall): unknown" in said
+
+
+def test_recall_is_never_rounded_up() -> None:
+    """Of 1000 marks 999 found is not all of them."""
+    corpus = Corpus.from_records(
+        [{"id": "1", "user": "u", "text": "x " * 1000, "split": "test",
+          "spans": [{"start": 2 * i, "end": 2 * i + 1, "kind": "PII/ID"} for i in range(1000)]}]
+    )  # fmt: skip
+    found = [m for m in detect(corpus, "given").mentions if m.start]
+    assert recall_on(corpus.only("test"), found) == {"PII": 0.99}
+
+
+def test_a_broken_certificate_is_broken_on_its_model_card_too(data: Path, tmp_path: Path) -> None:
+    runs.train(Run(**base(data), plan=USERS), tmp_path / "run")
+    assert "**Proved" in (tmp_path / "run" / "README.md").read_text()
+    finding = Finding(kind="audit", outcome="more was found", date="2026-01-01")
+    amend(tmp_path / "run", finding=finding, broken=True)
+    amend(tmp_path / "run", finding=finding, broken=True)
+    card = (tmp_path / "run" / "README.md").read_text()
+    assert card.count("Broken.") == 1
+    assert card.split("## What it promises")[1].strip().startswith("**Broken.**")
+    assert {c.what for c in verify(tmp_path / "run") if not c.ok} - {"standing"} == {"audit"}
+    for name, text in everywhere(tmp_path / "run").items():
+        assert "Broken." in text, name
+        if name != "API":  # whose fields have no order
+            assert "Broken." in text.split("The released model is")[0], name
+        if name != "README.md":
+            assert "right at most" not in text.split("not covered")[0], name
 
 
 def test_a_list_is_named_by_a_keyed_digest(data: Path, tmp_path: Path) -> None:
@@ -300,3 +355,9 @@ def test_everything_that_may_be_shared_is_in_the_manifest(data: Path, tmp_path: 
     kept.write_bytes(kept.read_bytes() + b"0")
     wrong = {c.what for c in verify(tmp_path / "run") if not c.ok}
     assert wrong == {"file checkpoints/step-000001/model.safetensors"}
+
+
+def test_figures_over_private_text_are_marked_on_screen() -> None:
+    with out.capture() as captured:
+        _print_metrics({"valid": {"perplexity": 31.25}})
+    assert captured.get().startswith("Not private")

@@ -173,6 +173,7 @@ def print_promise(certificate: "Certificate") -> None:
 
 
 def _print_metrics(metrics: dict[str, Any]) -> None:
+    out.print("[bold]Not private: exact figures over private text, which must stay inside[/bold]")
     for split, values in metrics.items():
         if not isinstance(values, dict):
             continue

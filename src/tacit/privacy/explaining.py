@@ -21,9 +21,10 @@ _PROTECTED = {
     "wrote.",
     "records": "Every single text: any one of them. Somebody who wrote several is not protected as "
     "a person.",
-    "entities": "Every {entity}: any one of them, in everybody's texts.",
-    "users+entities": "Everybody who wrote a part of the training text, and every {entity}: any "
-    "one writer with all they wrote, together with any one entity in everybody's texts.",
+    "entities": "Every {entity} that was detected: any one of them, in everybody's texts.",
+    "users+entities": "Everybody who wrote a part of the training text, and every {entity} that "
+    "was detected: any one writer with all they wrote, together with any one such entity in "
+    "everybody's texts.",
     "tokens": "The words that the policy marks as sensitive ({policy}), in any one text.",
 }
 
@@ -88,7 +89,10 @@ def headline(certificate: Certificate) -> str:
 def in_short(certificate: Certificate) -> list[str]:
     """The headline, the exact sentence, and what an attacker is left with: for any other page."""
     c = certificate
-    said = [headline(c), c.sentence]
+    said = [
+        headline(c),
+        f"Until then it said: {c.sentence}" if c.standing == "broken" else c.sentence,
+    ]
     if c.standing == "proved":
         left = gained(c.costs[c.protect])
         said.append(f"{left.verdict} {left.figures}")
@@ -131,10 +135,11 @@ def _unprotected(c: Certificate) -> list[str]:
 def _gain(c: Certificate) -> list[str]:
     if c.standing != "proved":
         return ["Nothing limits it."]
-    said = []
+    main = gained(c.costs[c.protect])
+    said = [f"{main.verdict} {main.figures}"]
     for unit, cost in c.costs.items():
-        left = gained(cost)
-        said.append(f"**{unit}**: {left.verdict} {left.figures}")
+        if unit != c.protect:
+            said.append(f"For {c.scope.named(unit)} alone: {gained(cost).briefly}.")
     return said
 
 
@@ -197,10 +202,11 @@ def _exactly(c: Certificate) -> list[Section]:
     return [
         Section(
             "The promise, exactly",
-            [c.sentence, f"Standing: **{c.standing}** ({STANDINGS[c.standing]})."],
+            [in_short(c)[1], f"Standing: **{c.standing}** ({STANDINGS[c.standing]})."],
             header=("one", f"epsilon at delta {up(c.delta)}", "no less than", "accountant",
                     "neighbours", "right at most, at even odds", "caught at 1 % / 0.1 % alarms"),
             rows=[_cost_row(unit, cost) for unit, cost in c.costs.items()],
+            new_page=True,
         ),
         *([_published(c.published)] if c.published else []),
         Section("Assumptions", points=list(c.assumptions) or ["none"]),

@@ -135,6 +135,7 @@ def _exactly(c: LocalCertificate) -> list[Section]:
                 f"Epsilon per distance: **{up(c.epsilon_per_distance)}**; epsilon_0: "
                 f"**{up(c.epsilon_0)}**.",
             ],
+            new_page=True,
         ),
         *([_table(c)] if c.reach else []),
         Section("Assumptions", points=list(c.assumptions) or ["none"]),

@@ -73,6 +73,14 @@ class Gained:
             f"hundred, they catch at most {of_hundred(self.caught)} of a hundred."
         )
 
+    @property
+    def briefly(self) -> str:
+        """The grade and both bounds, beside the same in full for another unit."""
+        return (
+            f"protection is {self.grade}, right at most {of_hundred(self.accuracy)} times in a "
+            f"hundred, {of_hundred(self.caught)} of a hundred caught"
+        )
+
 
 def of_hundred(rate: float) -> str:
     """A rate as so many of a hundred, rounded up.
@@ -129,9 +137,9 @@ CHOOSING = (
     "An epsilon is a limit on what an attacker can gain about any one of those who are protected, "
     "if they know everything else. The middle columns are for Gaussian noise, as training adds it; "
     "the last one is what epsilon alone allows. Up to 1 is strong, 2 is good, 4 is moderate. At 8, "
-    "which is common in practice, an attacker in the worst case is right four times in five: let "
-    "audits and attacks show that the real risk is smaller. Delta is the chance that the limit "
-    "fails altogether: well below one over the number of those who are protected, such as one over "
-    "ten times that number."
+    "which is common in practice, an attacker who knows everything else is right four times in "
+    "five: let audits and attacks show how much of that a real one reaches. Delta is the chance "
+    "that the limit fails altogether: well below one over the number of those who are protected, "
+    "such as one over ten times that number."
 )
 """How to choose, in words, beside the table."""

@@ -64,11 +64,15 @@ class EntityScope(Frozen):
     recall_from: str | None = None
 
     @property
+    def _of_kinds(self) -> str:
+        if self.kinds is None:
+            return ""
+        return f" of the kind{'s' if len(self.kinds) > 1 else ''} {', '.join(self.kinds)}"
+
+    @property
     def noun(self) -> str:
         """One protected entity: `entity of the kind PII on the list hmac-sha256:...`."""
-        said = "entity"
-        if self.kinds is not None:
-            said += f" of the kind{'s' if len(self.kinds) > 1 else ''} {', '.join(self.kinds)}"
+        said = f"entity{self._of_kinds}"
         if self.entity_list is not None:
             said += f" on the list {self.entity_list}"
         return said
@@ -76,9 +80,7 @@ class EntityScope(Frozen):
     @property
     def plural(self) -> str:
         """All protected entities in a few words: `entities of the kinds DATE, PII on a list`."""
-        said = "entities"
-        if self.kinds is not None:
-            said += f" of the kind{'s' if len(self.kinds) > 1 else ''} {', '.join(self.kinds)}"
+        said = f"entities{self._of_kinds}"
         return said + (" on a list" if self.entity_list is not None else "")
 
     @property

@@ -16,6 +16,8 @@ class Section:
     rows: Sequence[Sequence[str]] = field(default_factory=tuple)
     after: Sequence[str] = ()
     level: int = 2
+    new_page: bool = False
+    """On paper, begin on a page of its own."""
 
 
 def markdown(sections: Sequence[Section]) -> str:
@@ -41,15 +43,22 @@ def _row(cells: Sequence[str]) -> str:
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 46rem; margin: 2rem auto; padding: 0 1rem;
   color: #1c1e21; background: #fff; }
-h1 { font-size: 1.6rem; margin: 0 0 1rem; } h2 { font-size: 1.1rem; margin: 1.6rem 0 .4rem; }
+h1 { font-size: 1.6rem; margin: 0 0 1rem; }
+h1 + p { border-left: 4px solid #3b6ea8; background: #f1f5f9; padding: .6rem .9rem; }
+h2 { font-size: 1.1rem; margin: 1.6rem 0 .4rem; }
 p { margin: .4rem 0 .8rem; } ul { padding-left: 1.2rem; } li { margin: .2rem 0; }
 .scroll { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-size: .9rem; }
 th, td { text-align: left; padding: .35rem .6rem; border-bottom: 1px solid #d5d9de; }
 code { font-size: .82rem; overflow-wrap: anywhere; } li, p { overflow-wrap: anywhere; }
 @media (prefers-color-scheme: dark) { body { color: #e6e8ea; background: #16181b; }
-  th, td { border-color: #3a3f45; } }
-@media print { body { margin: 0; max-width: none; font-size: 11pt; color: #000; background: #fff; }
-  h2 { break-after: avoid; } li, tr { break-inside: avoid; } }
+  h1 + p { background: #22262b; } th, td { border-color: #3a3f45; } }
+@media print { @page { margin: 12mm; }
+  body { margin: 0; padding: 0; max-width: none; font-size: 9pt; line-height: 1.3; color: #000;
+    background: #fff; }
+  h1 { font-size: 15pt; margin-bottom: .5rem; } h2 { font-size: 11pt; margin: .7rem 0 .2rem; }
+  h1 + p { background: none; } ul { margin: .2rem 0; } li { margin: .1rem 0; }
+  p { margin: .2rem 0 .4rem; } code { font-size: 8pt; } table { font-size: 8.5pt; }
+  h2 { break-after: avoid; } li, tr { break-inside: avoid; } h2.new { break-before: page; } }
 """
 
 
@@ -57,7 +66,8 @@ def html(sections: Sequence[Section], title: str) -> str:
     """The sections as one page without any other file, for the screen and for paper."""
     body: list[str] = []
     for one in sections:
-        body.append(f"<h{one.level}>{_inline(one.title)}</h{one.level}>")
+        mark = ' class="new"' if one.new_page else ""
+        body.append(f"<h{one.level}{mark}>{_inline(one.title)}</h{one.level}>")
         body += [f"<p>{_inline(text)}</p>" for text in one.paragraphs]
         if one.header:
             body.append('<div class="scroll"><table><thead>' + _cells(one.header, "th"))

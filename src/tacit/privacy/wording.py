@@ -161,6 +161,9 @@ def not_covered(
     return found
 
 
+_SUMS = SampledGaussian | ReplaceOne | UserClip | Flat | Selective
+
+
 def _about_tokens(event: AnyEvent) -> bool:
     match event:
         case Selective():
@@ -194,6 +197,11 @@ def assumptions(
         "Noise comes from a generator that nobody can predict or rewind, and in single precision, "
         "rounded to about a thousandth of its deviation, it hides as real Gaussian noise does.",
     ]
+    if any(isinstance(e, _SUMS) for e in events):
+        found.append(
+            "What one unit adds to a sum depends on the weights, on its own records and on coins "
+            "that look at nobody else; training tries this on a few units, which is no proof."
+        )
     if all(isinstance(e, NotPrivate | Public) for e in events):
         found = []  # nothing was drawn, summed or noised
     if by_degree is not None:

@@ -506,6 +506,7 @@ def _markdown(title: str, runs: Sequence[RunFacts], parts: Sequence[Section]) ->
     for part in parts:
         lines += [f"## {part.title}", ""]
         lines += [f"- {name}: **{value}**" for name, value in part.figures]
+        lines += [""] if part.figures else []
         lines += [part.prose, ""] if part.prose else []
         if part.rows:
             lines += ["| " + " | ".join(part.headings) + " |", "|---" * len(part.headings) + "|"]

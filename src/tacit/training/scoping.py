@@ -1,9 +1,10 @@
 """Whom a run's promise is about, from its plan, its detectors and what they found."""
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
+from tacit.corpus import Corpus
 from tacit.detecting.kinds import KINDS, family, kind_of, matches
 from tacit.detecting.mentions import Mention
 from tacit.detecting.provenance import Provenance
@@ -123,13 +124,15 @@ def _recall(opened: Opened, training: Collection[str]) -> tuple[dict[str, float]
         own = set(part.column("id").to_pylist()) - set(training)
         marks: list[Mention] = [m for m in opened.mentions if m.record in own]
         try:
-            found = score(part, marks, by="family")
+            return recall_on(part, marks), f"the {split} split, exact matches"
         except DataError:
             continue
-        # Rounded down: a hundredth that was missed is not shown as found.
-        shares = {
-            kind: math.floor(one.recall * 100 + 1e-9) / 100
-            for kind, one in sorted(found.kinds.items())
-        }
-        return shares, f"the {split} split, exact matches"
     return None, "no gold marks outside of the training text"
+
+
+def recall_on(part: Corpus, marks: Sequence[Mention]) -> dict[str, float]:
+    """By kind, rounded down to hundredths: what was missed is not shown as found."""
+    found = score(part, marks, by="family")
+    return {
+        kind: math.floor(one.recall * 100 + 1e-9) / 100 for kind, one in sorted(found.kinds.items())
+    }

@@ -65,7 +65,7 @@ async def one_model(visit: Visit, model: str) -> None:
     with ui.element("div").classes("line"):
         frame.way("Download the model", f"/models/{model}/download", kind="main", download=True)
         frame.way("Read the certificate", f"/models/{model}/certificate.html")
-        frame.way("Certificate only", f"/models/{model}/certificate.json", download=True)
+        frame.way("certificate.json", f"/models/{model}/certificate.json", download=True)
     html(
         "A zip of an ordinary Hugging Face folder (a common way to keep models), with its "
         "certificate and the list of everything that was released. Unzipped into a folder m: "
@@ -158,7 +158,7 @@ def _promise(visit: Visit, model: dict[str, Any]) -> None:
         unit = model["protect"]
         known = unit in model["epsilon"] and model["standing"] == "proved"
         if known:
-            html("{}", plain_promise(model["protected"], model["gain"]), tag="p").classes("plainly")
+            html("{}", plain_promise(model["protected"], model["gain"]))
             frame.figures(
                 (frame.epsilon(value), f"epsilon for {UNIT_WORDS.get(u, u)}")
                 for u, value in model["epsilon"].items()
@@ -180,8 +180,6 @@ def _promise(visit: Visit, model: dict[str, Any]) -> None:
             said.say(verdict(found), "good" if found["ok"] else "bad")
             checks.set_content(check_list(found))
 
-        if known and model["gain"]:
-            html("{}", model["gain"]["figures"], tag="p").classes("small")
         button("Verify the certificate", visit.on(verify, said)).style("margin-top: 1rem")
         html("Recomputes epsilon from the list of what was released, and compares every file.",
              tag="p").classes("small")  # fmt: skip

@@ -385,9 +385,7 @@ def promise_words(plan: dict[str, Any]) -> Markup:
             "from.</p><p>Its promise is {}</p>"
         ).format(frame.tag(plan["standing"]))
     protect = main_unit(plan)
-    words = Markup('<p class="plainly">{}</p>').format(
-        plain_promise(plan["protected"], plan.get("gain"))
-    )
+    words = plain_promise(plan["protected"], plan.get("gain"))
     words += Markup('<div class="figures">{}</div>').format(
         frame.figures_markup(
             [
@@ -397,17 +395,19 @@ def promise_words(plan: dict[str, Any]) -> Markup:
             ]
         )
     )
-    if plan.get("gain"):
-        words += Markup('<p class="small">{}</p>').format(plan["gain"]["figures"])
     return words
 
 
-def plain_promise(protected: list[str], gain: dict[str, str] | None) -> str:
+def plain_promise(protected: list[str], gain: dict[str, str] | None) -> Markup:
     """Who is protected and how well, in the certificate's own words."""
-    whom = f"Who is protected: {protected[0]}" if protected else ""
-    if gain is None:
-        return whom
-    return f"{whom} The protection is {gain['grade']}. {gain['verdict']}"
+    said = Markup('<p class="plainly"><b>Who is protected.</b> {}</p>').format(
+        protected[0] if protected else ""
+    )
+    if gain is not None:
+        said += Markup(
+            '<p class="plainly"><b>The protection is {}.</b> {}</p><p class="small">{}</p>'
+        ).format(gain["grade"], gain["verdict"], gain["figures"])
+    return said
 
 
 def main_unit(plan: dict[str, Any]) -> str:

@@ -152,7 +152,7 @@ def _promise(run: dict[str, Any]) -> Markup:
     if result.get("protect") not in UNIT_WORDS or result["standing"] != "proved":
         return Markup('<p class="plainly">Nothing is promised about this model.</p>')
     epsilon = result["epsilon"].get(result["protect"])
-    return Markup('<p class="plainly">{}</p><p>Epsilon {} for {}, {}</p>').format(
+    return Markup("{}<p>Epsilon {} for {}, {}</p>").format(
         plain_promise(result.get("protected") or [], result.get("gain")),
         frame.epsilon(epsilon),
         UNIT_WORDS[result["protect"]],
