@@ -186,6 +186,7 @@ def test_nothing_is_said_about_files_that_changed(copied: Path) -> None:
     (copied / "model.safetensors").write_bytes(b"other weights")
     with pytest.raises(PrivacyRefused, match=r"model\.safetensors"):
         amend(copied, finding=FOUND)
+    assert amend(copied, finding=FOUND, broken=True).standing == "broken"
 
 
 # --- files put into a folder that is not finished ----------------------------------------------

@@ -341,10 +341,11 @@ def amend(
     """Write into a certificate what was found out later; a signature is void after that.
 
     Refused where the certificate is not the one that the ledger binds, or its files changed: to
-    bind it anew would make an edited one look whole, with a finding about something else.
+    bind it anew would make an edited one look whole, with a finding about something else. That it
+    is broken is written whatever became of its files.
     """
     certificate = read_certificate(folder / "certificate.json")
-    _need_as_certified(certificate, folder)
+    _need_as_certified(certificate, {} if broken else certificate.files, folder)
     changes: dict[str, Any] = {}
     if finding is not None:
         same = (finding.kind, finding.outcome)
@@ -358,14 +359,14 @@ def amend(
     return publish(certificate.model_copy(update=changes), folder)
 
 
-def _need_as_certified(certificate: Certificate, folder: Path) -> None:
+def _need_as_certified(certificate: Certificate, files: Manifest, folder: Path) -> None:
     closing = read_ledger(folder / "ledger.jsonl").closing or {}
     if closing.get("certificate") != core_digest(certificate):
         raise PrivacyRefused(
             f"{folder / 'certificate.json'} is not what the ledger's last line binds, so nothing "
             "is added to it; put the certificate back that was issued."
         )
-    for name, digest in certificate.files.items():
+    for name, digest in files.items():
         if (folder / name).exists() and digest_in(folder, name) != digest:
             raise PrivacyRefused(
                 f"{name} in {folder} is not the file that was certified, so nothing is added to "

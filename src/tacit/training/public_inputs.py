@@ -99,7 +99,8 @@ def base_weights(run: Run) -> Iterator[PublicInput]:
             "that no private text went into."
         )
     files = [place] if place.is_file() else sorted(folder.glob("*.safetensors"))
-    for file in (*files, folder / "config.json"):
+    # Where there are no weights to speak of, loading refuses with a better reason.
+    for file in (*files, folder / "config.json") if files else ():
         if made_by_a_run(file):
             raise PrivacyRefused(
                 f"{file.name} in model.folder={run.model.folder} was made by a run of tacit whose "
