@@ -65,7 +65,7 @@ def test_a_run_leaves_the_folder_of_a_run(tmp_path: Path, corpus: Path) -> None:
     done = serve(grid, folder, tell=after, clock=FakeClock())
     assert broken(folder) == []
     assert done.certificate.standing == "proved"
-    assert "epsilon <= 1.84 of 3" in told[-1].spent
+    assert "epsilon <= 1.839 of 3" in told[-1].spent
     names = {path.name for path in folder.iterdir()}
     assert {"certificate.json", "ledger.jsonl", "metrics.json", "run.yml", "model.safetensors",
             "config.json", "plan.yml", "README.md", "checkpoints"} <= names  # fmt: skip

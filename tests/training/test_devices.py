@@ -165,7 +165,7 @@ def trained(settings: dict[str, Any], folder: Path) -> tuple[nn.Module, dict[str
     )
     model, optimizer = opened.model, make_optimizer(opened.model, run.optimizer)
     with Ledger(folder / "ledger.jsonl", {}) as ledger:
-        method = runs._method(opened, stuff, ledger, plan)
+        method = runs.method_of(opened, stuff, ledger, plan)
         loop = Loop(model, method, optimizer, run.optimizer, 2, opened.chance)
         loop.run()
         loop.finish()

@@ -18,7 +18,7 @@ from tacit.auditing import read_audit
 from tacit.errors import UsageError
 from tacit.plan import read_plan
 from tacit.privacy.accounting import price
-from tacit.privacy.certificate import read_certificate
+from tacit.privacy.certificate import publish, read_certificate
 from tacit.privacy.events import SampledGaussian
 from tacit.privacy.ledger import Ledger
 from tacit.training import gradients, noise, runs, tokens
@@ -27,6 +27,7 @@ from tacit.training.randomness import Chance, Normals
 from tacit.training.recurrent import LSTMBody
 from tacit.training.sampling import PoissonUsers
 from tacit.training.settings import Run, read_run
+from tacit.verifying import verify
 
 STEPS = 8
 USERS = {"protect": "users", "epsilon": 8, "steps": STEPS, "user_rate": 0.5, "users": 40,
@@ -72,7 +73,10 @@ def test_an_honest_run_passes_and_its_folder_is_left_alone(trained: Path) -> Non
     assert read_audit(trained / "audit.json") == [audit]
     (trained / "audit.json").unlink()
     after = {path.name: path.read_bytes() for path in trained.iterdir() if path.is_file()}
-    assert after == before
+    changed = {name for name in after if after[name] != before[name]}
+    assert changed == {"certificate.json", "certificate.md", "certificate.html", "ledger.jsonl"}
+    assert read_certificate(trained / "certificate.json").findings[0].outcome == audit.sentence
+    assert [c for c in verify(trained) if not c.ok] == []
 
 
 def test_fewer_steps_are_judged_by_the_price_of_those(trained: Path) -> None:
@@ -92,6 +96,7 @@ def test_no_more_steps_are_audited_than_the_run_took(tmp_path: Path, trained: Pa
         (tmp_path / name).write_bytes((trained / name).read_bytes())
     lines = (trained / "ledger.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "ledger.jsonl").write_text("".join(lines[:4]))  # what it is about, three entries
+    publish(read_certificate(tmp_path / "certificate.json"), tmp_path)
     (audit,) = audit_run(tmp_path, canaries=256)
     assert (audit.failed, audit.part, audit.evidence.details["steps"]) == ((), None, 3)
     (tmp_path / "ledger.jsonl").write_text(lines[0])
