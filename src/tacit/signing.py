@@ -77,6 +77,7 @@ def signature_check(folder: Path, public_key: Path) -> Check:
             return Check("signature", False, f"does not cover {', '.join(missing)}")
         checking.set_ignore_unsigned_files(True).verify(folder, path)
     except Exception:
+        # Its library raises whatever a bad file or signature leads to; all of it means no.
         return Check("signature", False, "is not of this key, or of other files")
     return Check("signature", True, f"of {public_key.name}, over {len(signed)} files")
 
