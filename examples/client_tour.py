@@ -13,7 +13,7 @@ from pathlib import Path
 
 import tacit
 from tacit.corpora import customersim
-from tacit.verifying import verify
+from tacit.verification.runs import verify
 
 RUN = {
     "name": "tour",

@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from tacit.cli import app, run
-from tacit.privacy.gains import CHOOSING, choosing
+from tacit.privacy.certificates.attacker_gain import CHOOSING, choosing
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 import tacit
-from tacit.attacking.attack import Scores, read_scores, read_series, write_scores, write_series
-from tacit.fields import spelled, write_fields
+from tacit.attacks.attack import Scores, read_scores, read_series, write_scores, write_series
+from tacit.privacy.accounting.price import Price
+from tacit.privacy.accounting.price_cache import recall, remember
 from tacit.privacy.events import NotPrivate
-from tacit.privacy.price_cache import recall, remember
-from tacit.privacy.prices import Price
-from tacit.training.scoring import keep_scores
+from tacit.saved_json import spelled, write_fields
+from tacit.training.evaluation.scoring import keep_scores
 
 SOURCES = sorted(Path(tacit.__file__).parent.rglob("*.py"))
 

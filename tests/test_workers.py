@@ -9,10 +9,10 @@ import pytest
 
 from tacit.cli import run
 from tacit.corpora import customersim
+from tacit.corpus.writing import write
 from tacit.errors import DataError, UsageError
-from tacit.sanitizing import streaming
+from tacit.sanitization import streaming
 from tacit.workers import Workers
-from tacit.writing import write
 
 
 class Squares:

@@ -42,8 +42,8 @@ def million(folder: Path) -> Path:
 
 def reading(path: Path, folder: Path) -> list[tuple[str, str]]:
     """Reading against a plain loop over the lines."""
-    from tacit.reading import read
-    from tacit.writing import write
+    from tacit.corpus.reading import read
+    from tacit.corpus.writing import write
 
     with path.open() as lines:
         loop = clock(lambda: [json.loads(line) for line in lines])
@@ -66,7 +66,7 @@ def reading(path: Path, folder: Path) -> list[tuple[str, str]]:
 MEMORY = """
 import sys
 from pathlib import Path
-from tacit.reading import read
+from tacit.corpus.reading import read
 def peak():
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) * 1024
@@ -87,8 +87,8 @@ def memory(path: Path) -> str:
 
 def describing(path: Path) -> list[tuple[str, str]]:
     """Near-copies against a pass that only splits words."""
-    from tacit.describing import find_near_duplicates
-    from tacit.reading import read
+    from tacit.corpus.description import find_near_duplicates
+    from tacit.corpus.reading import read
 
     corpus = read(path)
     split = clock(lambda: [len(t.split()) for t in corpus.column("text").to_pylist()])
@@ -104,8 +104,9 @@ def describing(path: Path) -> list[tuple[str, str]]:
 def detecting(folder: Path) -> list[tuple[str, str]]:
     """Each detector over dialogs, and over short records."""
     from tacit.corpora import customersim
-    from tacit.detecting import detect, tagger
-    from tacit.reading import read
+    from tacit.corpus.reading import read
+    from tacit.detection import detect
+    from tacit.detection.tagger import tagger
 
     dialogs = customersim.generate(2000, 1)
     tagger.train(customersim.generate(300, 2), folder / "tagger")
@@ -128,8 +129,8 @@ def bounding() -> list[tuple[str, str]]:
     """Caps on a graph of a million records, against reading that graph once in Python."""
     import numpy as np
 
-    from tacit.bounding import bound
     from tacit.owners import Owners
+    from tacit.owners.bounding import bound
 
     rng = np.random.default_rng(0)
     users = rng.integers(0, 60_000, RECORDS)
@@ -156,8 +157,8 @@ def bounding() -> list[tuple[str, str]]:
 
 def pricing() -> list[tuple[str, str]]:
     """Prices, without the cache."""
-    from tacit.privacy.accounting import curve_over_degree as by_degree
-    from tacit.privacy.accounting import curve_over_steps, price
+    from tacit.privacy.accounting.pricing import curve_over_degree as by_degree
+    from tacit.privacy.accounting.pricing import curve_over_steps, price
     from tacit.privacy.events import SampledGaussian, UserClip
 
     event = UserClip(user_rate=0.05, users_per_entity=2, entity_share=0.5, noise_multiplier=8.0)

@@ -21,29 +21,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tacit.training.memory import keep_freed_memory  # isort: skip  (sets how threads wait)
+from tacit.training.models.memory import keep_freed_memory  # isort: skip  (sets how threads wait)
 
 import numpy as np
 import torch
 
-from tacit.plan import Plan
+from tacit.planning.plan import Plan
 from tacit.privacy.ledger import Ledger
-from tacit.training.attributes import Attribute
-from tacit.training.examples import Examples
-from tacit.training.last_states import LastStates
-from tacit.training.loop import Loop, make_optimizer
-from tacit.training.material import Material, prepare
+from tacit.training.data.attributes import Attribute
+from tacit.training.data.training_data import Material, prepare
+from tacit.training.dp.random_source import Chance
 from tacit.training.methods import (
     AdversarialTraining,
     Plain,
     SelectiveTraining,
     TripletTraining,
-    private,
+    make_dp_sgd,
 )
-from tacit.training.randomness import Chance
-from tacit.training.recurrent import LSTMConfig, LSTMForCausalLM
+from tacit.training.models.last_states import LastStates
+from tacit.training.models.recurrent import LSTMConfig, LSTMForCausalLM
+from tacit.training.phases.loop import Loop, make_optimizer
 from tacit.training.settings import AdversarialSettings, OptimizerSettings, TripletSettings
-from tacit.training.tasks import NextWord
+from tacit.training.tasks.examples import Examples
+from tacit.training.tasks.tasks import NextWord
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def loop_of(name: str, contest: Contest, material: Material, ledger: Ledger) -> 
             method = TripletTraining(*parts, None, authors, states, apart, batch=size, what=name)
         case "records":
             promise = Plan(protect="records", records=size, **plan)
-            method = private(*parts, ledger, promise, token_budget=8192)
+            method = make_dp_sgd(*parts, ledger, promise, token_budget=8192)
         case "selective":
             promise = Plan(protect="tokens", mechanism="selective", segments=4, states=2, **plan)
             method = SelectiveTraining(

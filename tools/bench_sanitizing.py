@@ -26,7 +26,7 @@ def made(words: int, dims: int, tokens: int, seed: int = 0) -> tuple[Any, list[s
     """Random vectors of about GloVe's spread, and texts over those words."""
     import numpy as np
 
-    from tacit.sanitizing.embeddings import Embedding
+    from tacit.sanitization.embeddings import Embedding
 
     rng = np.random.default_rng(seed)
     vectors = (rng.standard_normal((words, dims)) * (5.0 / dims**0.5)).astype(np.float32)
@@ -47,7 +47,7 @@ def peak() -> int:
 
 def ours(method: str, words: int, dims: int, tokens: int, epsilon: float) -> dict[str, float]:
     """One method, strings in and strings out, in this process."""
-    from tacit.sanitizing import Recipe, Sanitizer, choose_sensitive
+    from tacit.sanitization import Recipe, Sanitizer, choose_sensitive
 
     embedding, texts, names = made(words, dims, tokens)
     sensitive = choose_sensitive(embedding, share=0.9) if method == "santext+" else None
@@ -72,8 +72,8 @@ def streamed(tokens: int) -> dict[str, float]:
     import numpy as np
     import pyarrow as pa
 
-    from tacit.sanitizing import Recipe, Sanitizer
-    from tacit.sanitizing.streaming import Passing
+    from tacit.sanitization import Recipe, Sanitizer
+    from tacit.sanitization.streaming import Passing
 
     embedding, _, _ = made(5000, 50, 10)
     rng = np.random.default_rng(2)

@@ -23,24 +23,24 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-from tacit.training.gradients import ClippedSums  # isort: skip  (sets how threads wait)
+from tacit.training.dp.gradients import ClippedSums  # isort: skip  (sets how threads wait)
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tacit.plan import Plan
+from tacit.planning.plan import Plan
 from tacit.privacy.events import SampledGaussian
 from tacit.privacy.ledger import Ledger
-from tacit.training.examples import Examples
-from tacit.training.material import Material
-from tacit.training.memory import keep_freed_memory
-from tacit.training.methods.private import private
-from tacit.training.noise import release
-from tacit.training.randomness import Chance
-from tacit.training.recurrent import LSTMConfig, LSTMForCausalLM
-from tacit.training.sampling import PoissonUsers
+from tacit.training.data.training_data import Material
+from tacit.training.dp.noise import release
+from tacit.training.dp.random_source import Chance
+from tacit.training.dp.sampling import PoissonUsers
+from tacit.training.methods.dp_sgd import make_dp_sgd
+from tacit.training.models.memory import keep_freed_memory
+from tacit.training.models.recurrent import LSTMConfig, LSTMForCausalLM
+from tacit.training.tasks.examples import Examples
 
 FIGURE = Path(__file__).resolve().parent.parent / "docs" / "figures" / "scaling.svg"
 REPEATS = 7
@@ -146,7 +146,9 @@ def _peak(size: Size) -> float:
     )
 
     with tempfile.TemporaryDirectory() as folder, Ledger(Path(folder) / "l.jsonl", {}) as ledger:
-        method = private(size.model(), losses, material, Chance(0), ledger, plan, token_budget=2048)
+        method = make_dp_sgd(
+            size.model(), losses, material, Chance(0), ledger, plan, token_budget=2048
+        )
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         for step in range(3):
             method.gradient(step + 1)
@@ -202,7 +204,7 @@ def _draw(found: dict[str, tuple[list[float], list[float]]]) -> None:
     import matplotlib
     from matplotlib.figure import Figure
 
-    from tacit.reporting.plots import STYLE, save
+    from tacit.reports.plots import STYLE, save
 
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(9.6, 5.2), layout="constrained")

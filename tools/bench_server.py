@@ -23,8 +23,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "server"))
-from postgresql import NONE_FOUND, postgres_binaries, postgres_server
-
+from support.postgresql import NONE_FOUND, postgres_binaries, postgres_server
 from tacit.server.client import Client
 
 TEXT = ("We met at noon and talked about the weather, the train and the garden. " * 15)[:1000]

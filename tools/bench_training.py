@@ -29,7 +29,7 @@ from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-from tacit.training.gradients import ClippedSums  # isort: skip  (sets how threads wait)
+from tacit.training.dp.gradients import ClippedSums  # isort: skip  (sets how threads wait)
 
 import torch
 from bench_peers import PEERS, Peers
@@ -39,10 +39,10 @@ from transformers import BertConfig, BertForSequenceClassification, GPT2Config, 
 
 from tacit.privacy.events import SampledGaussian
 from tacit.privacy.ledger import Ledger
-from tacit.training.lstm import GateLSTM
-from tacit.training.memory import keep_freed_memory
-from tacit.training.noise import release
-from tacit.training.randomness import Chance
+from tacit.training.dp.noise import release
+from tacit.training.dp.random_source import Chance
+from tacit.training.models.lstm import GateLSTM
+from tacit.training.models.memory import keep_freed_memory
 
 Batch = dict[str, Tensor]
 WORDS = 8192

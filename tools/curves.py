@@ -241,7 +241,8 @@ def key(case: Case, seed: int) -> str:
 
 def train(case: Case, seed: int, given: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Train one model, score it on test, and read its price from its certificate."""
-    from tacit.training import runs, scoring
+    from tacit.training.evaluation import scoring
+    from tacit.training.phases import session
     from tacit.training.settings import read_run
 
     start = time.process_time()
@@ -255,7 +256,7 @@ def train(case: Case, seed: int, given: dict[str, Any], folder: Path) -> dict[st
         PRESETS / f"{case.preset}.yml",
         given | changes | {"seed": seed, "checkpoint_every": 1000},
     )
-    done = runs.train(run, folder)
+    done = session.train(run, folder)
     scores = scoring.evaluate(folder, "test")
     certificate = done.certificate
     return {
@@ -313,7 +314,7 @@ def draw(name: str) -> None:
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator, NullFormatter
 
-    from tacit.reporting.plots import GREY, STYLE, save
+    from tacit.reports.plots import GREY, STYLE, save
 
     study, found = STUDIES[name], grouped(name)
     if len({x for places in found.values() for x in places if x is not None}) < 2:
@@ -443,7 +444,7 @@ def main() -> None:
 def _dialogs(folder: Path) -> Path:
     """The dialogs of the customersim study: about 4,000 customers in the train split."""
     from tacit.corpora import customersim
-    from tacit.writing import write
+    from tacit.corpus.writing import write
 
     path = folder / "dialogs.jsonl"
     write(customersim.generate(7500, 5, 5000), path)
@@ -452,8 +453,8 @@ def _dialogs(folder: Path) -> Path:
 
 def _few_lines(folder: Path, data: str | None) -> Path:
     """Long lines of WikiText-2, so few that two cores run a pretrained model over them."""
-    from tacit.training.material import open_corpus
-    from tacit.writing import write
+    from tacit.corpus.writing import write
+    from tacit.training.data.training_data import open_corpus
 
     whole = open_corpus("wikitext2", data)
     splits, texts = whole.column("split").to_pylist(), whole.column("text").to_pylist()

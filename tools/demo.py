@@ -8,18 +8,18 @@ from pathlib import Path
 from textwrap import indent
 from typing import Any
 
-from tacit.bounding import preview
 from tacit.cli import run
-from tacit.detecting.mentions import read_entities
+from tacit.corpus.reading import read
+from tacit.detection.mentions import read_entities
 from tacit.owners import Owners
-from tacit.plan import Plan, calibrated, prices, read_plan
-from tacit.planning import apply_caps, explain
-from tacit.pricing import Quote, quote
+from tacit.owners.bounding import preview
+from tacit.planning.dry_run import apply_caps, explain
+from tacit.planning.plan import Plan, calibrated, prices, read_plan
+from tacit.planning.prices import Quote, quote
 from tacit.privacy.rounding import up
-from tacit.reading import read
-from tacit.reporting.curves import price_figure
-from tacit.reporting.overview import Section, write_overview
-from tacit.reporting.plots import degree_figure, inline_svg
+from tacit.reports.overview import Section, write_overview
+from tacit.reports.plots import degree_figure, inline_svg
+from tacit.reports.price_curves import price_figure
 
 DIALOGS, USERS, SEED, OTHER_SEED = 1000, 700, 5, 77
 METHODS = ("plain", "users", "users+entities")

@@ -68,10 +68,10 @@ DIGITS = 5
 
 def corpus_of(name: str, data: str | None, folder: Path, *, seed: int) -> Path:
     """The corpus of a study, canaries planted; made once."""
-    from tacit.attacking.canaries import TEMPLATES, beside, plant
+    from tacit.attacks.canaries import TEMPLATES, beside, plant
     from tacit.corpora import customersim
-    from tacit.training.material import open_corpus
-    from tacit.writing import write
+    from tacit.corpus.writing import write
+    from tacit.training.data.training_data import open_corpus
 
     path = folder / "planted.jsonl"
     if path.exists():
@@ -139,7 +139,7 @@ def write_runs(name: str, corpus: Path, data: str | None, folder: Path, seed: in
 def seven_methods(name: str, data: str | None, folder: Path, seed: int) -> None:
     """Compare the methods as `tacit compare` does, and keep the lines."""
     from tacit.cli.compare import compare
-    from tacit.reporting.report import read_all
+    from tacit.reports.report import read_all
 
     corpus = corpus_of(name, data, folder, seed=seed)
     base = write_runs(name, corpus, data, folder, seed)
@@ -153,8 +153,8 @@ def seven_methods(name: str, data: str | None, folder: Path, seed: int) -> None:
 
 def keep_lines(name: str, facts: list[Any], seed: int) -> None:
     """One line for each attacked model of each run, the last one with all its figures."""
-    from tacit.reporting.comparison import figures_of
-    from tacit.reporting.leakage import over_steps
+    from tacit.reports.comparison import figures_of
+    from tacit.reports.leakage import over_steps
 
     plain = next(run for run in facts if run.method == "plain")
     lines = []
@@ -217,7 +217,7 @@ def two_drawings(path: Path) -> Iterator[Any]:
     import matplotlib
     from matplotlib.figure import Figure
 
-    from tacit.reporting.plots import STYLE, save
+    from tacit.reports.plots import STYLE, save
 
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(9.2, 4.2), layout="constrained")
@@ -236,7 +236,7 @@ def draw(name: str) -> None:
     """Exposure over how often a canary was planted, and over perplexity."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
-    from tacit.reporting.report_figures import COLOURS, MARKERS
+    from tacit.reports.report_figures import COLOURS, MARKERS
 
     lines = read_lines(f"methods-{name}")
     if not lines:
@@ -277,7 +277,7 @@ def by_method(lines: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
 
 def tables(name: str) -> str:
     """The study as Markdown: the last models, and those nearest to one perplexity of a seed."""
-    from tacit.reporting.leakage import NEAR
+    from tacit.reports.leakage import NEAR
 
     lines = read_lines(f"methods-{name}")
     if not lines:

@@ -20,7 +20,7 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.linalg import svds
 
 from tacit.corpora import customersim
-from tacit.sanitizing.words import bare_words
+from tacit.sanitization.words import bare_words
 
 OUT = Path(__file__).resolve().parent.parent / "src/tacit/sanitizing/own_vectors.npz"
 DIALOGS, SEED = 12_000, 20_210_802
@@ -35,7 +35,7 @@ def texts() -> Iterator[str]:
     yield from own.splitlines()
     for record in customersim.stream(DIALOGS, SEED):
         yield record.text
-    for file in sorted((resources.files("tacit.detecting") / "terms").iterdir(), key=str):
+    for file in sorted((resources.files("tacit.detection") / "terms").iterdir(), key=str):
         kind = Path(file.name).stem.replace("_", " ")
         for line in file.read_text(encoding="utf-8").splitlines():
             if line.strip() and not line.startswith("#"):

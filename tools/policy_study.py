@@ -34,13 +34,13 @@ MANY, SOME = ("30", "40", "50"), ("8", "9", "10")
 
 def imperfect_policy(folder: Path, seed: int) -> None:
     """Selective and de-identified training under policies that overlook a share of their spans."""
-    from tacit.attacking.exposure import ATTACK
-    from tacit.attacking.target import open_target
+    from tacit.attacks.exposure import ATTACK
+    from tacit.attacks.target import open_target
     from tacit.cli.compare import trained
-    from tacit.detecting import detect
-    from tacit.detecting.mentions import write_lines
-    from tacit.detecting.policies import mark, open_policy
-    from tacit.reading import read
+    from tacit.corpus.reading import read
+    from tacit.detection import detect
+    from tacit.detection.mentions import write_lines
+    from tacit.detection.policies import mark, open_policy
     from tacit.training.settings import read_run
 
     corpus = corpus_of("customersim", None, folder, seed=seed)
@@ -91,7 +91,7 @@ def missed_records(target: Any, kept: dict[str, list[tuple[int, int]]]) -> dict[
 
 def draw(axes: Any, lines: list[dict[str, Any]]) -> None:
     """Exposure of what was planted often, and of what was planted some times."""
-    from tacit.reporting.report_figures import COLOURS, MARKERS
+    from tacit.reports.report_figures import COLOURS, MARKERS
 
     for number, method in enumerate(("deidentify", "selective")):
         for place, wanted in zip(axes, (MANY, SOME), strict=True):

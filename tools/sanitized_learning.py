@@ -28,11 +28,11 @@ import numpy as np
 
 from tacit import corpora
 from tacit.corpus import Corpus
-from tacit.sanitizing import Recipe, Sanitizer, as_it_stands, choose_sensitive, open_embeddings
-from tacit.sanitizing.embeddings import Embedding
-from tacit.sanitizing.sanitizer import Counted
-from tacit.sanitizing.streaming import Passing
-from tacit.writing import write
+from tacit.corpus.writing import write
+from tacit.sanitization import Recipe, Sanitizer, as_it_stands, choose_sensitive, open_embeddings
+from tacit.sanitization.embeddings import Embedding
+from tacit.sanitization.sanitizer import Counted
+from tacit.sanitization.streaming import Passing
 
 TRAIN, EPOCHS, BATCH, LAYERS, WIDTH, CONTEXT, RATE = 10_000, 2, 32, 2, 128, 32, 5e-4
 MASK_STEPS, ATTACKER_STEPS, MASK_BATCH, PUBLIC = 600, 1200, 32, 20_000
@@ -132,9 +132,9 @@ class Study:
         import torch
         from transformers import BertConfig, BertForMaskedLM
 
-        from tacit.training.masking import load_masked
-        from tacit.training.tokens import load_tokenizer
-        from tacit.training.weights import save_model
+        from tacit.training.models.tokens import load_tokenizer
+        from tacit.training.models.weights import save_model
+        from tacit.training.tasks.masking import load_masked
 
         folder = self.work / "start"
         if folder.exists():
@@ -167,7 +167,7 @@ class Study:
         epochs: float = EPOCHS,
         rate: float = RATE,
     ) -> None:
-        from tacit.training import runs
+        from tacit.training.phases import session
         from tacit.training.settings import Run
 
         if self.done(key):
@@ -187,7 +187,7 @@ class Study:
             optimizer={"name": "adamw", "rate": rate, "schedule": "linear", "warmup": steps // 10},
             checkpoint_every=steps, seed=1,
         )  # fmt: skip
-        found = runs.train(run, folder).metrics["valid"]
+        found = session.train(run, folder).metrics["valid"]
         metric = "pearson" if task == "stsb" else "accuracy"
         sizes = {"scored": found["records"], "train": records, "steps": steps}
         self.note(key, {metric: round(found[metric], 4), **seen, **sizes}, began)
@@ -195,7 +195,7 @@ class Study:
 
     def taught(self, name: str, start: Path, epsilon: float | None = None, **options: Any) -> Path:
         """A masked-word model of public text: as it stands, or as pieces sanitized at epsilon."""
-        from tacit.training.masking import pretrain
+        from tacit.training.tasks.masking import pretrain
 
         text = "plain" if epsilon is None else f"pieces-{epsilon:g}"
         folder = self.work / (name if name == "attacker" else f"{name}-{text}")
@@ -229,9 +229,9 @@ class Study:
         )
 
     def attack(self, key: dict[str, Any], work: Sanitizer, folder: Path) -> None:
-        from tacit.training.mask_inference import guess_masked, verdict
-        from tacit.training.masking import align, load_masked
-        from tacit.training.tokens import load_tokenizer
+        from tacit.training.models.tokens import load_tokenizer
+        from tacit.training.tasks.mask_inference import guess_masked, verdict
+        from tacit.training.tasks.masking import align, load_masked
 
         if self.done(key):
             return
@@ -341,7 +341,7 @@ def draw(study: Study) -> None:
     from matplotlib.figure import Figure
     from matplotlib.ticker import NullLocator
 
-    from tacit.reporting.plots import BLUE, GREY, INK, RULE, STYLE, VERMILION, save
+    from tacit.reports.plots import BLUE, GREY, INK, RULE, STYLE, VERMILION, save
 
     rows = [r for r in study.rows() if r.get("space", "glove") == "glove"]
     names = {"santext": "SanText", "santext+": "SanText+", "fbdd": "FBDD"}

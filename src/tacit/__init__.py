@@ -8,52 +8,52 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tacit.bounding import Bounded, bound
     from tacit.corpus import Corpus, Record
-    from tacit.detecting import Detection, detect
-    from tacit.detecting.mentions import Mention
+    from tacit.corpus.reading import Layout, from_dataset, read
+    from tacit.corpus.writing import write
+    from tacit.detection import Detection, detect
+    from tacit.detection.mentions import Mention
     from tacit.errors import TacitError
     from tacit.owners import Owners
-    from tacit.plan import Plan
-    from tacit.privacy.accounting import Price, price
-    from tacit.privacy.certificate import Certificate
+    from tacit.owners.bounding import Bounded, bound
+    from tacit.planning.plan import Plan
+    from tacit.privacy.accounting.pricing import Price, price
+    from tacit.privacy.certificates.certificate import Certificate
     from tacit.privacy.ledger import Ledger
-    from tacit.reading import Layout, from_dataset, read
-    from tacit.sanitizing import sanitize
+    from tacit.sanitization import sanitize
     from tacit.server.client import Client
-    from tacit.training.runs import resume, train
-    from tacit.training.scoring import evaluate, predict
+    from tacit.training.evaluation.scoring import evaluate, predict
+    from tacit.training.phases.session import resume, train
     from tacit.training.settings import Run
-    from tacit.verifying import verify
-    from tacit.writing import write
+    from tacit.verification.runs import verify
 
 _HOMES = {
-    "Bounded": "tacit.bounding",
-    "Certificate": "tacit.privacy.certificate",
+    "Bounded": "tacit.owners.bounding",
+    "Certificate": "tacit.privacy.certificates.certificate",
     "Client": "tacit.server.client",
     "Corpus": "tacit.corpus",
-    "Detection": "tacit.detecting",
-    "Layout": "tacit.reading",
+    "Detection": "tacit.detection",
+    "Layout": "tacit.corpus.reading",
     "Ledger": "tacit.privacy.ledger",
-    "Mention": "tacit.detecting.mentions",
+    "Mention": "tacit.detection.mentions",
     "Owners": "tacit.owners",
-    "Plan": "tacit.plan",
-    "Price": "tacit.privacy.accounting",
+    "Plan": "tacit.planning.plan",
+    "Price": "tacit.privacy.accounting.pricing",
     "Record": "tacit.corpus",
     "Run": "tacit.training.settings",
     "TacitError": "tacit.errors",
-    "bound": "tacit.bounding",
-    "detect": "tacit.detecting",
-    "evaluate": "tacit.training.scoring",
-    "from_dataset": "tacit.reading",
-    "predict": "tacit.training.scoring",
-    "price": "tacit.privacy.accounting",
-    "read": "tacit.reading",
-    "sanitize": "tacit.sanitizing",
-    "resume": "tacit.training.runs",
-    "train": "tacit.training.runs",
-    "verify": "tacit.verifying",
-    "write": "tacit.writing",
+    "bound": "tacit.owners.bounding",
+    "detect": "tacit.detection",
+    "evaluate": "tacit.training.evaluation.scoring",
+    "from_dataset": "tacit.corpus.reading",
+    "predict": "tacit.training.evaluation.scoring",
+    "price": "tacit.privacy.accounting.pricing",
+    "read": "tacit.corpus.reading",
+    "sanitize": "tacit.sanitization",
+    "resume": "tacit.training.phases.session",
+    "train": "tacit.training.phases.session",
+    "verify": "tacit.verification.runs",
+    "write": "tacit.corpus.writing",
 }
 
 __all__ = [

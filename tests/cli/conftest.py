@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from driving import Result, Tacit
 
+from support.driving import Result, Tacit
 from tacit.cli import run
 
 

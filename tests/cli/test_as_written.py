@@ -5,9 +5,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from driving import Tacit
 
-from runs import make_run
+from support.driving import Tacit
+from support.runs import make_run
 
 TOLERANCE = 0.005
 

@@ -6,13 +6,13 @@ import shutil
 from pathlib import Path
 
 import pytest
-from driving import Tacit, contents
 
-from tacit.attacking.attack import read_scores, read_series
-from tacit.attacking.running import at_step, steps_of
-from tacit.attacking.target import open_target
+from support.driving import Tacit, contents
+from tacit.attacks.attack import read_scores, read_series
+from tacit.attacks.running import at_step, steps_of
+from tacit.attacks.target import open_target
 from tacit.privacy.ledger import read_ledger
-from tacit.training.randomness import Chance
+from tacit.training.dp.random_source import Chance
 
 RUN = """
 corpus: {corpus}

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from driving import Tacit
+
+from support.driving import Tacit
 
 ROWS = [("ann", "hello bob"), ("ann", "again"), ("eve", "Café, 3 o'clock")]
 

@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from driving import Tacit
+
+from support.driving import Tacit
 
 
 def test_the_four_files(tacit: Tacit, made: Path, tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from driving import SECRET, Tacit, contents
 
+from support.driving import SECRET, Tacit, contents
 from tacit import cli
 
 GOOD = "".join(
@@ -252,7 +252,7 @@ def fails(error: BaseException) -> Callable[..., None]:
 
 FULL = OSError(errno.ENOSPC, "No space left on device", "somewhere")
 MIDDLE = {
-    "detect good.jsonl -o out.jsonl": "tacit.detecting.page.write_page",
+    "detect good.jsonl -o out.jsonl": "tacit.detection.mentions_page.write_page",
     f"{OWNERS} mentions.jsonl --plot out.svg -o out.json": "tacit.owners.Owners.save",
     "corpus convert good.jsonl -o out.jsonl": "os.replace",
     "corpus generate customersim --dialogs 3 -o out.jsonl": "os.replace",
@@ -297,7 +297,7 @@ def test_nothing_half_written_is_left(
 def test_a_bug_shows_its_text_only_when_asked(
     tacit: Tacit, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tacit.describing.describe", fails(ValueError(SECRET)))
+    monkeypatch.setattr("tacit.corpus.description.describe", fails(ValueError(SECRET)))
     found = tacit("corpus describe", folder / "good.jsonl")
     assert (found.code, found.out) == (1, "")
     assert "TACIT_DEBUG=1" in found.err

@@ -5,8 +5,8 @@ import re
 import click
 import pytest
 import typer
-from driving import Tacit
 
+from support.driving import Tacit
 from tacit.cli import app
 
 

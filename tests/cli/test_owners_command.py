@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from driving import Tacit
+
+from support.driving import Tacit
 
 
 def owners(made: Path) -> list[object]:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from driving import Tacit
 
+from support.driving import Tacit
 from tacit.owners import Owners
 
 SMALL = "--set protect=users --set epsilon=3 --set steps=20 --set user_rate=0.1"

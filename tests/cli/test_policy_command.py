@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from driving import SECRET, Tacit, contents
+from support.driving import SECRET, Tacit, contents
 
 
 def corpus(folder: Path) -> Path:

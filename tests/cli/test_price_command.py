@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from driving import Tacit
+
+from support.driving import Tacit
 
 RELEASES = "--noise-multiplier 4 --steps 20"
 BOTH = f"--protect users+entities --user-rate 0.05 {RELEASES}"

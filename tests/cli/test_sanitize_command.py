@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from driving import SECRET, Result, Tacit, contents
+
+from support.driving import SECRET, Result, Tacit, contents
 
 ROWS = [
     {"id": "a", "user": "u", "text": "My order is late, thanks", "label": "x"},
@@ -120,7 +121,7 @@ def test_smaller_distances_are_refused_even_if_every_figure_fits(
     tacit: Tacit, folder: Path
 ) -> None:
     """Distances are what a table's epsilons are made of: the ledger holds them."""
-    from tacit.privacy.local import LocalCertificate, pages
+    from tacit.privacy.certificates.local_privacy import LocalCertificate, pages
 
     ok(tacit(PLAIN + "-o out.jsonl"))
     inside = folder / "out.certificate"
@@ -256,7 +257,7 @@ def test_without_a_seed_runs_differ(tacit: Tacit, folder: Path) -> None:
 
 def test_a_vocabulary_from_the_corpus_is_recorded_as_a_leak(tacit: Tacit, folder: Path) -> None:
     """The standing and the sentence that the same leak has in training."""
-    from tacit.privacy.certificate import LEAKS
+    from tacit.privacy.certificates.certificate import LEAKS
 
     done = ok(tacit(PLAIN + "--vocabulary-from-corpus -o out.jsonl"))
     assert "Leak" in done.err

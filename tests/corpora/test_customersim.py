@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tacit.corpora.agendas import FILLERS, SLOT_KINDS, agendas
 from tacit.corpora.customersim import generate, stream
 from tacit.corpus import Corpus
-from tacit.detecting.kinds import known_kinds
+from tacit.detection.kinds import known_kinds
 from tacit.errors import UsageError
 
 SHAPES = {

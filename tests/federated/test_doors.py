@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from flwr.superlink import main as superlink
 
-from tacit.federated.link import Doors, main
+from tacit.federated.superlink import Doors, main
 
 
 async def _nothing() -> dict[str, Any]:

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_federation import write_corpus
 
+from support.small_federation import write_corpus
 from tacit.cli import run
 from tacit.federated.demo import demo
-from tacit.federated.starting import Processes, Transport, submit
+from tacit.federated.processes import Processes, Transport, submit
 from tacit.privacy.ledger import read_ledger
-from tacit.verifying import verify
+from tacit.verification.runs import verify
 
 RUN = """
 corpus: {corpus}
@@ -105,7 +105,7 @@ def tacit(*words: str, tmp: Path) -> subprocess.CompletedProcess[str]:
 
 STARTS = """
 import time
-from tacit.federated.starting import processes
+from tacit.federated.processes import processes
 
 with processes() as running:
     child = running.start("child", ["sh", "-c", "sleep 1000 & sleep 1000"])
@@ -187,11 +187,10 @@ def test_the_demo_survives_a_killed_client_and_is_certified(tmp_path: Path) -> N
 @pytest.mark.slow
 def test_a_simulation_is_the_same_run(tmp_path: Path, file: Path) -> None:
     """One client for each user in Flower's simulation; with a fixed seed, as in this process."""
-    from local_grid import FakeClock, LocalGrid, dealt
-
+    from support.local_grid import FakeClock, LocalGrid, dealt
     from tacit.federated.server import serve
     from tacit.federated.settings import read_federated
-    from tacit.federated.simulating import begin_simulated, clients_home
+    from tacit.federated.simulation import begin_simulated, clients_home
 
     tmp = Path("/tmp") / f"ts{os.getpid()}"
     out = tmp_path / "out"

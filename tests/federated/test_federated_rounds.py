@@ -8,7 +8,8 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
-from small_federation import (
+
+from support.small_federation import (
     PLANS,
     central_gradient,
     flat,
@@ -17,12 +18,11 @@ from small_federation import (
     small_run,
     write_corpus,
 )
-
 from tacit.errors import DataError
-from tacit.federated.naming import read_key, user_name
-from tacit.federated.receiving import Received, Refused
+from tacit.federated.aggregation import Received, Refused
+from tacit.federated.keyed_names import read_key, user_name
 from tacit.privacy.ledger import read_ledger
-from tacit.training.material import open_corpus, training_part
+from tacit.training.data.training_data import open_corpus, training_part
 
 ALL = {"user_rate": 1.0}
 LOOSE = {"users_per_entity": 99, "records_per_user_entity": 99}

@@ -11,24 +11,24 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Error, Message
-from local_grid import FakeClock, LocalGrid
 from safetensors.torch import load_file
-from small_federation import PLANS, begun, small_run, write_corpus
 
-from tacit.bounding import Caps
-from tacit.detecting import detect
-from tacit.detecting.mentions import fold, write_lines
+from support.local_grid import FakeClock, LocalGrid
+from support.small_federation import PLANS, begun, small_run, write_corpus
+from tacit.detection import detect
+from tacit.detection.mentions import fold, write_lines
 from tacit.errors import DataError, PrivacyRefused, UsageError
-from tacit.federated.naming import entity_name, read_key, user_name
+from tacit.federated.cohort import Roster, Whereabouts, make_roster
+from tacit.federated.keyed_names import entity_name, read_key, user_name
 from tacit.federated.protocol import Present
-from tacit.federated.roster import Roster, Whereabouts, make_roster
 from tacit.federated.server import serve
 from tacit.federated.settings import Federation, need_federated, need_flower, need_ray
-from tacit.plan import Plan
+from tacit.owners.bounding import Caps
+from tacit.planning.plan import Plan
 from tacit.privacy.ledger import read_ledger
-from tacit.training.material import open_corpus, training_part
-from tacit.training.scoring import evaluate
-from tacit.verifying import verify
+from tacit.training.data.training_data import open_corpus, training_part
+from tacit.training.evaluation.scoring import evaluate
+from tacit.verification.runs import verify
 
 
 @pytest.fixture(scope="module")
@@ -162,9 +162,9 @@ KILLED = """
 import os, signal, sys
 sys.path.insert(0, {here!r})
 from pathlib import Path
-from local_grid import FakeClock, LocalGrid, dealt
+from support.local_grid import FakeClock, LocalGrid, dealt
 from tacit.federated.server import serve
-from tacit.training import loop
+from tacit.training.phases import loop
 
 true, saved = loop.save_checkpoint, []
 
@@ -364,7 +364,7 @@ def test_mentions_without_their_table_of_entities_are_refused(tmp_path: Path, co
 def test_a_client_may_have_a_file_of_its_own(tmp_path: Path, corpus: Path) -> None:
     """Not dealt: three files, of which two have a user in common, who counts once."""
     from tacit.corpus import Corpus
-    from tacit.writing import write
+    from tacit.corpus.writing import write
 
     part = training_part(open_corpus(str(corpus), None))
     users = part.users()
@@ -542,7 +542,7 @@ def test_without_flower_one_sentence_says_what_to_install(
 
 
 def test_a_network_is_not_crossed_in_the_clear() -> None:
-    from tacit.federated.starting import parse_address
+    from tacit.federated.processes import parse_address
 
     assert parse_address("127.0.0.1:9092").of_client() == ["--insecure"]
     with pytest.raises(UsageError, match="not this machine"):

@@ -3,7 +3,7 @@
 import pytest
 
 from tacit.errors import PrivacyRefused, UsageError
-from tacit.privacy.accounting import price
+from tacit.privacy.accounting.pricing import price
 from tacit.privacy.budget import Budget
 from tacit.privacy.events import NotPrivate, Public, SampledGaussian
 

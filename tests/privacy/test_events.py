@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.errors import PrivacyRefused, TacitError, UsageError
-from tacit.privacy.accounting import price
+from tacit.privacy.accounting.pricing import price
 from tacit.privacy.events import (
     UNITS,
     Flat,

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from browsing import NO_BROWSER, Peopled, Visitor, chromium, started_browser
-from living import Living
-from postgresql import NONE_FOUND, postgres_binaries, postgres_server
 
+from support.browsing import NO_BROWSER, Peopled, Visitor, chromium, started_browser
+from support.living import Living
+from support.postgresql import NONE_FOUND, postgres_binaries, postgres_server
 from tacit.server.services import Services
 from tacit.server.settings import ServerSettings
 

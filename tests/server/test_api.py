@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
-from people import MATRIX, everybody
 from sqlalchemy import select
 
-from runs import make_run
-from tacit.privacy.certificate import amend
+from support.people import MATRIX, everybody
+from support.runs import make_run
+from tacit.privacy.certificates.certificate import amend
 from tacit.server.api import make_app
 from tacit.server.identity import ROLES
 from tacit.server.services import Services

@@ -7,16 +7,16 @@ import time
 from pathlib import Path
 
 import pytest
-from people import somebody
 
+from support.people import somebody
 from tacit.privacy.events import SampledGaussian
 from tacit.privacy.ledger import Ledger
-from tacit.server import children
-from tacit.server.children import Child
+from tacit.server import child_processes
+from tacit.server.child_processes import Child
 from tacit.server.errors import NotThere
 from tacit.server.jobs import detection_order
 from tacit.server.records import Draft
-from tacit.server.requests import RunRequest
+from tacit.server.run_requests import RunRequest
 from tacit.server.services import Services
 from tacit.server.storage import Job
 
@@ -29,7 +29,7 @@ def ended(child: Child) -> bool:
 
 
 def test_a_lock_tells_whether_a_child_lives(tmp_path: Path) -> None:
-    started = children.start(tmp_path, ["price", "--help"], home=tmp_path)
+    started = child_processes.start(tmp_path, ["price", "--help"], home=tmp_path)
     assert started.process is not None
     os.kill(started.process, signal.SIGSTOP)
     found_again = Child(tmp_path, started.process)  # as another server would see it
@@ -38,22 +38,22 @@ def test_a_lock_tells_whether_a_child_lives(tmp_path: Path) -> None:
     found_again.end(signal.SIGKILL)
     assert ended(started)
     assert not found_again.alive()
-    assert children.output(tmp_path) is None
-    assert children.last_error(tmp_path) is None
+    assert child_processes.output(tmp_path) is None
+    assert child_processes.last_error(tmp_path) is None
     assert not Child(tmp_path / "nowhere", None).alive()
 
 
 def test_only_the_last_start_says_how_it_ended(tmp_path: Path) -> None:
     (tmp_path / "log.txt").write_text("--- started once\nError: no.\n--- started again\nfine\n")
-    assert children.last_error(tmp_path) is None
+    assert child_processes.last_error(tmp_path) is None
     (tmp_path / "log.txt").write_text("--- started once\nfine\nError: it cannot be.\n")
-    assert children.last_error(tmp_path) == "it cannot be."
+    assert child_processes.last_error(tmp_path) == "it cannot be."
 
 
 def test_progress_that_is_being_written_waits(tmp_path: Path) -> None:
     (tmp_path / "progress.jsonl").write_text('{"step": 1}\n{"step": 2}\n{"st')
-    assert [line["step"] for line in children.progress_lines(tmp_path)] == [1, 2]
-    assert [line["number"] for line in children.progress_lines(tmp_path, 1)] == [1]
+    assert [line["step"] for line in child_processes.progress_lines(tmp_path)] == [1, 2]
+    assert [line["number"] for line in child_processes.progress_lines(tmp_path, 1)] == [1]
 
 
 def test_entries_are_counted_without_those_of_an_earlier_run(tmp_path: Path) -> None:
@@ -62,8 +62,8 @@ def test_entries_are_counted_without_those_of_an_earlier_run(tmp_path: Path) -> 
         ledger.charge(event, phase="earlier/train")
         ledger.charge(event)
         ledger.charge(event)
-    assert children.entries_seen(tmp_path / "ledger.jsonl") == 2
-    assert children.entries_seen(tmp_path / "none.jsonl") == 0
+    assert child_processes.entries_seen(tmp_path / "ledger.jsonl") == 2
+    assert child_processes.entries_seen(tmp_path / "none.jsonl") == 0
 
 
 def test_what_is_forgotten_leaves_snapshots_and_findings(tmp_path: Path) -> None:
@@ -71,11 +71,11 @@ def test_what_is_forgotten_leaves_snapshots_and_findings(tmp_path: Path) -> None
     (tmp_path / "corpus.jsonl").write_text("\n".join(lines) + "\n")
     (tmp_path / "mentions.jsonl").write_text("x")
     (tmp_path / "mentions.html").write_text("x")
-    assert children.snapshot_ids(tmp_path) == ["a", "b", "c"]
-    assert children.scrub(tmp_path, {"z"}) == 0
+    assert child_processes.snapshot_ids(tmp_path) == ["a", "b", "c"]
+    assert child_processes.scrub(tmp_path, {"z"}) == 0
     assert (tmp_path / "mentions.html").exists()
-    assert children.scrub(tmp_path, {"b"}) == 1
-    assert children.snapshot_ids(tmp_path) == ["a", "c"]
+    assert child_processes.scrub(tmp_path, {"b"}) == 1
+    assert child_processes.snapshot_ids(tmp_path) == ["a", "c"]
     assert not list(tmp_path.glob("mentions*"))
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from people import somebody
 from sqlalchemy.orm import Session
 
+from support.people import somebody
 from tacit.errors import OverBudget, PrivacyRefused, UsageError
-from tacit.privacy.accounting import price
+from tacit.privacy.accounting.pricing import price
 from tacit.privacy.events import Flat, NotPrivate, SampledGaussian, UserClip
 from tacit.privacy.ledger import Ledger, Releases
 from tacit.server.identity import Caller

@@ -12,9 +12,9 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase
 from hypothesis import strategies as st
-from people import MATRIX, everybody
 from schemathesis import GenerationMode
 
+from support.people import MATRIX, everybody
 from tacit.server.api import make_app
 from tacit.server.identity import ROLES
 from tacit.server.services import Services

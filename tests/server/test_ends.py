@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from living import Living
 
+from support.living import Living
 from tacit.cli import run
 from tacit.corpora import customersim
-from tacit.verifying import verify
-from tacit.writing import write
+from tacit.corpus.writing import write
+from tacit.verification.runs import verify
 
 ROOT = Path(__file__).parent.parent.parent
 

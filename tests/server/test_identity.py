@@ -3,8 +3,8 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from people import everybody, somebody
 
+from support.people import everybody, somebody
 from tacit.errors import UsageError
 from tacit.server.errors import Conflict, NotAllowed, NotKnown, NotThere
 from tacit.server.identity import ALLOWED, PERMISSIONS, ROLES, Rates, Role

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from living import Living
 
+from support.living import Living
 from tacit.corpora import customersim
 from tacit.errors import PrivacyRefused
-from tacit.privacy.accounting import price
+from tacit.privacy.accounting.pricing import price
 from tacit.privacy.ledger import read_ledger
 from tacit.server.client import Client
-from tacit.verifying import verify
+from tacit.verification.runs import verify
 
 RUN: dict[str, Any] = {
     "name": "long",

@@ -5,7 +5,8 @@ import sys
 from pathlib import Path
 
 import httpx
-from living import Living
+
+from support.living import Living
 
 
 def test_without_pages_there_is_the_api_alone(tmp_path: Path) -> None:

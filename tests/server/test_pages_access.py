@@ -7,12 +7,12 @@ from http.client import HTTPConnection
 
 import httpx
 import pytest
-from browsing import Peopled
 from fastapi.routing import APIRoute
-from people import MATRIX, everybody
 from websockets.exceptions import WebSocketException
 from websockets.sync.client import connect
 
+from support.browsing import Peopled
+from support.people import MATRIX, everybody
 from tacit.server.api import accounts, datasets, models, runs
 from tacit.server.api.access import check
 from tacit.server.errors import NotAllowed, NotKnown

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from browsing import WAIT, Peopled, Visitor, picture
-from living import Living
 
+from support.browsing import WAIT, Peopled, Visitor, picture
+from support.living import Living
 from tacit.corpora import customersim
-from tacit.privacy.manifest import CERTIFICATE_FILES, SIGNATURE
+from tacit.privacy.certificates.manifest import CERTIFICATE_FILES, SIGNATURE
 from tacit.server.errors import Conflict
 from tacit.server.sharing import unpack_model
-from tacit.verifying import verify
+from tacit.verification.runs import verify
 
 expect = pytest.importorskip("playwright.sync_api", reason="no playwright").expect
 

@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from people import everybody, somebody
 
+from support.people import everybody, somebody
 from tacit.errors import TacitError, UsageError
 from tacit.server.errors import Conflict, NotThere, TooLarge
 from tacit.server.identity import Caller

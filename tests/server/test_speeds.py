@@ -2,7 +2,7 @@
 
 import pytest
 
-from tacit.server.speeds import operations_per_token
+from tacit.server.throughput import operations_per_token
 from tacit.training.settings import Run
 
 

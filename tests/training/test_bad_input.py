@@ -12,16 +12,16 @@ import yaml
 
 from tacit import cli
 from tacit.corpora import customersim
-from tacit.detecting import detect
-from tacit.detecting.mentions import write_lines
+from tacit.corpus.writing import write
+from tacit.detection import detect
+from tacit.detection.mentions import write_lines
 from tacit.errors import DataError, PrivacyRefused
 from tacit.owners import Owners
-from tacit.plan import Plan
-from tacit.planning import apply_caps
+from tacit.planning.dry_run import apply_caps
+from tacit.planning.plan import Plan
 from tacit.privacy.ledger import read_ledger
-from tacit.training.checkpoints import read_place
-from tacit.verifying import verify
-from tacit.writing import write
+from tacit.training.phases.checkpoints import read_place
+from tacit.verification.runs import verify
 
 TINY = {"kind": "lstm", "config": {"embedding_size": 8, "hidden_size": 8, "layers": 1}}
 USERS = {
@@ -203,7 +203,7 @@ def test_a_full_disk_loses_nothing(
 def test_a_checkpoint_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
     import torch
 
-    from tacit.training.checkpoints import Place, save_checkpoint
+    from tacit.training.phases.checkpoints import Place, save_checkpoint
 
     model = torch.nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -13,58 +13,62 @@ from pathlib import Path
 import tacit
 
 HERE = Path(__file__).resolve().parent
-NEIGHBOURS = "training/test_neighbours.py::test_a_neighbour_moves_a_step_no_further_than_declared"
+NEIGHBOURS = (
+    "training/methods/test_neighbours.py::test_a_neighbour_moves_a_step_no_further_than_declared"
+)
 ROUNDS = "federated/test_federated_rounds.py"
 FAULTY = f"{ROUNDS}::test_a_faulty_client_counts_as_missing_and_nobody_else_does"
-ALONE = "training/test_dropout.py::test_a_unit_gives_alone_what_it_gives_among_others"
-LOOKED_AT = "training/test_independence.py"
-APART = "training/test_steps_apart.py::test_steps_share_neither_coins_nor_noise"
-UNMOVED = "training/test_methods.py::test_who_else_is_drawn_decides_nothing_about_a_user"
-PASSED_ON = "training/test_selective.py::test_what_plain_segments_begin_with_is_what_was_released"
+ALONE = "training/dp/test_dropout.py::test_a_unit_gives_alone_what_it_gives_among_others"
+LOOKED_AT = "training/dp/test_independence.py"
+APART = "training/dp/test_steps_apart.py::test_steps_share_neither_coins_nor_noise"
+UNMOVED = "training/methods/test_methods.py::test_who_else_is_drawn_decides_nothing_about_a_user"
+PASSED_ON = (
+    "training/methods/test_selective.py::test_what_plain_segments_begin_with_is_what_was_released"
+)
 
 # name: (file, what stands there, what a bug would make of it, the test that must notice)
 MUTANTS: dict[str, tuple[str, str, str, str]] = {
     "variance passed as standard deviation": (
-        "training/noise.py",
+        "training/dp/noise.py",
         "noise *= np.float32(noise_std / grid)",
         "noise *= np.float32(noise_std**2 / grid)",
-        "training/test_noise.py::test_noise_is_gaussian_with_the_declared_deviation",
+        "training/dp/test_noise.py::test_noise_is_gaussian_with_the_declared_deviation",
     ),
     "each tensor clipped instead of the user's update": (
-        "training/updates.py",
+        "training/dp/updates.py",
         "norm = math.sqrt(sum(float(t.double().square().sum()) for t in update.values()))",
         "norm = max(float(t.double().norm()) for t in update.values())",
-        "training/test_methods.py::test_updates_leave_the_weights_and_refuse_what_they_cannot_bound",
+        "training/methods/test_methods.py::test_updates_leave_the_weights_and_refuse_what_they_cannot_bound",
     ),
     "the norm of one tensor taken for the norm of all": (
-        "training/gradients.py",
+        "training/dp/gradients.py",
         "    for gradient in gradients.values():\n        found.add(",
         "    for gradient in list(gradients.values())[1:]:\n        found.add(",
         f"{NEIGHBOURS}[private users user]",
     ),
     "batches of a fixed size priced as Poisson": (
-        "training/sampling.py",
+        "training/dp/sampling.py",
         "return np.flatnonzero(rng.random(self.users) < self.rate)",
         "return rng.choice(self.users, size=round(self.users * self.rate), replace=False)",
-        "training/test_sampling.py::test_every_coin_falls_at_its_rate_and_alone",
+        "training/dp/test_sampling.py::test_every_coin_falls_at_its_rate_and_alone",
     ),
     "a shuffled batch claims any event": (
-        "training/sampling.py",
+        "training/dp/sampling.py",
         "return isinstance(event, NotPrivate | Public)",
         "return True",
-        "training/test_sampling.py::test_a_shuffled_batch_cannot_be_priced_as_poisson",
+        "training/dp/test_sampling.py::test_a_shuffled_batch_cannot_be_priced_as_poisson",
     ),
     "noise on hidden states left out of epsilon": (
-        "privacy/pairing.py",
+        "privacy/accounting/dominating_pairs.py",
         "state = 2 * _inverse(event.state_noise_multiplier) if event.states else 0.0",
         "state = 0.0",
-        "privacy/test_accounting.py::test_selective_passes_are_gaussian",
+        "privacy/accounting/test_pricing.py::test_selective_passes_are_gaussian",
     ),
     "one of the neighbours' two roles left out of epsilon": (
-        "privacy/composing.py",
+        "privacy/accounting/composition.py",
         "return max(read_epsilon(losses, delta - rounding_noise(items)) for losses in roles)",
         "return read_epsilon(roles.forward, delta - rounding_noise(items))",
-        "privacy/test_roles.py::test_exchanging_the_neighbours_changes_no_price[users]",
+        "privacy/accounting/test_roles.py::test_exchanging_the_neighbours_changes_no_price[users]",
     ),
     "state noise left out": (
         "training/methods/selective.py",
@@ -83,70 +87,70 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
         "training/methods/selective.py",
         "clip_grad_norm_(self._model.parameters(), self._plain_norm)",
         "clip_grad_norm_(self._model.parameters(), self._plain_norm * tally.losses)",
-        "training/test_selective.py::test_a_plain_gradient_knows_nothing_of_sensitive_tokens[0.001]",
+        "training/methods/test_selective.py::test_a_plain_gradient_knows_nothing_of_sensitive_tokens[0.001]",
     ),
     "the phase before noise reads the whole text": (
-        "training/redacted_start.py",
+        "training/phases/redacted_start.py",
         "masked = redacted(opened.part, opened.tokenizer, sensitive_spans(opened, opened.part))",
         "masked = opened.part",
-        "training/test_kept_models.py::test_models_of_the_masked_phase_do_not_know_a_sensitive_token",
+        "training/phases/test_kept_models.py::test_models_of_the_masked_phase_do_not_know_a_sensitive_token",
     ),
     "the phase before noise is not in the ledger": (
-        "training/redacted_start.py",
+        "training/phases/redacted_start.py",
         "        ledger.charge(event, phase=PHASE)",
         "        pass",
-        "training/test_method_runs.py::test_masked_text_first_then_the_whole_text_with_noise",
+        "training/methods/test_method_runs.py::test_masked_text_first_then_the_whole_text_with_noise",
     ),
     "a fixed seed that is proved": (
-        "privacy/certificate.py",
+        "privacy/certificates/certificate.py",
         "if math.isfinite(epsilon) and not seeded and not leaks:",
         "if math.isfinite(epsilon) and not leaks:",
-        "training/test_runs.py::test_a_private_run_keeps_its_promise_on_paper[users]",
+        "training/phases/test_session.py::test_a_private_run_keeps_its_promise_on_paper[users]",
     ),
     "hidden state passed on unclipped": (
-        "training/states.py",
+        "training/methods/states.py",
         "made = rows.detach() * factors.to(rows.dtype).unsqueeze(1)",
         "made = rows.detach().clone()",
-        "training/test_selective.py::test_rows_are_bounded_whatever_they_are",
+        "training/methods/test_selective.py::test_rows_are_bounded_whatever_they_are",
     ),
     "forked workers repeat one random stream": (
-        "training/randomness.py",
+        "training/dp/random_source.py",
         "secrets.token_bytes(32)",
         "np.random.bytes(32)  # noqa: NPY002",
         "training/test_pitfalls.py::test_forked_workers_draw_their_own_noise",
     ),
     "one stream for all parameters": (
-        "training/noise.py",
+        "training/dp/noise.py",
         "normals.draw(number, ",
         "normals.draw(0, ",
         "training/test_pitfalls.py::test_parameters_of_one_shape_get_noise_of_their_own",
     ),
     "one noise key for all steps": (
-        "training/randomness.py",
+        "training/dp/random_source.py",
         "return secrets.token_bytes(32)",
         'return self.__dict__.setdefault("once", secrets.token_bytes(32))',
         f"{APART}[users-system]",
     ),
     "one noise key for all steps of a seed": (
-        "training/noise.py",
+        "training/dp/noise.py",
         "key = chance.key(step, part)",
         "key = chance.key(1, part)",
         f"{APART}[users-seed]",
     ),
     "a key of noise that can be tried through": (
-        "training/randomness.py",
+        "training/dp/random_source.py",
         "return secrets.token_bytes(32)",
         "return secrets.token_bytes(2) * 16",
-        "training/test_sampling.py::test_chance_of_the_system_cannot_be_tried_through",
+        "training/dp/test_sampling.py::test_chance_of_the_system_cannot_be_tried_through",
     ),
     "coins that can be tried through": (
-        "training/randomness.py",
+        "training/dp/random_source.py",
         "secrets.randbits(256)",
         "secrets.randbits(32)",
-        "training/test_sampling.py::test_chance_of_the_system_cannot_be_tried_through",
+        "training/dp/test_sampling.py::test_chance_of_the_system_cannot_be_tried_through",
     ),
     "coins drawn once for all steps": (
-        "training/methods/noisy.py",
+        "training/methods/noisy_sums.py",
         'drawn = self._sampler.draw(self._chance.stream("coins", step))',
         'drawn = self.__dict__.setdefault(\n            "once", '
         'self._sampler.draw(self._chance.stream("coins", step)))',
@@ -156,49 +160,49 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
         "training/methods/selective.py",
         'drawn = self._sampler.draw(self._chance.stream("coins", step))',
         'drawn = self._sampler.draw(self._chance.stream("coins", 1))',
-        "training/test_steps_apart.py::test_passes_of_selective_training_share_neither[seed]",
+        "training/dp/test_steps_apart.py::test_passes_of_selective_training_share_neither[seed]",
     ),
     "characters masked instead of tokens": (
-        "training/redacted_start.py",
+        "training/phases/redacted_start.py",
         "for first, last in spans_of(touching(pieces, sensitive.get(record, ()))):",
         "for first, last in []:",
-        "training/test_method_runs.py::test_a_token_of_which_a_part_is_sensitive_is_masked_whole",
+        "training/methods/test_method_runs.py::test_a_token_of_which_a_part_is_sensitive_is_masked_whole",
     ),
     "the words of a masked text go with it": (
-        "training/redacted_start.py",
+        "training/phases/redacted_start.py",
         'if n not in ("text", "tokens", "tags", "pos", "spans")]',
         'if n not in ("text", "spans")]',
-        "training/test_method_runs.py::test_a_token_of_which_a_part_is_sensitive_is_masked_whole",
+        "training/methods/test_method_runs.py::test_a_token_of_which_a_part_is_sensitive_is_masked_whole",
     ),
     "the server takes the largest tensor's norm for that of an update": (
-        "federated/receiving.py",
+        "federated/aggregation.py",
         "norm = math.sqrt(sum(float(np.square(t, dtype=np.float64).sum()) for t in ",
         "norm = math.sqrt(max(float(np.square(t, dtype=np.float64).sum()) for t in ",
         f"{ROUNDS}::test_an_update_each_of_whose_tensors_is_short_enough_is_too_long_all_the_same",
     ),
     "streams of noise that are one stream, shifted": (
-        "training/randomness.py",
+        "training/dp/random_source.py",
         'stream.to_bytes(8, "big") + bytes(8)',
         'bytes(8) + stream.to_bytes(8, "big")',
-        "training/test_noise.py::test_streams_of_one_key_do_not_overlap",
+        "training/dp/test_noise.py::test_streams_of_one_key_do_not_overlap",
     ),
     "a vocabulary that leaks, and is proved": (
-        "privacy/certificate.py",
+        "privacy/certificates/certificate.py",
         "if math.isfinite(epsilon) and not seeded and not leaks:",
         "if math.isfinite(epsilon) and not seeded:",
-        "training/test_runs.py::test_a_vocabulary_of_the_private_text_ends_the_promise",
+        "training/phases/test_session.py::test_a_vocabulary_of_the_private_text_ends_the_promise",
     ),
     "weights that go on without their ledger": (
-        "training/loop.py",
+        "training/phases/loop.py",
         "self.ledger.need_entries(saved.entries, saved.ledger)",
         "pass",
-        "training/test_runs.py::test_resuming_is_refused_when_what_it_stands_on_changed",
+        "training/phases/test_session.py::test_resuming_is_refused_when_what_it_stands_on_changed",
     ),
     "users give records that the caps dropped": (
-        "training/material.py",
+        "training/data/training_data.py",
         "return Material(examples, kept, _by_user(examples, kept), graph, bounded)",
         "return Material(examples, kept, _by_user(examples, everything), graph, bounded)",
-        "training/test_runs.py::test_only_records_that_the_caps_keep_can_take_part[userclip]",
+        "training/phases/test_session.py::test_only_records_that_the_caps_keep_can_take_part[userclip]",
     ),
     "another ledger of as many entries is gone on with": (
         "privacy/ledger.py",
@@ -207,7 +211,7 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
         "privacy/test_ledger.py::test_as_many_entries_are_not_yet_the_same_entries",
     ),
     "who else is drawn decides which records a user gives": (
-        "training/methods/private.py",
+        "training/methods/dp_sgd.py",
         "np.sort(streams(int(user)).choice(own, most, replace=False))\n"
         "        for user, own in zip(drawn, rows, strict=True)",
         "np.sort(streams(place).choice(own, most, replace=False))\n"
@@ -215,29 +219,29 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
         f"{UNMOVED}[some records]",
     ),
     "who else is drawn decides in which order a user learns": (
-        "training/methods/fedavg.py",
+        "training/methods/dp_fedavg.py",
         "rng = streams(int(drawn[unit]))",
         "rng = streams(unit)",
         f"{UNMOVED}[local steps]",
     ),
     "a vocabulary counted from private text": (
-        "training/opening.py",
+        "training/phases/run_context.py",
         "if public is not None else None\n    tokenizer = tokens.byte_level_bpe",
         'if public is not None else part.column("text").to_pylist()\n'
         "    tokenizer = tokens.byte_level_bpe",
         "training/test_pitfalls.py::test_no_vocabulary_is_counted_from_private_text_without_a_word",
     ),
     "a leaking vocabulary that is not recorded": (
-        "training/opening.py",
+        "training/phases/run_context.py",
         "        return tokenizer, [str(leak)]",
         "        return tokenizer, []",
         "training/test_pitfalls.py::test_no_vocabulary_is_counted_from_private_text_without_a_word",
     ),
     "the size of the data as the normaliser": (
-        "training/methods/private.py",
+        "training/methods/dp_sgd.py",
         "    if units is None:\n",
         "    if units is not None:\n        units = counted\n    if units is None:\n",
-        "training/test_neighbours.py::test_really_removing_a_user_leaves_the_others_as_they_were",
+        "training/methods/test_neighbours.py::test_really_removing_a_user_leaves_the_others_as_they_were",
     ),
     "a checkpoint that loses the accountant": (
         "privacy/ledger.py",
@@ -246,62 +250,62 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
         "privacy/test_ledger.py::test_a_full_disk_stops_the_release",
     ),
     "adapters that silently never train": (
-        "training/weights.py",
+        "training/models/weights.py",
         "        return get_peft_model(model, config)",
         "        return get_peft_model(model, config).requires_grad_(False)",
         "training/test_pitfalls.py::test_every_adapter_moves_in_a_private_step",
     ),
     "one factor of an adapter left out of the sum": (
-        "training/gradients.py",
+        "training/dp/gradients.py",
         "self._parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}",
         "self._parameters = {name: p for name, p in model.named_parameters()"
         ' if p.requires_grad and "lora_A" not in name}',
         "training/test_pitfalls.py::test_every_adapter_moves_in_a_private_step",
     ),
     "the ledger written after the noise": (
-        "training/noise.py",
+        "training/dp/noise.py",
         "    ledger.charge(event, phase=phase)\n",
         "",
-        "training/test_methods.py::test_every_noise_draw_has_its_entry_before_it",
+        "training/methods/test_methods.py::test_every_noise_draw_has_its_entry_before_it",
     ),
     "no noise where nobody came": (
-        "training/noise.py",
+        "training/dp/noise.py",
         "    if noise_std == 0:",
         "    if noise_std == 0 or not any(bool(t.any()) for t in tensors.values()):",
-        "training/test_methods.py::test_a_step_to_which_nobody_comes_is_noise_all_the_same",
+        "training/methods/test_methods.py::test_a_step_to_which_nobody_comes_is_noise_all_the_same",
     ),
     "records of an entity not clipped first": (
-        "training/methods/private.py",
+        "training/methods/dp_sgd.py",
         "record_clip=plan.record_clip,",
         "record_clip=plan.record_clip and 1e9,",
         f"{NEIGHBOURS}[private both entity]",
     ),
     "weights of one user carried over to the next": (
-        "training/updates.py",
+        "training/dp/updates.py",
         "                self._restore(start)",
         "                pass",
-        "training/test_methods.py::test_updates_leave_the_weights_and_refuse_what_they_cannot_bound",
+        "training/methods/test_methods.py::test_updates_leave_the_weights_and_refuse_what_they_cannot_bound",
     ),
     "published noise without the added user": (
-        "privacy/published/user_entity.py",
+        "replication/published/user_entity.py",
         '    units = users_per_step + 1 if noise == "lemma" else users + 1\n    return UserClip(',
         '    units = users_per_step if noise == "lemma" else users + 1\n    return UserClip(',
-        "training/test_methods.py::test_published_noise_has_the_published_deviation",
+        "training/methods/test_methods.py::test_published_noise_has_the_published_deviation",
     ),
     "the coin of an entity counted where any entity lets a record in": (
-        "training/sampling.py",
+        "training/dp/sampling.py",
         'event.entity_rate == (self.entity_rate if self.rule == "all" else 1.0)',
         "event.entity_rate == self.entity_rate",
-        "training/test_methods.py::test_every_noise_draw_has_its_entry_before_it",
+        "training/methods/test_methods.py::test_every_noise_draw_has_its_entry_before_it",
     ),
     "an update that nobody clipped is taken": (
-        "federated/receiving.py",
+        "federated/aggregation.py",
         "if norm > self._clip_norm * (1 + ROUNDING):",
         "if norm > 1e9 * self._clip_norm * (1 + ROUNDING):",
         f"{FAULTY}[does not clip]",
     ),
     "a user whom a client names twice counts twice": (
-        "federated/receiving.py",
+        "federated/aggregation.py",
         "if user in self._seen:",
         "if user in self._seen and weight == 0:",
         f"{ROUNDS}::test_a_user_whom_a_client_names_twice_counts_once",
@@ -319,56 +323,56 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
         f"{ROUNDS}::test_only_permitted_records_are_used[1]",
     ),
     "a per-batch dropout mask": (
-        "training/recurrent.py",
+        "training/models/recurrent.py",
         "words = dropout.shared_mask(0, (self.config.vocab_size,), share, x)",
         "words = dropout._torch_mask(x.new_empty(self.config.vocab_size), share)",
-        "training/test_dropout.py::test_one_short_user_does_not_move_the_others",
+        "training/dp/test_dropout.py::test_one_short_user_does_not_move_the_others",
     ),
     "dropout masks by place in the batch": (
-        "training/dropout.py",
+        "training/dp/dropout.py",
         "_mix(numbers.to(torch.int64) * _GOLDEN + self.key)",
         "_mix(torch.arange(len(numbers)) * _GOLDEN + self.key)",
         f"{ALONE}[gpt2-next-word]",
     ),
     "one dropout mask for all steps": (
-        "training/dropout.py",
+        "training/dp/dropout.py",
         "with _as_now(_Step(_wrapped(seed), seed)):",
         "with _as_now(_Step(1, seed)):",
-        "training/test_dropout.py::test_every_dropout_acts_and_is_drawn_anew_in_every_step[gpt2]",
+        "training/dp/test_dropout.py::test_every_dropout_acts_and_is_drawn_anew_in_every_step[gpt2]",
     ),
     "masked words by place in the batch": (
-        "training/masked_words.py",
+        "training/tasks/masked_words.py",
         "if luck is None else None",
         "if luck is not None else None",
         f"{ALONE}[bert-masked-word]",
     ),
     "a sum that lets a model draw by itself": (
-        "training/capturing.py",
+        "training/dp/hooks.py",
         "with capture.listening(), by_coins_only():",
         "with capture.listening():",
-        "training/test_dropout.py::test_a_sum_outside_of_a_step_refuses_dropout",
+        "training/dp/test_dropout.py::test_a_sum_outside_of_a_step_refuses_dropout",
     ),
     "units that nobody looks at before they are charged": (
-        "training/runs.py",
+        "training/phases/session.py",
         "    need_independent_units(opened.run, model, opened.task.losses, stuff, plan)\n",
         "",
         f"{LOOKED_AT}::test_a_run_is_refused_before_anything_is_charged[redacted]",
     ),
     "units that nobody looks at again": (
-        "training/methods/noisy.py",
+        "training/methods/noisy_sums.py",
         "            self._check.due(step)",
         "            pass",
         f"{LOOKED_AT}::test_what_begins_later_is_refused_before_its_release",
     ),
     "units that may differ": (
-        "training/independence.py",
+        "training/dp/independence.py",
         "TOLERANCE, EXACT = 1e-5, 1e-7",
         "TOLERANCE, EXACT = 1.0, 1.0",
         f"{LOOKED_AT}::test_users_who_train_for_themselves_must_not_meet_in_the_model"
         "[a count of calls]",
     ),
     "units looked at in another mode than training's": (
-        "training/independence.py",
+        "training/dp/independence.py",
         "    model.train()\n    try:",
         "    model.eval()\n    try:",
         f"{LOOKED_AT}::test_what_couples_units_is_refused[packed-users]",

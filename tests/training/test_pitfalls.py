@@ -10,19 +10,19 @@ import pytest
 import torch
 
 from tacit.corpora import customersim
-from tacit.plan import Plan
+from tacit.planning.plan import Plan
 from tacit.privacy.events import SampledGaussian
 from tacit.privacy.ledger import Ledger
-from tacit.training import networks
-from tacit.training.gradients import ClippedSums
-from tacit.training.material import Material
-from tacit.training.methods import private
-from tacit.training.noise import release
-from tacit.training.opening import _tokenizer
-from tacit.training.randomness import Chance
+from tacit.training.data.training_data import Material
+from tacit.training.dp.gradients import ClippedSums
+from tacit.training.dp.noise import release
+from tacit.training.dp.random_source import Chance
+from tacit.training.methods import make_dp_sgd
+from tacit.training.models import networks
+from tacit.training.models.tokens import byte_level_bpe
+from tacit.training.phases.run_context import _tokenizer
 from tacit.training.settings import Run
-from tacit.training.tasks import NextWord
-from tacit.training.tokens import byte_level_bpe
+from tacit.training.tasks.tasks import NextWord
 
 PLAN: dict[str, Any] = {"protect": "users", "epsilon": 8, "steps": 1, "user_rate": 1.0, "users": 9}
 
@@ -41,7 +41,7 @@ def test_no_vocabulary_is_counted_from_private_text_without_a_word() -> None:
 
 FORKING = """
 import os
-from tacit.training.randomness import Chance
+from tacit.training.dp.random_source import Chance
 for _ in range(2):
     if os.fork() == 0:
         print(Chance().key(1).hex(), flush=True)
@@ -86,7 +86,7 @@ def test_every_adapter_moves_in_a_private_step(tmp_path: Path) -> None:
     plan = Plan(**PLAN, noise_multiplier=1.0)
     before = networks.snapshot(model)
     with Ledger(tmp_path / "ledger.jsonl", {}) as ledger:
-        made = private(model, task.losses, stuff, Chance(1), ledger, plan, token_budget=256)
+        made = make_dp_sgd(model, task.losses, stuff, Chance(1), ledger, plan, token_budget=256)
         gradient, _ = made.gradient(1)
     with torch.no_grad():
         for name, parameter in model.named_parameters():

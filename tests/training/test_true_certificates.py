@@ -11,22 +11,22 @@ from tacit.cli.common import out
 from tacit.cli.train import _print_metrics, print_promise
 from tacit.corpora import customersim
 from tacit.corpus import Corpus
-from tacit.detecting import detect
-from tacit.detecting.mentions import write_lines
+from tacit.corpus.writing import write
+from tacit.detection import detect
+from tacit.detection.mentions import write_lines
 from tacit.errors import DataError, PrivacyRefused, UsageError
-from tacit.plan import Plan, calibrated
-from tacit.planning import explain
-from tacit.privacy.certificate import Finding, amend, read_certificate
-from tacit.privacy.explaining import gained
-from tacit.privacy.manifest import file_digest
+from tacit.planning.dry_run import explain
+from tacit.planning.plan import Plan, calibrated
+from tacit.privacy.certificates.certificate import Finding, amend, read_certificate
+from tacit.privacy.certificates.explanation import gained
+from tacit.privacy.certificates.manifest import file_digest
 from tacit.privacy.rounding import up
-from tacit.reporting.report import read_all, sections
+from tacit.reports.report import read_all, sections
 from tacit.server.sharing import promise_of
-from tacit.training import runs
-from tacit.training.scoping import recall_on
+from tacit.training.data.scope import recall_on
+from tacit.training.phases import session
 from tacit.training.settings import Run
-from tacit.verifying import verify
-from tacit.writing import write
+from tacit.verification.runs import verify
 
 SMALL = {"kind": "lstm", "config": {"embedding_size": 8, "hidden_size": 8, "layers": 1}}
 USERS = {"protect": "users", "epsilon": 4, "steps": 1, "user_rate": 0.5, "users": 50}
@@ -74,7 +74,7 @@ def test_the_promise_names_its_kinds_and_those_that_it_leaves_out(
     data: Path, tmp_path: Path
 ) -> None:
     run = Run(**base(data, detect="given"), plan=BOTH | {"kinds": ["PII"]})
-    done = runs.train(run, tmp_path / "run")
+    done = session.train(run, tmp_path / "run")
     scope = done.certificate.scope.entities
     assert scope is not None
     assert scope.kinds == ("PII",)
@@ -99,7 +99,7 @@ def test_the_promise_names_its_kinds_and_those_that_it_leaves_out(
 
 def test_kinds_that_were_not_found_and_not_looked_for_are_said(data: Path, tmp_path: Path) -> None:
     run = Run(**base(data, detect="patterns"), plan=BOTH)
-    certificate = runs.train(run, tmp_path / "run").certificate
+    certificate = session.train(run, tmp_path / "run").certificate
     said = " ".join(certificate.not_covered)
     assert "No names of people, organisations or places were found by patterns." in said
     assert "patterns did not look for" in said
@@ -109,7 +109,7 @@ def test_kinds_that_were_not_found_and_not_looked_for_are_said(data: Path, tmp_p
 
 def test_recall_is_unknown_where_no_gold_marks_are_at_hand(data: Path, tmp_path: Path) -> None:
     run = Run(**base(data, "labelled.jsonl", detect="patterns"), plan=BOTH)
-    certificate = runs.train(run, tmp_path / "run").certificate
+    certificate = session.train(run, tmp_path / "run").certificate
     assert any("(recall): unknown (no gold marks" in point for point in certificate.not_covered)
     assert "Look at what the detectors marked" in (tmp_path / "run" / "certificate.md").read_text()
 
@@ -124,7 +124,7 @@ def test_detectors_of_a_file_of_mentions_are_named_only_if_it_is_theirs(
     summary = found.summary() | {"mentions_sha256": file_digest(path), "corpus": "another"}
     (tmp_path / "m.summary.json").write_text(json.dumps(summary))
     run = Run(**base(data, mentions=str(path)), plan=BOTH)
-    scope = runs.train(run, tmp_path / "run").certificate.scope.entities
+    scope = session.train(run, tmp_path / "run").certificate.scope.entities
     assert scope is not None
     assert scope.detectors[0].version == "whose detectors are not known"
 
@@ -133,7 +133,7 @@ def test_recall_is_measured_on_gold_marks_outside_of_the_training_text(
     data: Path, tmp_path: Path
 ) -> None:
     run = Run(**base(data, detect="patterns"), plan=BOTH)
-    certificate = runs.train(run, tmp_path / "run").certificate
+    certificate = session.train(run, tmp_path / "run").certificate
     scope = certificate.scope.entities
     assert scope is not None
     assert scope.recall is not None
@@ -160,7 +160,7 @@ def test_recall_is_never_rounded_up() -> None:
 
 
 def test_a_broken_certificate_is_broken_on_its_model_card_too(data: Path, tmp_path: Path) -> None:
-    runs.train(Run(**base(data), plan=USERS), tmp_path / "run")
+    session.train(Run(**base(data), plan=USERS), tmp_path / "run")
     assert "**Proved" in (tmp_path / "run" / "README.md").read_text()
     finding = Finding(kind="audit", outcome="more was found", date="2026-01-01")
     amend(tmp_path / "run", finding=finding, broken=True)
@@ -182,7 +182,7 @@ def test_a_list_is_named_by_a_keyed_digest(data: Path, tmp_path: Path) -> None:
     found = detect(corpus, "given")
     (tmp_path / "list.txt").write_text("\n".join(e.id for e in found.entities[:5]))
     plan = BOTH | {"entity_list": str(tmp_path / "list.txt")}
-    certificate = runs.train(Run(**base(data, detect="given"), plan=plan), tmp_path / "run")
+    certificate = session.train(Run(**base(data, detect="given"), plan=plan), tmp_path / "run")
     scope = certificate.certificate.scope.entities
     assert scope is not None
     assert (scope.entity_list or "").startswith("hmac-sha256:")
@@ -195,7 +195,7 @@ def test_a_list_is_named_by_a_keyed_digest(data: Path, tmp_path: Path) -> None:
 
 def test_labels_that_were_counted_end_the_promise(data: Path, tmp_path: Path) -> None:
     run = Run(**base(data, "labelled.jsonl", task="classification"), plan=USERS)
-    certificate = runs.train(run, tmp_path / "run").certificate
+    certificate = session.train(run, tmp_path / "run").certificate
     assert certificate.standing == "heuristic"
     assert certificate.not_covered[0].startswith("The names of the labels")
     assert certificate.sentence.startswith("Nothing is promised")
@@ -204,12 +204,12 @@ def test_labels_that_were_counted_end_the_promise(data: Path, tmp_path: Path) ->
 def test_declared_labels_are_all_that_a_model_shows(data: Path, tmp_path: Path) -> None:
     given = base(data, "labelled.jsonl", task="classification", labels=["ham", "spam"])
     with pytest.raises(DataError, match="none of the 2 declared in labels") as refused:
-        runs.train(Run(**given, plan=USERS), tmp_path / "run")
+        session.train(Run(**given, plan=USERS), tmp_path / "run")
     assert "only-user-zero" not in str(refused.value)
     labels = tmp_path / "labels.txt"
     labels.write_text("ham\nspam\nonly-user-zero-says-so\nnever used\n")
     run = Run(**given | {"labels": str(labels)}, plan=USERS)
-    certificate = runs.train(run, tmp_path / "run").certificate
+    certificate = session.train(run, tmp_path / "run").certificate
     assert certificate.standing == "proved"
     assert any("The set of labels (4 as declared" in said for said in certificate.assumptions)
     assert AutoConfig.from_pretrained(tmp_path / "run").id2label[3] == "never used"
@@ -237,7 +237,7 @@ def test_private_text_is_not_accepted_as_public(
     else:
         fields["pretrain"] = {"corpus": str(public), "steps": 1}
     with pytest.raises(PrivacyRefused, match=r"private|stand"):
-        runs.train(Run(**fields, plan=USERS), tmp_path / "run")
+        session.train(Run(**fields, plan=USERS), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -247,7 +247,7 @@ def test_what_a_run_began_from_stands_on_its_certificate(data: Path, tmp_path: P
         "\n".join(f"the sea is wide and number {i} is a wave in it" for i in range(90))
     )
     fields = base(data, pretrain={"corpus": str(public), "steps": 1})
-    certificate = runs.train(Run(**fields, plan=USERS), tmp_path / "run").certificate
+    certificate = session.train(Run(**fields, plan=USERS), tmp_path / "run").certificate
     names = {one.what: one for one in certificate.public}
     assert names["the tokenizer's text"].name == "text that tacit generates"
     start = names["the text of the public start"]
@@ -257,8 +257,8 @@ def test_what_a_run_began_from_stands_on_its_certificate(data: Path, tmp_path: P
 
 
 def test_base_weights_are_named_with_their_digest(data: Path, tmp_path: Path) -> None:
-    from tacit.training.networks import save_model, scratch_model
-    from tacit.training.tokens import byte_level_bpe
+    from tacit.training.models.networks import save_model, scratch_model
+    from tacit.training.models.tokens import byte_level_bpe
 
     tokenizer = byte_level_bpe(None, 300)
     model = scratch_model(
@@ -268,7 +268,7 @@ def test_base_weights_are_named_with_their_digest(data: Path, tmp_path: Path) ->
     save_model(model, tokenizer, tmp_path / "base")
     fields = base(data) | {"model": {"kind": "folder", "folder": str(tmp_path / "base")}}
     fields.pop("tokenizer")
-    certificate = runs.train(Run(**fields, plan=USERS), tmp_path / "run").certificate
+    certificate = session.train(Run(**fields, plan=USERS), tmp_path / "run").certificate
     named = {one.what: one for one in certificate.public}
     weights = named["the base weights"]
     assert weights.name == "folder base"
@@ -285,7 +285,7 @@ def test_a_policy_made_for_studies_proves_nothing(data: Path, tmp_path: Path) ->
     for policy, standing in (("missing(0.1, digits)", "heuristic"), ("digits", "proved")):
         run = Run(**base(data, method="redact-then-private", policy=policy,
                          redacted={"steps": 1}), plan=plan)  # fmt: skip
-        certificate = runs.train(run, tmp_path / standing).certificate
+        certificate = session.train(run, tmp_path / standing).certificate
         assert certificate.standing == standing
     assert certificate.scope.policy == "digits"
 
@@ -295,18 +295,18 @@ def test_delta_is_judged_by_the_users_that_are_counted_where_none_are_declared(
 ) -> None:
     run = Run(**base(data, detect="given"), plan=BOTH | {"delta": 0.01})
     few = Run(**base(data, detect="given"), plan=BOTH | {"delta": 0.009, "users": 100})
-    runs.train(few, tmp_path / "few")
+    session.train(few, tmp_path / "few")
     corpus = customersim.generate(900, 3, users=900)
     write(corpus, tmp_path / "many.jsonl")
     many = run.model_copy(update={"corpus": str(tmp_path / "many.jsonl")})
     with pytest.raises(UsageError, match="above 1/users"):
-        runs.train(many, tmp_path / "run")
+        session.train(many, tmp_path / "run")
 
 
 def test_settings_that_may_be_shared_name_no_place_of_this_machine(
     data: Path, tmp_path: Path
 ) -> None:
-    runs.train(Run(**base(data), plan=USERS), tmp_path / "run")
+    session.train(Run(**base(data), plan=USERS), tmp_path / "run")
     assert (
         "settings.yml" in json.loads((tmp_path / "run" / "certificate.json").read_text())["files"]
     )
@@ -318,14 +318,14 @@ def test_settings_that_may_be_shared_name_no_place_of_this_machine(
 
 
 def test_what_a_user_is_and_is_not_is_said(data: Path, tmp_path: Path) -> None:
-    certificate = runs.train(Run(**base(data), plan=USERS), tmp_path / "run").certificate
+    certificate = session.train(Run(**base(data), plan=USERS), tmp_path / "run").certificate
     text = (tmp_path / "run" / "certificate.md").read_text()
     assert "A user is whoever stands in the corpus's column for the user." in text
     assert any("A person who writes as several users" in point for point in certificate.not_covered)
 
 
 def test_choices_are_said_to_be_not_covered(data: Path, tmp_path: Path) -> None:
-    certificate = runs.train(Run(**base(data), plan=USERS), tmp_path / "run").certificate
+    certificate = session.train(Run(**base(data), plan=USERS), tmp_path / "run").certificate
     assert any(
         point.startswith("Choices made by looking at the private data")
         for point in certificate.not_covered
@@ -333,7 +333,7 @@ def test_choices_are_said_to_be_not_covered(data: Path, tmp_path: Path) -> None:
 
 
 def test_the_table_and_the_sentence_show_the_same_figure(data: Path, tmp_path: Path) -> None:
-    certificate = runs.train(Run(**base(data), plan=USERS), tmp_path / "run").certificate
+    certificate = session.train(Run(**base(data), plan=USERS), tmp_path / "run").certificate
     shown = up(certificate.epsilon)
     text = (tmp_path / "run" / "certificate.md").read_text()
     assert f"({shown}, 1e-05)-indistinguishable" in text
@@ -343,7 +343,7 @@ def test_the_table_and_the_sentence_show_the_same_figure(data: Path, tmp_path: P
 
 def test_everything_that_may_be_shared_is_in_the_manifest(data: Path, tmp_path: Path) -> None:
     run = Run(**base(data, keep_checkpoints=1), plan=USERS | {"steps": 2})
-    files = runs.train(run, tmp_path / "run").certificate.files
+    files = session.train(run, tmp_path / "run").certificate.files
     own = {p.relative_to(tmp_path / "run").as_posix() for p in (tmp_path / "run").rglob("*")
            if p.is_file()}  # fmt: skip
     inside = {"run.yml", "metrics.json", "account.json", "checkpoint.safetensors"}

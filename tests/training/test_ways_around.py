@@ -15,16 +15,17 @@ from transformers import AutoModelForCausalLM
 
 from tacit.corpora import customersim
 from tacit.corpus import Corpus
-from tacit.detecting import Detection, detect
-from tacit.detecting.mentions import Aliases, write_lines
+from tacit.corpus.writing import write
+from tacit.detection import Detection, detect
+from tacit.detection.mentions import Aliases, write_lines
 from tacit.errors import DataError, PrivacyRefused, UsageError
-from tacit.privacy.certificate import Finding, amend
-from tacit.privacy.manifest import file_digest
-from tacit.training import networks, runs, tokens
-from tacit.training.loop import Progress
+from tacit.privacy.certificates.certificate import Finding, amend
+from tacit.privacy.certificates.manifest import file_digest
+from tacit.training.models import networks, tokens
+from tacit.training.phases import session
+from tacit.training.phases.loop import Progress
 from tacit.training.settings import Run
-from tacit.verifying import verify
-from tacit.writing import write
+from tacit.verification.runs import verify
 
 SMALL = {"kind": "lstm", "config": {"embedding_size": 8, "hidden_size": 8, "layers": 1}}
 USERS = {"protect": "users", "epsilon": 4, "steps": 1, "user_rate": 0.5, "users": 50}
@@ -40,7 +41,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def first(data: Path) -> Path:
-    runs.train(Run(**base(data), plan=USERS), data / "first")
+    session.train(Run(**base(data), plan=USERS), data / "first")
     return data / "first"
 
 
@@ -60,7 +61,7 @@ def base(data: Path, **fields: Any) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def counted(data: Path) -> Path:
     words = {"kind": "words", "min_count": 1}
-    runs.train(Run(**base(data, tokenizer=words), plan=USERS), data / "counted")
+    session.train(Run(**base(data, tokenizer=words), plan=USERS), data / "counted")
     return data / "counted"
 
 
@@ -72,7 +73,7 @@ def test_a_counted_vocabulary_is_known_wherever_it_was_copied(
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(counted / name, place)
     given = {"kind": "folder", "folder": str(place)}
-    done = runs.train(Run(**base(data, tokenizer=given), plan=USERS), tmp_path / "run")
+    done = session.train(Run(**base(data, tokenizer=given), plan=USERS), tmp_path / "run")
     assert done.certificate.standing == "heuristic"
     assert "counted from the private text" in done.certificate.not_covered[0]
     assert not any("the tokenizer" in one.what for one in done.certificate.public)
@@ -89,7 +90,7 @@ def test_a_vocabulary_that_is_the_private_one_is_refused_without_its_mark(
     (place / "tokenizer_config.json").write_text(json.dumps(fields))
     given = {"kind": "folder", "folder": str(place)}
     with pytest.raises(PrivacyRefused, match="words of the private text"):
-        runs.train(Run(**base(data, tokenizer=given), plan=USERS), tmp_path / "run")
+        session.train(Run(**base(data, tokenizer=given), plan=USERS), tmp_path / "run")
 
 
 def test_a_tokenizer_comes_from_one_place(data: Path, first: Path) -> None:
@@ -114,7 +115,7 @@ def test_other_splits_of_the_private_corpus_are_not_public(tmp_path: Path) -> No
     write(Corpus.from_records(valid), tmp_path / "v.jsonl")
     start = {"corpus": str(tmp_path / "v.jsonl"), "steps": 1}
     with pytest.raises(PrivacyRefused, match="holds private text"):
-        runs.train(Run(**base(tmp_path, pretrain=start), plan=USERS), tmp_path / "run")
+        session.train(Run(**base(tmp_path, pretrain=start), plan=USERS), tmp_path / "run")
 
 
 # --- entities --------------------------------------------------------------------------------
@@ -128,15 +129,15 @@ def test_names_on_a_list_need_the_names_of_all_entities(data: Path, tmp_path: Pa
     plan = BOTH | {"entity_list": str(tmp_path / "list.txt")}
     run = Run(**base(data, mentions=str(tmp_path / "m.jsonl")), plan=plan)
     with pytest.raises(PrivacyRefused, match="entity table"):
-        runs.train(run, tmp_path / "run")
+        session.train(run, tmp_path / "run")
     write_lines(tmp_path / "m.entities.jsonl", [e for e in found.entities if e.id != other.id])
     with pytest.raises(PrivacyRefused, match="entity table"):
-        runs.train(run, tmp_path / "run")
+        session.train(run, tmp_path / "run")
     (tmp_path / "list.txt").write_text(f"{one.name}\n{other.name}\n")
     with pytest.raises(PrivacyRefused, match="entity table"):
-        runs.train(run, tmp_path / "run")
+        session.train(run, tmp_path / "run")
     write_lines(tmp_path / "m.entities.jsonl", found.entities)
-    assert runs.train(run, tmp_path / "run").certificate.standing == "proved"
+    assert session.train(run, tmp_path / "run").certificate.standing == "proved"
 
 
 def test_marks_of_unknown_origin_are_the_same_in_both_runs_only_if_the_file_is(
@@ -146,15 +147,15 @@ def test_marks_of_unknown_origin_are_the_same_in_both_runs_only_if_the_file_is(
     write_lines(tmp_path / "m.jsonl", found.mentions)
     write_lines(tmp_path / "fewer.jsonl", found.mentions[::7])
     run = Run(**base(data, mentions=str(tmp_path / "m.jsonl")), plan=BOTH)
-    runs.train(run, tmp_path / "first")
+    session.train(run, tmp_path / "first")
     model = {"kind": "folder", "folder": str(tmp_path / "first"), "carry_ledger": True}
     fields = base(data, model=model) | {"tokenizer": {}}
     plan = BOTH | {"epsilon": 16}
     other = Run(**fields, mentions=str(tmp_path / "fewer.jsonl"), plan=plan)
     with pytest.raises(PrivacyRefused, match="detectors differ"):
-        runs.train(other, tmp_path / "second")
+        session.train(other, tmp_path / "second")
     same = Run(**fields, mentions=str(tmp_path / "m.jsonl"), plan=plan)
-    assert runs.train(same, tmp_path / "second").certificate.standing == "proved"
+    assert session.train(same, tmp_path / "second").certificate.standing == "proved"
 
 
 # --- what was found out later ------------------------------------------------------------------
@@ -165,7 +166,7 @@ FOUND = Finding(kind="audit", outcome="epsilon for users is at least 9", date="2
 
 def test_broken_stays_broken_when_a_finished_run_is_resumed(copied: Path) -> None:
     amend(copied, finding=FOUND, broken=True)
-    done = runs.resume(copied)
+    done = session.resume(copied)
     assert done.certificate.standing == "broken"
     assert FOUND in done.certificate.findings
     assert any(c.what == "audit" and not c.ok for c in verify(copied))
@@ -209,14 +210,14 @@ def test_files_that_the_run_did_not_write_are_not_certified(
 ) -> None:
     run = Run(**base(data, keep_checkpoints=1), plan=USERS | {"steps": 4})
     with pytest.raises(Stop):
-        runs.train(run, tmp_path / "run", tell=_stop)
+        session.train(run, tmp_path / "run", tell=_stop)
     planted = tmp_path / "run" / name
     planted.parent.mkdir(exist_ok=True)
     planted.write_bytes(b"private text")
     with pytest.raises(DataError, match=name):
-        runs.resume(tmp_path / "run")
+        session.resume(tmp_path / "run")
     planted.unlink()
-    files = runs.resume(tmp_path / "run").certificate.files
+    files = session.resume(tmp_path / "run").certificate.files
     assert "checkpoints/step-000002/model.safetensors" in files
     assert [c for c in verify(tmp_path / "run") if not c.ok] == []
 
@@ -232,10 +233,10 @@ def test_labels_of_a_run_that_counted_them_stay_a_leak(tmp_path: Path) -> None:
     ]  # fmt: skip
     write(Corpus.from_records(records), tmp_path / "c.jsonl")
     fields = base(tmp_path, task="classification")
-    runs.train(Run(**fields, plan=USERS), tmp_path / "first")
+    session.train(Run(**fields, plan=USERS), tmp_path / "first")
     model = {"kind": "folder", "folder": str(tmp_path / "first"), "carry_ledger": True}
     fields |= {"model": model, "tokenizer": {}, "labels": "pretrained"}
-    done = runs.train(Run(**fields, plan=USERS | {"epsilon": 8}), tmp_path / "second")
+    done = session.train(Run(**fields, plan=USERS | {"epsilon": 8}), tmp_path / "second")
     assert done.certificate.standing == "heuristic"
     assert "counted from the private text" in done.certificate.not_covered[0]
 
@@ -250,7 +251,7 @@ def test_a_public_start_above_private_weights_is_nobody_elses(
     monkeypatch.setenv("TACIT_CACHE", str(tmp_path / "cache"))
     gpt2 = {"kind": "gpt2", "config": {"layers": 1, "hidden_size": 8, "heads": 1}}
     fields = base(data, model=gpt2, method="plain", steps=1)
-    runs.train(Run(**fields), tmp_path / "private")
+    session.train(Run(**fields), tmp_path / "private")
     tokenizer = tokens.byte_level_bpe(None, 300)
     made = {"kind": "gpt2", "context": 16, **gpt2["config"]}  # type: ignore[dict-item]
     public = networks.scratch_model(made, "next-word", tokenizer=tokenizer, seed=1)
@@ -260,7 +261,7 @@ def test_a_public_start_above_private_weights_is_nobody_elses(
 
     def begun(name: str, base_model: str, **more: Any) -> dict[str, Any]:
         model = {"kind": "folder", "folder": str(tmp_path / base_model), "lora_rank": 1} | more
-        runs.train(Run(**fields | {"model": model}), tmp_path / name)
+        session.train(Run(**fields | {"model": model}), tmp_path / name)
         return load_file(tmp_path / name / "public-start.safetensors")
 
     after_private = begun("second", "private", carry_ledger=True)
@@ -293,10 +294,12 @@ def test_ids_on_a_list_are_not_carried_to_another_corpus(data: Path, tmp_path: P
     (tmp_path / "list.txt").write_text("e3\n")
     write(customersim.generate(60, 4), tmp_path / "c.jsonl")
     plan = BOTH | {"entity_list": str(tmp_path / "list.txt")}
-    runs.train(Run(**base(data, detect="given"), plan=plan), tmp_path / "first")
-    runs.train(_continued(data, tmp_path / "first", detect="given", plan=plan), tmp_path / "same")
+    session.train(Run(**base(data, detect="given"), plan=plan), tmp_path / "first")
+    session.train(
+        _continued(data, tmp_path / "first", detect="given", plan=plan), tmp_path / "same"
+    )
     with pytest.raises(PrivacyRefused, match="ids, which mean others"):
-        runs.train(
+        session.train(
             _continued(tmp_path, tmp_path / "first", detect="given", plan=plan), tmp_path / "other"
         )
 
@@ -307,14 +310,14 @@ def test_names_merged_otherwise_are_other_entities(data: Path, tmp_path: Path) -
     _detected(corpus, tmp_path / "one.jsonl", Aliases({"PERSON": {names[0]: [names[1]]}}))
     _detected(corpus, tmp_path / "two.jsonl", Aliases({"PERSON": {names[2]: [names[3]]}}))
     run = Run(**base(data, mentions=str(tmp_path / "one.jsonl")), plan=BOTH)
-    scope = runs.train(run, tmp_path / "first").certificate.scope.entities
+    scope = session.train(run, tmp_path / "first").certificate.scope.entities
     assert scope is not None
     assert scope.detectors[0].name == "given"
     again = {"mentions": str(tmp_path / "one.jsonl"), "plan": BOTH}
-    runs.train(_continued(data, tmp_path / "first", **again), tmp_path / "same")
+    session.train(_continued(data, tmp_path / "first", **again), tmp_path / "same")
     other = again | {"mentions": str(tmp_path / "two.jsonl")}
     with pytest.raises(PrivacyRefused, match="other aliases"):
-        runs.train(_continued(data, tmp_path / "first", **other), tmp_path / "other")
+        session.train(_continued(data, tmp_path / "first", **other), tmp_path / "other")
 
 
 # --- names and marks -----------------------------------------------------------------------------
@@ -322,14 +325,14 @@ def test_names_merged_otherwise_are_other_entities(data: Path, tmp_path: Path) -
 
 def test_weights_that_another_program_wrote_anew_are_known(data: Path, tmp_path: Path) -> None:
     gpt2 = {"kind": "gpt2", "config": {"layers": 1, "hidden_size": 8, "heads": 1}}
-    runs.train(Run(**base(data, model=gpt2, method="plain", steps=1)), tmp_path / "private")
+    session.train(Run(**base(data, model=gpt2, method="plain", steps=1)), tmp_path / "private")
     AutoModelForCausalLM.from_pretrained(tmp_path / "private").save_pretrained(tmp_path / "new")
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(tmp_path / "private" / name, tmp_path / "new")
     model = {"kind": "folder", "folder": str(tmp_path / "new")}
     run = Run(**base(data, model=model) | {"tokenizer": {}}, plan=USERS)
     with pytest.raises(PrivacyRefused, match="made by a run of tacit"):
-        runs.train(run, tmp_path / "run")
+        session.train(run, tmp_path / "run")
 
 
 def test_names_of_files_put_no_words_into_a_certificate(data: Path, tmp_path: Path) -> None:
@@ -337,7 +340,7 @@ def test_names_of_files_put_no_words_into_a_certificate(data: Path, tmp_path: Pa
     name = "x <script>y\n\n# Epsilon 0.1\n.jsonl"
     write(Corpus.from_records(records), tmp_path / name)
     start = {"corpus": str(tmp_path / name), "steps": 1}
-    runs.train(Run(**base(data, pretrain=start), plan=USERS), tmp_path / "run")
+    session.train(Run(**base(data, pretrain=start), plan=USERS), tmp_path / "run")
     for page in ("certificate.md", "certificate.html", "README.md"):
         text = (tmp_path / "run" / page).read_text()
         assert "<script>" not in text, page

@@ -28,12 +28,12 @@ from tacit.errors import UsageError
 from tacit.workers import Workers
 
 if TYPE_CHECKING:
-    from tacit.attacking import Scores
-    from tacit.attacking.attack import Series
-    from tacit.attacking.audits import Way
-    from tacit.attacking.canaries import Template
-    from tacit.attacking.target import Target
-    from tacit.auditing import Audit
+    from tacit.attacks import Scores
+    from tacit.attacks.attack import Series
+    from tacit.attacks.canaries import Template
+    from tacit.attacks.target import Target
+    from tacit.audits.audit import Way
+    from tacit.audits.epsilon_bounds import Audit
 
 MASKED_TEXTS = 100
 """Masks are guessed in so many texts of a corpus, the first ones."""
@@ -100,10 +100,10 @@ def plant(
     """
     import numpy as np
 
-    from tacit.attacking.canaries import TEMPLATES, beside, placing_named, words_template
-    from tacit.attacking.canaries import plant as put
+    from tacit.attacks.canaries import TEMPLATES, beside, placing_named, words_template
+    from tacit.attacks.canaries import plant as put
+    from tacit.corpus.writing import write
     from tacit.files import need_file, refuse_overwrite
-    from tacit.writing import write
 
     if template not in TEMPLATES:
         raise UsageError(f"template={template!r} is not known; accepted: {', '.join(TEMPLATES)}.")
@@ -148,7 +148,7 @@ def _spelled_form(form: "Template", of: str, corpus: Corpus, *, own: bool, seed:
     """The form of secrets with what a tokenizer spells, and a sentence if that changed it."""
     import numpy as np
 
-    from tacit.attacking.spelling import form_for, need_words, tokenizer_for
+    from tacit.attacks.spelling import form_for, need_words, tokenizer_for
 
     tokenizer = tokenizer_for(of, corpus)
     if own:
@@ -235,7 +235,7 @@ def attack(
     `tacit attack gpt2-folder --corpus mail.jsonl --using membership` ·
     `tacit attack RUN --over-checkpoints`
     """
-    from tacit.attacking import keep_scores, write_scores
+    from tacit.attacks import keep_scores, write_scores
 
     if to is not None and (len(models) > 1 or over_checkpoints):
         raise UsageError("-o names one file; with several models, each folder gets its own.")
@@ -279,7 +279,7 @@ def _series_fields(series: "Series") -> list[dict[str, object]]:
 
 def attack_model(folder: Path, given: Given, workers: Workers | None = None) -> "list[Scores]":
     """All attacks that are wanted on one folder."""
-    from tacit.attacking.running import wanted
+    from tacit.attacks.running import wanted
 
     target = _opened(folder, given)
     shares = [(attack.name, None) for attack in wanted(target, given.using)]
@@ -296,9 +296,9 @@ def attack_series(
 
     With `steps`, of those that it kept only the models after these.
     """
-    from tacit.attacking import keep_scores
-    from tacit.attacking.attack import write_series
-    from tacit.attacking.running import last_step, need_kept, steps_of, wanted
+    from tacit.attacks import keep_scores
+    from tacit.attacks.attack import write_series
+    from tacit.attacks.running import last_step, need_kept, steps_of, wanted
 
     if (folder / "run.yml").exists():
         need_kept(folder)
@@ -329,8 +329,8 @@ class _OneAttack:
 
     def __call__(self, share: tuple[str, int | None]) -> "Scores":
         """Attack the model after a step; None is the last."""
-        from tacit.attacking.attack import attack_named
-        from tacit.attacking.running import at_step, run_attacks
+        from tacit.attacks.attack import attack_named
+        from tacit.attacks.running import at_step, run_attacks
 
         name, step = share
         if self._target is None:
@@ -371,10 +371,10 @@ def _shared(
 
 
 def _opened(folder: Path, given: Given) -> "Target":
-    from tacit.attacking.attack import chosen
-    from tacit.attacking.target import Masked, open_masked, open_target
+    from tacit.attacks.attack import chosen
+    from tacit.attacks.target import Masked, open_masked, open_target
     from tacit.cli.masked import unchanged_and_sanitized
-    from tacit.reading import read
+    from tacit.corpus.reading import read
 
     named = [one.name for one in chosen(given.using)] if given.using is not None else []
     if given.sanitize is None and "masks" in named:
@@ -401,7 +401,7 @@ def _opened(folder: Path, given: Given) -> "Target":
 
 
 def _show_series(series: "Series") -> None:
-    from tacit.reporting.leakage import leaks
+    from tacit.reports.leakage import leaks
 
     table = simple_table("step", "perplexity", "exposure, bits", "membership AUC")
     for step, scores in series.items():
@@ -479,8 +479,8 @@ def audit(
     Examples: `tacit audit RUN` · `tacit audit RUN --unit users --steps 20` ·
     `tacit audit RUN --using white-box`
     """
-    from tacit.attacking.audits import audit_run
-    from tacit.auditing import BREAKING
+    from tacit.audits.audit import audit_run
+    from tacit.audits.epsilon_bounds import BREAKING
     from tacit.errors import PrivacyRefused
 
     found = audit_run(
@@ -500,7 +500,7 @@ def audit(
 
 
 def _ways(using: str | None) -> "list[Way]":
-    from tacit.attacking.audits import WAYS
+    from tacit.audits.audit import WAYS
 
     named = [part.strip() for part in (using or "").split(",") if part.strip()]
     known = {str(way): way for way in WAYS}

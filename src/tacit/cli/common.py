@@ -24,10 +24,10 @@ from rich.table import Table
 from typer.core import TyperGroup
 
 from tacit.corpus import Corpus
+from tacit.corpus.reading import Layout, format_of, read
 from tacit.errors import UsageError
-from tacit.fields import spelled
 from tacit.files import refuse_overwrite, whole_file
-from tacit.reading import Layout, format_of, read
+from tacit.saved_json import spelled
 
 out = Console(soft_wrap=False, highlight=False, emoji=False)
 err = Console(stderr=True, highlight=False, emoji=False)

@@ -72,10 +72,10 @@ def compare(
     Example: `tacit compare presets/customersim-lstm.yml --methods plain,triplet --sweep
     triplet:triplet.privacy_weight=0.03,0.1,0.3 -o swept`
     """
-    from tacit.attacking.running import few_of_each
+    from tacit.attacks.running import few_of_each
     from tacit.cli.attack import Given
-    from tacit.plan import parse_overrides
-    from tacit.reporting.report import read_all, write_report
+    from tacit.planning.plan import parse_overrides
+    from tacit.reports.report import read_all, write_report
 
     trials = swept(method_files(config, methods), sweep or [])
     page = to / "report.html"
@@ -106,7 +106,7 @@ class Trial:
 
 def swept(files: dict[str, Path], sweeps: list[str]) -> list[Trial]:
     """A trial for each method, or for each value where a method's setting is swept."""
-    from tacit.plan import parse_overrides
+    from tacit.planning.plan import parse_overrides
 
     values: dict[str, tuple[str, list[Any]]] = {}
     for sweep in sweeps:
@@ -165,12 +165,12 @@ def _need_attackable(name: str, run: "Run", using: str | None, attack_kept: int 
 
 def _need_spelled(runs: "dict[str, Run]", to: Path, using: str | None) -> None:
     """Refuse, before training, canaries that the tokenizers would write as unknown."""
-    from tacit.attacking.attack import chosen
-    from tacit.attacking.canaries import read_planted
-    from tacit.attacking.spelling import spelled_plan
-    from tacit.attacking.target import canary_plan
-    from tacit.training.material import open_corpus, training_part
-    from tacit.training.opening import tokenizer_of
+    from tacit.attacks.attack import chosen
+    from tacit.attacks.canaries import read_planted
+    from tacit.attacks.spelling import spelled_plan
+    from tacit.attacks.target import canary_plan
+    from tacit.training.data.training_data import open_corpus, training_part
+    from tacit.training.phases.run_context import tokenizer_of
 
     named = {attack.name for attack in chosen(using)} if using is not None else _WITH_CANARIES
     seen: set[str] = set()
@@ -199,9 +199,9 @@ class _Attacking:
     steps: dict[str, list[int]] | None
 
     def __call__(self, trial: Trial) -> None:
-        from tacit.attacking import keep_scores
+        from tacit.attacks import keep_scores
         from tacit.cli.attack import attack_model, attack_series
-        from tacit.training.checkpoints import kept_models
+        from tacit.training.phases.checkpoints import kept_models
         from tacit.training.settings import read_run
 
         name, folder = trial.name, self.to / trial.name
@@ -265,11 +265,11 @@ def method_files(config: Path, methods: str) -> dict[str, Path]:
 
 def _score(folder: Path) -> None:
     """Scores on text that was not trained on, beside the baselines, and by group of users."""
-    from tacit.attacking.canaries import read_planted
-    from tacit.attacking.target import canary_plan, held_out
-    from tacit.training import scoring
-    from tacit.training.opening import load_run
-    from tacit.training.tasks import NextWord
+    from tacit.attacks.canaries import read_planted
+    from tacit.attacks.target import canary_plan, held_out
+    from tacit.training.evaluation import scoring
+    from tacit.training.phases.run_context import load_run
+    from tacit.training.tasks.tasks import NextWord
 
     opened = load_run(folder)
     split = held_out(opened.corpus)
@@ -287,7 +287,7 @@ def _score(folder: Path) -> None:
 
 def trained(folder: Path, settings: "Run") -> None:
     """Train, go on, or leave alone what is finished with these very settings."""
-    from tacit.training import runs
+    from tacit.training.phases import session
     from tacit.training.settings import read_run
 
     begun, name = folder / "run.yml", folder.name
@@ -299,6 +299,6 @@ def trained(folder: Path, settings: "Run") -> None:
     say(f"{name}: training")
     with _live(name) as tell:
         if begun.exists():
-            runs.resume(folder, tell=tell)
+            session.resume(folder, tell=tell)
         else:
-            runs.train(settings, folder, tell=tell)
+            session.train(settings, folder, tell=tell)

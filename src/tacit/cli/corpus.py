@@ -58,10 +58,10 @@ def describe(
 
     Example: `tacit corpus describe conll2003 --data DIR --json`
     """
-    from tacit import describing
+    from tacit.corpus import description
 
     with progress("Comparing", len(corpus) if near_duplicates else 0) as advance:
-        summary = describing.describe(corpus, near_duplicates=near_duplicates, progress=advance)
+        summary = description.describe(corpus, near_duplicates=near_duplicates, progress=advance)
     if as_json:
         print_json(summary)
     else:
@@ -145,7 +145,7 @@ def convert(
     Example: `tacit corpus convert mail.csv --user sender --text body -o mail.parquet`
     """
     from tacit.corpora.preprocessing import preprocess
-    from tacit.writing import write
+    from tacit.corpus.writing import write
 
     new_corpus_file(to, overwrite=overwrite)
     left_out = columns_of(corpus, drop, "--drop")
@@ -178,7 +178,7 @@ def generate(
     Example: `tacit corpus generate customersim --dialogs 300 --seed 5 -o c.jsonl`
     """
     from tacit.corpora import customersim
-    from tacit.writing import write
+    from tacit.corpus.writing import write
 
     if what != "customersim":
         raise UsageError(f"{what!r} cannot be generated; accepted: customersim.")

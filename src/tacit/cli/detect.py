@@ -27,8 +27,8 @@ from tacit.cli.common import (
 )
 from tacit.corpus import Corpus
 from tacit.errors import UsageError
-from tacit.fields import spelled
 from tacit.files import refuse_overwrite
+from tacit.saved_json import spelled
 from tacit.workers import Workers
 
 app = typer.Typer(
@@ -56,8 +56,8 @@ def list_() -> None:
 
     Example: `tacit detect list`
     """
-    from tacit.detecting import registered
-    from tacit.detecting.kinds import KINDS, PII_KINDS
+    from tacit.detection import registered
+    from tacit.detection.kinds import KINDS, PII_KINDS
 
     table = simple_table("detector", "option", "what it does")
     for column in table.columns:
@@ -108,8 +108,8 @@ def run(
     Examples: `tacit detect mail.jsonl --with patterns,lists -o mentions.jsonl` ·
     `tacit detect conll2003 --split test --with tagger=my-tagger --score`
     """
-    from tacit.detecting import detect, scoring
-    from tacit.detecting.mentions import Aliases
+    from tacit.detection import detect, scoring
+    from tacit.detection.mentions import Aliases
 
     files = _files(to, page_records > 0) if to else {}
     refuse_overwrite(*files.values(), overwrite=overwrite)
@@ -162,9 +162,9 @@ def _write(
     summary: dict[str, Any],
     page_records: int,
 ) -> None:
-    from tacit.detecting.mentions import write_lines
-    from tacit.detecting.page import write_page
-    from tacit.privacy.manifest import file_digest
+    from tacit.detection.mentions import write_lines
+    from tacit.detection.mentions_page import write_page
+    from tacit.privacy.certificates.manifest import file_digest
 
     with whole_files(*files.values()) as (mentions, entities, about, *page):
         write_lines(mentions, found.mentions)
@@ -215,7 +215,7 @@ def train(
 
     Example: `tacit detect train conll2003 --data DIR -o my-tagger`
     """
-    from tacit.detecting import tagger
+    from tacit.detection.tagger import tagger
 
     done, most = 0, iterations or tagger.ITERATIONS
     with progress("Training", most) as advance:

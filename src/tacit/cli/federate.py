@@ -60,8 +60,8 @@ def run(
     from tacit.federated.settings import need_flower
 
     need_flower()
+    from tacit.federated.processes import parse_address, run_here
     from tacit.federated.server import begin
-    from tacit.federated.starting import parse_address, run_here
 
     at = parse_address(
         listen, certificate=certificate, private_key=private_key, authority=authority
@@ -102,8 +102,8 @@ def join(
     from tacit.federated.settings import need_flower
 
     need_flower()
-    from tacit.federated.naming import read_key
-    from tacit.federated.starting import node_here, parse_address
+    from tacit.federated.keyed_names import read_key
+    from tacit.federated.processes import node_here, parse_address
     from tacit.files import need_file
 
     read_key(key)
@@ -126,7 +126,7 @@ def key(to: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write 
     from tacit.federated.settings import need_flower
 
     need_flower()
-    from tacit.federated.naming import new_key
+    from tacit.federated.keyed_names import new_key
 
     new_key(to)
     err.print(f"key: {to} (for clients only)")
@@ -158,7 +158,7 @@ def simulate(
 
     need_flower()
     need_ray()
-    from tacit.federated.simulating import begin_generated, begin_simulated, go_on
+    from tacit.federated.simulation import begin_generated, begin_simulated, go_on
 
     if resume is not None:
         if file is not None or to is not None or changes or users is not None:
@@ -169,7 +169,7 @@ def simulate(
     elif file is not None:
         folder = begin_simulated(*_read(file, changes), to, clients=clients)
     else:
-        from tacit.plan import parse_overrides
+        from tacit.planning.plan import parse_overrides
 
         folder = begin_generated(
             int(users or 0), to, clients=clients, changes=parse_overrides(changes or [])
@@ -202,7 +202,7 @@ def demo(to: To = None) -> None:
 
 def _read(file: Path, changes: list[str] | None) -> "tuple[Run, Federation]":
     from tacit.federated.settings import read_federated
-    from tacit.plan import parse_overrides
+    from tacit.planning.plan import parse_overrides
 
     return read_federated(file, parse_overrides(changes or []))
 
@@ -219,8 +219,8 @@ def _tell(line: str) -> None:
 
 def _show(folder: Path, *, kept: bool = True) -> None:
     """What the certificate says, and whether it holds."""
-    from tacit.privacy.certificate import read_certificate
-    from tacit.verifying import verify
+    from tacit.privacy.certificates.certificate import read_certificate
+    from tacit.verification.runs import verify
 
     print_promise(read_certificate(folder / "certificate.json"))
     checks: list[Any] = verify(folder)

@@ -50,8 +50,8 @@ def pretrain(
     Example: `tacit pretrain public.txt --encoder all-minilm-l6-v2 --sanitize santext
     --epsilon-per-distance 14 -o aware`
     """
-    from tacit.training.masking import perplexity
-    from tacit.training.masking import pretrain as train
+    from tacit.training.tasks.masking import perplexity
+    from tacit.training.tasks.masking import pretrain as train
 
     if to.exists():
         raise UsageError(f"{to} exists; give a new folder.")
@@ -95,9 +95,9 @@ def guess(
 
     Example: `tacit guess mail.jsonl --model attacker --epsilon-per-distance 14`
     """
-    from tacit.training.mask_inference import guess_masked, verdict
-    from tacit.training.masking import align, load_masked
-    from tacit.training.tokens import load_tokenizer
+    from tacit.training.models.tokens import load_tokenizer
+    from tacit.training.tasks.mask_inference import guess_masked, verdict
+    from tacit.training.tasks.masking import align, load_masked
 
     same, work = unchanged_and_sanitized(
         sanitize, epsilon_per_distance, embeddings or str(model), seed, share=sensitive_share
@@ -135,7 +135,7 @@ def unchanged_and_sanitized(
     share: float | None = None,
 ) -> tuple[Any, Any]:
     """A sanitizer that leaves words as they are, and the one that is attacked."""
-    from tacit.sanitizing import as_it_stands
+    from tacit.sanitization import as_it_stands
 
     work = _sanitizer(method, epsilon, embeddings, share, seed)
     if work is None:
@@ -146,7 +146,7 @@ def unchanged_and_sanitized(
 def _sanitizer(
     method: str | None, epsilon: float | None, embeddings: str, share: float | None, seed: int
 ) -> Any:
-    from tacit.sanitizing import Recipe, Sanitizer, choose_sensitive, open_embeddings
+    from tacit.sanitization import Recipe, Sanitizer, choose_sensitive, open_embeddings
 
     if method is None:
         if epsilon is not None or share is not None:

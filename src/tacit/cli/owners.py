@@ -53,9 +53,9 @@ def owners(
 
     Example: `tacit owners mail.jsonl --mentions mentions.jsonl --plot degrees.png`
     """
-    from tacit.bounding import preview
-    from tacit.detecting.mentions import read_mentions
+    from tacit.detection.mentions import read_mentions
     from tacit.owners import Owners, describe
+    from tacit.owners.bounding import preview
 
     files = {
         what: file for what, file in (("picture", plot), ("owner graph", save)) if file is not None
@@ -64,7 +64,7 @@ def owners(
         raise UsageError(f"--plot and --out are both {plot}; give two names.")
     refuse_overwrite(*files.values(), overwrite=overwrite)
     if plot:
-        from tacit.reporting.plots import format_of
+        from tacit.reports.plots import format_of
 
         format_of(plot)
     graph = Owners.from_mentions(
@@ -97,14 +97,14 @@ def owners(
 
 def _names(given: Path | None, mentions: Path) -> dict[str, str]:
     """The entities' names, where somebody keeps them; the graph does without."""
-    from tacit.detecting.mentions import read_entities
+    from tacit.detection.mentions import read_entities
 
     table = given or mentions.with_name(mentions.stem + ".entities.jsonl")
     return {e.id: e.name for e in read_entities(table)} if given or table.exists() else {}
 
 
 def _draw(graph: Any, rows: Any, names: dict[str, str], picture: Path) -> None:
-    from tacit.reporting.plots import degree_figure, save
+    from tacit.reports.plots import degree_figure, save
 
     save(degree_figure(graph, rows, names=names), picture)
 

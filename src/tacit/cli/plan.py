@@ -51,9 +51,9 @@ def plan(
     Examples: `tacit plan --set protect=users --set epsilon=3 --set steps=200 --set user_rate=0.1` ·
     `tacit plan plan.yml --owners owners.json --search -o calibrated.yml`
     """
-    from tacit import plan as plans
-    from tacit import planning
     from tacit.owners import Owners
+    from tacit.planning import dry_run
+    from tacit.planning import plan as plans
 
     if schema:
         print_json(plans.Plan.model_json_schema())
@@ -74,15 +74,15 @@ def plan(
             "--owners out."
         )
     whole = Owners.load(owners) if owners else None
-    graph = None if whole is None else planning.protected_part(chosen, whole)
+    graph = None if whole is None else dry_run.protected_part(chosen, whole)
     tried: list[Any] = []
     if search:
         if graph is None:
             raise UsageError("--search tries caps on the owner graph; give it with --owners FILE.")
         tries = _rates(rates)
         with progress("Trying caps", 9 * max(1, len(tries))) as advance:
-            tried = planning.search(chosen, graph, user_rate=tries, progress=advance)
-        chosen = planning.chosen(chosen, tried[0])
+            tried = dry_run.search(chosen, graph, user_rate=tries, progress=advance)
+        chosen = dry_run.chosen(chosen, tried[0])
     with err.status("Finding the noise") as status:
         chosen = plans.calibrated(
             chosen,
@@ -90,7 +90,7 @@ def plan(
                 f"Finding the noise for {unit}: multiplier {noise:.4g} gives epsilon {up(epsilon)}"
             ),
         )
-    bounded = planning.apply_caps(chosen, graph) if graph is not None else None
+    bounded = dry_run.apply_caps(chosen, graph) if graph is not None else None
     if to:
         with whole_file(to) as draft:
             draft.write_text(plans.plan_yaml(chosen), encoding="utf-8")
@@ -98,9 +98,9 @@ def plan(
         print_json(_summary(chosen, bounded, tried))
     else:
         _print_tried(tried)
-        text = planning.explain(
+        text = dry_run.explain(
             chosen, graph, bounded, records_per_second=records_per_second,
-            entities=planning.meant(chosen, whole),
+            entities=dry_run.meant(chosen, whole),
         )  # fmt: skip
         out.print(Markdown(text))
     if to:
@@ -115,7 +115,7 @@ def _rates(text: str) -> list[float]:
 
 
 def _summary(plan: Any, bounded: Any, tried: list[Any]) -> dict[str, Any]:
-    from tacit.plan import prices
+    from tacit.planning.plan import prices
 
     costs = {unit: cost.as_json() for unit, cost in prices(plan).items()}
     return {
@@ -167,7 +167,7 @@ def verify(
 
     Examples: `tacit verify RUN` · `tacit verify RUN --signed-by alice.pub`
     """
-    from tacit.verifying import verify as check
+    from tacit.verification.runs import verify as check
 
     if not run.is_dir():
         raise DataError(
@@ -175,7 +175,7 @@ def verify(
         )
     checks = check(run)
     if signed_by is not None:
-        from tacit.signing import signature_check
+        from tacit.verification.signing import signature_check
 
         checks.append(signature_check(run, signed_by))
     bad = [c for c in checks if not c.ok]
@@ -243,8 +243,8 @@ def sign(
 
     Examples: `tacit sign --new-key alice` · `tacit sign RUN --key alice`
     """
-    from tacit.signing import make_key
-    from tacit.signing import sign as put
+    from tacit.verification.signing import make_key
+    from tacit.verification.signing import sign as put
 
     if new_key is not None:
         public = make_key(new_key)
@@ -282,7 +282,7 @@ def spent(
 
     Example: `tacit spent runs/`
     """
-    from tacit.spending import total
+    from tacit.planning.spending import total
 
     found = total(runs, delta)
     if as_json:

@@ -19,8 +19,8 @@ from tacit.corpus import Corpus
 from tacit.files import refuse_overwrite
 
 if TYPE_CHECKING:
-    from tacit.detecting.mentions import Mention
-    from tacit.detecting.policies import Policy
+    from tacit.detection.mentions import Mention
+    from tacit.detection.policies import Policy
 
 app = typer.Typer(
     help="Policies: which tokens of a text are sensitive.\n\n"
@@ -70,9 +70,9 @@ def show(
     Examples: `tacit policy show mail.jsonl --policy digits` ·
     `tacit policy show mail.jsonl --policy "sentences(patterns+lists)" -o marked.html`
     """
-    from tacit.detecting.page import write_page
-    from tacit.detecting.policies import open_policy
-    from tacit.training import tokens
+    from tacit.detection.mentions_page import write_page
+    from tacit.detection.policies import open_policy
+    from tacit.training.models import tokens
 
     page = (to or Path("policy.html")) if page_records else None
     if page:
@@ -108,9 +108,9 @@ def _marked(
     corpus: Corpus, policy: "Policy", tokenizer: Any, counts: dict[str, int]
 ) -> "Iterator[list[Mention]]":
     """The sensitive tokens of each record, neighbours joined; the counts grow meanwhile."""
-    from tacit.detecting.mentions import Mention
-    from tacit.detecting.policies import mark, spans_of
-    from tacit.training.encoding import pieces_of, touching
+    from tacit.detection.mentions import Mention
+    from tacit.detection.policies import mark, spans_of
+    from tacit.training.tasks.encoding import pieces_of, touching
 
     texts = corpus.column("text").to_pylist()
     marks = mark(corpus, policy)

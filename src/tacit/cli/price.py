@@ -108,13 +108,13 @@ def price(
             "--counterexample); `tacit price --help` has examples."
         )
     if plot:
-        from tacit.reporting.plots import format_of
+        from tacit.reports.plots import format_of
 
         format_of(plot)
         refuse_overwrite(plot, overwrite=overwrite)
     event = _event(given)
     wanted = curves if curves is not None else (not as_json or plot is not None)
-    from tacit.pricing import quote
+    from tacit.planning.prices import quote
 
     holders = whole_numbers(degrees, "--degrees") if wanted and "entities" in protect else []
     with progress("Pricing", (8 + len(holders)) if wanted else 0) as advance:
@@ -128,8 +128,8 @@ def price(
             progress=advance,
         )
     if plot:
-        from tacit.reporting.curves import price_figure
-        from tacit.reporting.plots import save
+        from tacit.reports.plots import save
+        from tacit.reports.price_curves import price_figure
 
         save(price_figure(found), plot)
     if as_json:
@@ -237,7 +237,7 @@ def _print(found: Any) -> None:
 
 
 def _published(name: str, given: Mapping[str, Any], as_json: bool) -> None:
-    from tacit.privacy.published import PUBLISHED
+    from tacit.replication.published import PUBLISHED
 
     if name not in PUBLISHED:
         raise UsageError(f"published={name!r} is unknown; accepted: {', '.join(PUBLISHED)}.")
@@ -277,7 +277,7 @@ def _published(name: str, given: Mapping[str, Any], as_json: bool) -> None:
 
 def _against(values: Mapping[str, Any]) -> dict[str, Any]:
     """A case in the same setting in which more is certainly lost than the formula says."""
-    from tacit.privacy.counterexample import lower_bound
+    from tacit.replication.counterexample import lower_bound
 
     names = ("users", "users_per_step", "entity_rate", "noise_multiplier", "steps", "delta")
     setting = {name: values[name] for name in names if name in values}
@@ -291,7 +291,7 @@ def _against(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _counterexample(as_json: bool) -> None:
-    from tacit.privacy.counterexample import PAPER, counterexample_table
+    from tacit.replication.counterexample import PAPER, counterexample_table
 
     with progress("Computing", None):
         rows = counterexample_table()

@@ -26,7 +26,7 @@ def report(
 
     Example: `tacit report plain users users+entities -o report.html`
     """
-    from tacit.reporting.report import read_all, write_report
+    from tacit.reports.report import read_all, write_report
 
     if to.suffix != ".html":
         raise UsageError(f"{to}: end the name in .html; Markdown and JSON go beside it.")

@@ -130,8 +130,8 @@ def sanitize(
     `tacit sanitize mail.jsonl --method santext+ --epsilon-per-distance 2 --sensitive-words
     names.txt -o out.jsonl` · `tacit sanitize mail.jsonl --profile --epsilon-per-distance 1,2,3`
     """
-    from tacit.sanitizing import open_embeddings
-    from tacit.sanitizing.operators import OPERATORS
+    from tacit.sanitization import open_embeddings
+    from tacit.sanitization.operators import OPERATORS
 
     if profile == (to is not None):
         raise UsageError("Give -o FILE to write a corpus, or --profile to look at epsilons.")
@@ -167,7 +167,7 @@ def sanitize(
     make = _Maker(embedding, method, sensitive, replace_plain_rate, unknown, seed, threads)
     if profile:
         if plot is not None:
-            from tacit.reporting.plots import format_of
+            from tacit.reports.plots import format_of
 
             format_of(plot)
             refuse_overwrite(plot, overwrite=overwrite)
@@ -190,7 +190,7 @@ def _compared(
     corpus: dict[str, Any], embeddings: str, whole: Any, **files: Path | None
 ) -> list[Any]:
     """The public inputs that are files, each compared with the private text."""
-    from tacit.sanitizing.public_inputs import PublicInputs
+    from tacit.sanitization.public_inputs import PublicInputs
 
     inputs = PublicInputs(lambda: _texts(corpus), Path(corpus["source"]))
     given = {name: path for name, path in files.items() if path is not None}
@@ -217,7 +217,7 @@ def _numbers(text: str | None) -> list[float]:
 
 
 def _dropped(names: str) -> tuple[str, ...]:
-    from tacit.sanitizing.streaming import PASSED_ON
+    from tacit.sanitization.streaming import PASSED_ON
 
     wanted = tuple(filter(None, names.split(",")))
     for name in wanted:
@@ -228,7 +228,7 @@ def _dropped(names: str) -> tuple[str, ...]:
 
 
 def _new_file(to: Path, overwrite: bool) -> None:
-    from tacit.sanitizing import certificate_folder
+    from tacit.sanitization import certificate_folder
 
     if Path(to.name.removesuffix(".gz")).suffix == ".txt":
         refuse_overwrite(to, overwrite=overwrite)
@@ -243,7 +243,7 @@ def _batches(corpus: dict[str, Any]) -> Iterator[pa.RecordBatch]:
     """The records of the corpus that the options name, streamed where it is a file."""
     from tacit import corpora
     from tacit.cli.common import layout_of
-    from tacit.reading import stream
+    from tacit.corpus.reading import stream
 
     source = Path(corpus["source"])
     named = corpus["source"] in corpora.known() and not source.exists()
@@ -257,8 +257,8 @@ def _batches(corpus: dict[str, Any]) -> Iterator[pa.RecordBatch]:
 def _vocabulary(
     corpus: dict[str, Any], embedding: Any, listed: Path | None, counted: bool
 ) -> tuple[Any, list[str]]:
-    from tacit.privacy.local_wording import VOCABULARY_LEAK
-    from tacit.sanitizing.words import Words, read_word_list
+    from tacit.privacy.certificates.local_wording import VOCABULARY_LEAK
+    from tacit.sanitization.words import Words, read_word_list
 
     if listed is not None and counted:
         raise UsageError("Give --vocabulary or --vocabulary-from-corpus, not both.")
@@ -284,7 +284,7 @@ def _sensitive(
     found_in: Path | None,
     using: str,
 ) -> Any:
-    from tacit.sanitizing import choose_sensitive
+    from tacit.sanitization import choose_sensitive
 
     if method == "santext+":
         return choose_sensitive(
@@ -304,7 +304,7 @@ class _Maker:
         self._given = (embedding, method, sensitive, rate, unknown, seed, workers)
 
     def __call__(self, epsilon: float | None) -> Any:
-        from tacit.sanitizing import Recipe, Sanitizer
+        from tacit.sanitization import Recipe, Sanitizer
 
         embedding, method, sensitive, rate, unknown, seed, workers = self._given
         recipe = Recipe(method, epsilon, rate, unknown)  # type: ignore[arg-type]
@@ -320,9 +320,9 @@ def _replacer(
     same_within: str,
     seed: int | None,
 ) -> tuple[Any, dict[str, Any]]:
-    from tacit.detecting.kinds import kind_of
-    from tacit.detecting.mentions import read_mentions
-    from tacit.sanitizing.operators import FromDetectors, FromMentions, Replacer
+    from tacit.detection.kinds import kind_of
+    from tacit.detection.mentions import read_mentions
+    from tacit.sanitization.operators import FromDetectors, FromMentions, Replacer
 
     wanted = [kind_of(kind) for kind in kinds.split(",")] if kinds else None
     finder: Any
@@ -351,7 +351,7 @@ def _write(
     as_json: bool,
     workers: Workers,
 ) -> None:
-    from tacit.sanitizing import sanitize_file
+    from tacit.sanitization import sanitize_file
 
     assert to is not None
     with progress("Sanitizing", None) as advance:
@@ -394,7 +394,7 @@ def _write(
 
 
 def _print_reach(certificate: Any) -> None:
-    from tacit.privacy.explaining_local import a_word
+    from tacit.privacy.certificates.local_explanation import a_word
     from tacit.privacy.rounding import up
 
     table = simple_table(
@@ -418,8 +418,8 @@ def _profile(
     samples: int,
     as_json: bool,
 ) -> None:
-    from tacit.sanitizing.profiling import as_json as rows
-    from tacit.sanitizing.profiling import plot_profile, profile
+    from tacit.sanitization.profiling import as_json as rows
+    from tacit.sanitization.profiling import plot_profile, profile
 
     if not epsilons:
         raise UsageError("--profile needs --epsilon-per-distance with one or more values.")

@@ -140,7 +140,7 @@ def contribute(
 def _sanitized(
     corpus: "Corpus", method: str, epsilon: float | None, words: Path | None, embeddings: str
 ) -> "Corpus":
-    from tacit.sanitizing import METHODS, sanitize
+    from tacit.sanitization import METHODS, sanitize
 
     if method not in METHODS:
         raise UsageError(f"--sanitize {method}: accepted: {', '.join(METHODS)}.")
@@ -166,7 +166,7 @@ def pull(
     Examples: `tacit pull diary-model --server http://127.0.0.1:8321` ·
     `tacit pull diary-model -o m && tacit predict m "dear diary"`
     """
-    from tacit.verifying import verify
+    from tacit.verification.runs import verify
 
     with _client(server, token) as client:
         found = client.model_named(model)

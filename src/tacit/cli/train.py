@@ -16,11 +16,11 @@ from rich.progress import Progress as Bars
 
 from tacit.cli.common import AsJson, err, out, print_json, progress, simple_table
 from tacit.errors import UsageError
-from tacit.fields import spelled
+from tacit.saved_json import spelled
 
 if TYPE_CHECKING:
-    from tacit.grouping import Groups
-    from tacit.privacy.certificate import Certificate
+    from tacit.privacy.certificates.certificate import Certificate
+    from tacit.training.evaluation.groups import Groups
 
 
 def methods() -> None:
@@ -64,9 +64,9 @@ def train(
     Examples: `tacit train run.yml -o RUN` · `tacit train --resume RUN` ·
     `torchrun --nproc-per-node 2 -m tacit train run.yml -o RUN`
     """
-    from tacit.plan import parse_overrides
-    from tacit.training import following, runs
-    from tacit.training.ranks import ranks_of_environment
+    from tacit.planning.plan import parse_overrides
+    from tacit.training.phases import session, worker_ranks
+    from tacit.training.phases.ranks import ranks_of_environment
     from tacit.training.settings import read_run
 
     ranks = ranks_of_environment()
@@ -74,15 +74,15 @@ def train(
         if file is not None or to is not None or changes:
             raise UsageError("--resume takes its settings from the folder; give nothing else.")
         if ranks is not None and not ranks.leads:
-            return following.follow_folder(resume, ranks)
-        begin = lambda tell: runs.resume(resume, tell=tell)  # noqa: E731
+            return worker_ranks.follow_folder(resume, ranks)
+        begin = lambda tell: session.resume(resume, tell=tell)  # noqa: E731
     elif file is None or to is None:
         raise UsageError("Give a run file and -o FOLDER, or --resume FOLDER.")
     else:
         settings = read_run(file, parse_overrides(changes or []))
         if ranks is not None and not ranks.leads:
-            return following.follow(settings, ranks)
-        begin = lambda tell: runs.train(settings, to, tell=tell)  # noqa: E731
+            return worker_ranks.follow(settings, ranks)
+        begin = lambda tell: session.train(settings, to, tell=tell)  # noqa: E731
     with _live() as tell, _noting(progress_file) as note:
 
         def told(at: Any) -> None:
@@ -164,7 +164,7 @@ class _live:
 
 def print_promise(certificate: "Certificate") -> None:
     """What the certificate says, in its own words."""
-    from tacit.privacy.explaining import in_short
+    from tacit.privacy.certificates.explanation import in_short
 
     lines = [*in_short(certificate), "Not covered:"]
     lines += [f"- {point}" for point in certificate.not_covered]
@@ -207,7 +207,7 @@ def evaluate(
 
     Examples: `tacit evaluate RUN --split test --json` · `tacit evaluate RUN --by records`
     """
-    from tacit.training import scoring
+    from tacit.training.evaluation import scoring
 
     if by is not None:
         with progress("Evaluating", None):
@@ -270,11 +270,11 @@ def predict(
     Examples: `tacit predict RUN "my order number is"` ·
     `tacit predict RUN "a fine film" --sanitize santext --epsilon-per-distance 3`
     """
-    from tacit.training import scoring
+    from tacit.training.evaluation import scoring
 
     seen = {}
     if sanitize is not None:
-        from tacit.sanitizing.queries import sanitize_query
+        from tacit.sanitization.queries import sanitize_query
 
         text = sanitize_query(
             text, sanitize, epsilon_per_distance=epsilon_per_distance, embeddings=embeddings,

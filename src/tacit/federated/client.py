@@ -29,24 +29,31 @@ from transformers import PreTrainedTokenizerBase
 
 from tacit.corpus import Corpus
 from tacit.errors import DataError, TacitError, UsageError
-from tacit.federated.naming import entity_name, read_key, user_name
+from tacit.federated.keyed_names import entity_name, read_key, user_name
 from tacit.federated.protocol import Answer, Kit, Present, Round, Update, unpacked
 from tacit.federated.settings import CANNOT, Federation
 from tacit.files import whole_file
-from tacit.plan import Plan
-from tacit.training import dropout, weights
-from tacit.training.focusing import Focus
-from tacit.training.material import Material, Rows, find_mentions, open_corpus, training_part
-from tacit.training.memory import keep_freed_memory
-from tacit.training.methods.fedavg import fedavg_check, train_locally, user_updates
-from tacit.training.methods.noisy import Watched
-from tacit.training.methods.private import private_check, user_sums
-from tacit.training.opening import make_model
-from tacit.training.randomness import Chance
+from tacit.planning.plan import Plan
+from tacit.training.data.protected_entities import Focus
+from tacit.training.data.training_data import (
+    Material,
+    Rows,
+    find_mentions,
+    open_corpus,
+    training_part,
+)
+from tacit.training.dp import dropout
+from tacit.training.dp.random_source import Chance
+from tacit.training.dp.updates import ClippedUpdates
+from tacit.training.methods.dp_fedavg import fedavg_check, train_locally, user_updates
+from tacit.training.methods.dp_sgd import private_check, user_sums
+from tacit.training.methods.noisy_sums import Watched
+from tacit.training.models import weights
+from tacit.training.models.memory import keep_freed_memory
+from tacit.training.models.tokens import load_tokenizer
+from tacit.training.phases.run_context import make_model
 from tacit.training.settings import LocalSettings, Run
-from tacit.training.tasks import Classification, Examples, NextWord, Regression, Task
-from tacit.training.tokens import load_tokenizer
-from tacit.training.updates import ClippedUpdates
+from tacit.training.tasks.tasks import Classification, Examples, NextWord, Regression, Task
 
 log = logging.getLogger("tacit.federated")
 

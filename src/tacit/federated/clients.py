@@ -9,12 +9,12 @@ from flwr.app import RecordDict
 from torch import Tensor
 
 from tacit.errors import DataError
-from tacit.federated.asking import Asking, Faults, Question
+from tacit.federated.cohort import Roster, Whereabouts, make_roster
+from tacit.federated.messaging import Asking, Faults, Question
 from tacit.federated.protocol import JOIN, TRAIN, Kit, Present, Round, packed
-from tacit.federated.roster import Roster, Whereabouts, make_roster
 from tacit.federated.settings import Federation
-from tacit.plan import Plan
-from tacit.training.sampling import Drawn
+from tacit.planning.plan import Plan
+from tacit.training.dp.sampling import Drawn
 
 _ASK_AGAIN = 30.0
 """After so many seconds a client that could not join is asked once more."""

@@ -7,10 +7,9 @@ import numpy as np
 
 from tacit.corpora import customersim
 from tacit.corpus import Corpus
-from tacit.federated.naming import new_key
-from tacit.federated.server import begin
-from tacit.federated.settings import FOLDER, Federation
-from tacit.federated.starting import (
+from tacit.corpus.writing import write
+from tacit.federated.keyed_names import new_key
+from tacit.federated.processes import (
     Processes,
     Transport,
     free_port,
@@ -20,8 +19,9 @@ from tacit.federated.starting import (
     submit,
     wait_for_run,
 )
+from tacit.federated.server import begin
+from tacit.federated.settings import FOLDER, Federation
 from tacit.training.settings import Run
-from tacit.writing import write
 
 
 def demo(

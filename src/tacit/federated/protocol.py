@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tacit.errors import DataError
-from tacit.federated.naming import NAME_BYTES
+from tacit.federated.keyed_names import NAME_BYTES
 
 JOIN, TRAIN = "query", "train"
 """Kinds of messages, as Flower names them."""

@@ -6,19 +6,19 @@ from typing import Any
 from flwr.app import RecordDict
 from torch import Tensor, nn
 
-from tacit.federated.asking import Faults
+from tacit.federated.aggregation import Received, Refused
 from tacit.federated.clients import Clients
-from tacit.federated.receiving import Received, Refused
-from tacit.plan import Plan
+from tacit.federated.messaging import Faults
+from tacit.planning.plan import Plan
 from tacit.privacy.events import NotPrivate
 from tacit.privacy.ledger import Ledger
-from tacit.training.checkpoints import trainable
-from tacit.training.gradients import BoundedSum
+from tacit.training.dp.gradients import BoundedSum
+from tacit.training.dp.random_source import Chance
+from tacit.training.dp.sampling import Drawn, PoissonUsers
 from tacit.training.methods import Losses, NoisySums, Seen
-from tacit.training.methods.noisy import Watched
-from tacit.training.methods.private import denominator, poisson
-from tacit.training.randomness import Chance
-from tacit.training.sampling import Drawn, PoissonUsers
+from tacit.training.methods.dp_sgd import denominator, poisson
+from tacit.training.methods.noisy_sums import Watched
+from tacit.training.phases.checkpoints import trainable
 
 
 def federated(

@@ -24,14 +24,14 @@ from flwr.serverapp import Grid
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from tacit.detecting import open_detectors
-from tacit.detecting.provenance import Provenance, Used, provenance_of
+from tacit.detection import open_detectors
+from tacit.detection.provenance import Provenance, Used, provenance_of
 from tacit.errors import DataError, TacitError, UsageError
-from tacit.federated.asking import Asking, Clock
 from tacit.federated.client import PERSONAL, frozen_digest, is_personal
 from tacit.federated.clients import Clients
+from tacit.federated.cohort import Roster
+from tacit.federated.messaging import Asking, Clock
 from tacit.federated.protocol import Kit
-from tacit.federated.roster import Roster
 from tacit.federated.rounds import Averaged, Counted, federated
 from tacit.federated.settings import (
     FOLDER,
@@ -42,21 +42,21 @@ from tacit.federated.settings import (
     read_federation,
 )
 from tacit.files import whole_file
-from tacit.plan import Plan, calibrated, plan_yaml, read_plan
-from tacit.privacy.certificate import commitment, own_salt
+from tacit.planning.plan import Plan, calibrated, plan_yaml, read_plan
+from tacit.privacy.certificates.certificate import commitment, own_salt
 from tacit.privacy.ledger import Ledger
-from tacit.training import weights
-from tacit.training.account import write_names
-from tacit.training.checkpoints import kept_folder, kept_steps, read_place, trainable
-from tacit.training.continuing import continued
-from tacit.training.loop import Loop, Progress, make_optimizer
+from tacit.training.data.account import write_names
+from tacit.training.data.public_inputs import base_weights
 from tacit.training.methods import Method
-from tacit.training.opening import Opened, open_run
-from tacit.training.public_inputs import base_weights
-from tacit.training.public_start import start_on_public_text
-from tacit.training.runs import MADE_HERE, Trained, about_run, finish
+from tacit.training.models import weights
+from tacit.training.phases.budget_line import Spent
+from tacit.training.phases.checkpoints import kept_folder, kept_steps, read_place, trainable
+from tacit.training.phases.continuing import continued
+from tacit.training.phases.loop import Loop, Progress, make_optimizer
+from tacit.training.phases.public_start import start_on_public_text
+from tacit.training.phases.run_context import Opened, open_run
+from tacit.training.phases.session import MADE_HERE, Trained, about_run, finish
 from tacit.training.settings import PLANNED, Run, read_run, run_yaml
-from tacit.training.spent import Spent
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tacit.errors import DataError, MissingExtra, UsageError
 from tacit.files import need_file
-from tacit.plan import Plan
+from tacit.planning.plan import Plan
 from tacit.training.settings import LocalSettings, Run, run_fields
 
 METHODS = ("private", "fedavg", "plain")

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tacit.errors import OverBudget, PrivacyRefused, UsageError
-from tacit.privacy.accounting import need_delta, price
+from tacit.privacy.accounting.pricing import need_delta, price
 from tacit.privacy.events import MOST, AnyEvent, SelectivePart, Unit, need_unit, whole_passes
 from tacit.privacy.ledger import Releases
 from tacit.privacy.rounding import up

@@ -1,6 +1,6 @@
 """Facts about releases: one frozen value for each thing that may leave the training data.
 
-An event holds what was carried out and no opinion about what it costs; `tacit.privacy.accounting`
+An event holds what was carried out and no opinion about what it costs; `tacit.privacy.accounting.pricing`
 prices it. Every field is public. Noise multipliers are the standard deviation of the noise
 divided by the clip norm of one unit, never by a sensitivity.
 
@@ -278,7 +278,7 @@ def whole_passes(releases: "Mapping[AnyEvent, int]") -> "dict[AnyEvent, int]":
 
 
 class SanitizedText(_Release):
-    """Texts whose words were each replaced at random, independently (`tacit.privacy.local`).
+    """Texts whose words were each replaced at random, independently (`tacit.privacy.certificates.local_privacy`).
 
     The promise is about single words and grows with their distance, so it bounds no unit of the
     other events: in their currency this release costs infinity.

@@ -26,7 +26,7 @@ from typing import IO, Any, Self
 from filelock import FileLock, Timeout
 
 from tacit.errors import DataError, PrivacyRefused, UsageError
-from tacit.privacy.documents import canonical_digest
+from tacit.privacy.certificates.documents import canonical_digest
 from tacit.privacy.events import AnyEvent, need_event, read_event, write_event
 
 VERSION = 2

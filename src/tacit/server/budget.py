@@ -24,7 +24,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from tacit.errors import OverBudget, PrivacyRefused, TacitError
-from tacit.privacy.accounting import price
+from tacit.privacy.accounting.pricing import price
 from tacit.privacy.events import Public, Unit, read_event, whole_passes, write_event
 from tacit.privacy.ledger import Releases, read_ledger
 from tacit.privacy.rounding import up

@@ -24,18 +24,18 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from tacit.errors import DataError, PrivacyRefused, TacitError, UsageError
-from tacit.privacy.certificate import read_certificate
+from tacit.privacy.certificates.certificate import read_certificate
+from tacit.privacy.certificates.manifest import CERTIFICATE_FILES, SIGNATURE
 from tacit.privacy.ledger import Releases, read_ledger
-from tacit.privacy.manifest import CERTIFICATE_FILES, SIGNATURE
-from tacit.server import children
+from tacit.server import child_processes
 from tacit.server.budget import Budgets
-from tacit.server.children import Child
+from tacit.server.child_processes import Child
 from tacit.server.datasets import Datasets
 from tacit.server.errors import Busy, Conflict, NotThere
 from tacit.server.identity import Caller
 from tacit.server.plans import Plans
 from tacit.server.records import Records
-from tacit.server.requests import (
+from tacit.server.run_requests import (
     RunRequest,
     entities_of,
     planned_releases,
@@ -232,7 +232,7 @@ class Jobs:
         folder = self.settings.job_folder(job) / "run"
         if plan is None or not (folder / "ledger.jsonl").exists():
             return planned
-        place = children.place_of(folder)
+        place = child_processes.place_of(folder)
         done = place[1] if place is not None and place[0] == "train" else 0
         releases = read_ledger(folder / "ledger.jsonl").own_releases()
         event = plan.event()
@@ -274,7 +274,7 @@ class Jobs:
             return {state: count for state, count in rows}
 
     def _as_json(self, row: Job) -> dict[str, Any]:
-        latest = children.progress_lines(self.settings.job_folder(row.id))[-1:]
+        latest = child_processes.progress_lines(self.settings.job_folder(row.id))[-1:]
         return {
             "id": row.id,
             "kind": row.kind,
@@ -344,7 +344,7 @@ class Jobs:
         ledger = child.folder / "run" / "ledger.jsonl"
         # First whether it lives, then what it wrote: else a last entry could be overlooked.
         alive = child.alive()
-        seen = children.entries_seen(ledger) if row.kind == "train" else 0
+        seen = child_processes.entries_seen(ledger) if row.kind == "train" else 0
         if seen > row.released:
             with self.storage.write() as session:
                 self._locked(session, row.id).released = seen
@@ -365,9 +365,9 @@ class Jobs:
 
     def _judge(self, row: Job, child: Child) -> None:
         """Say how a job ended, by what it left in its folder."""
-        error = children.last_error(child.folder)
+        error = child_processes.last_error(child.folder)
         # Printed last, after everything was written.
-        if children.output(child.folder) is not None:
+        if child_processes.output(child.folder) is not None:
             self._end(row, "done", "", self._result(row, child))
         elif row.cancelling:
             self._end(row, "cancelled", "Cancelled; what was released stays charged.")
@@ -396,8 +396,8 @@ class Jobs:
         if row.kind == "train":
             return _trained(child, self._run_of(row))
         if row.kind == "detect":
-            return dict(children.output(child.folder))
-        return {"output": children.output(child.folder)}
+            return dict(child_processes.output(child.folder))
+        return {"output": child_processes.output(child.folder)}
 
     def _end(
         self, row: Job, state: str, message: str, result: dict[str, Any] | None = None
@@ -440,7 +440,7 @@ class Jobs:
                 locked.attempts += 1
             arguments, into = self._command(row)
             where = self.settings.job_folder(into) if into is not None else None
-            child = children.start(
+            child = child_processes.start(
                 folder, arguments, home=self.settings.folder / "home", into=where
             )
         except (TacitError, OSError) as error:
@@ -460,10 +460,10 @@ class Jobs:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if row.kind not in ("train", "detect"):
             return
-        if children.entries_seen(folder / "run" / "ledger.jsonl"):
+        if child_processes.entries_seen(folder / "run" / "ledger.jsonl"):
             raise PrivacyRefused("Its ledger holds releases, but not the settings to go on with.")
         shutil.rmtree(folder / "run", ignore_errors=True)
-        (folder / children.PROGRESS).unlink(missing_ok=True)
+        (folder / child_processes.PROGRESS).unlink(missing_ok=True)
         if not self.records.snapshot(row.dataset_id, folder / "corpus.jsonl"):
             raise DataError("The dataset has no record any more.")
         if row.kind == "train":
@@ -485,7 +485,7 @@ class Jobs:
         """The arguments, and the job in whose folder the child works, if not its own."""
         if row.kind == "train":
             what = ["--resume", "run"] if row.resuming else ["run.yml", "-o", "run"]
-            return ["train", *what, "--progress", children.PROGRESS, "--json"], None
+            return ["train", *what, "--progress", child_processes.PROGRESS, "--json"], None
         return list(row.request["arguments"]), row.target_id
 
     # --- forgetting ---------------------------------------------------------------------------
@@ -512,7 +512,7 @@ class Jobs:
         for path in [*folder.glob("*"), *(folder / "run").glob("*")]:
             if path.is_dir() and path.name != "run":
                 shutil.rmtree(path)
-            elif path.is_file() and path.name not in (*_KEPT, children.LOCK):
+            elif path.is_file() and path.name not in (*_KEPT, child_processes.LOCK):
                 path.unlink()
         return self.get(job)
 
@@ -527,18 +527,18 @@ class Jobs:
             if not (folder / "corpus.jsonl").exists():
                 continue
             if job["state"] in ENDED:
-                removed = children.scrub(folder, gone)
+                removed = child_processes.scrub(folder, gone)
             else:
-                removed = len(gone.intersection(children.snapshot_ids(folder)))
+                removed = len(gone.intersection(child_processes.snapshot_ids(folder)))
             if removed:
                 touched.append(job | {"records": removed})
         return touched
 
     def _scrub(self, job: str) -> None:
         folder = self.settings.job_folder(job)
-        gone = self.records.forgotten_among(children.snapshot_ids(folder))
+        gone = self.records.forgotten_among(child_processes.snapshot_ids(folder))
         if gone:
-            children.scrub(folder, gone)
+            child_processes.scrub(folder, gone)
 
     def _locked(self, session: Session, job: str) -> Job:
         row = session.get(Job, job, with_for_update=True)
@@ -556,7 +556,11 @@ def _trained(child: Child, run: Run) -> dict[str, Any]:
         "model_kind": run.model.kind,
         "shape": shape_of(run),
     }
-    lines = [line for line in children.progress_lines(child.folder) if line.get("phase") == "train"]
+    lines = [
+        line
+        for line in child_processes.progress_lines(child.folder)
+        if line.get("phase") == "train"
+    ]
     plan = run.made_plan()
     if len(lines) > 1 and plan is not None:
         seconds = float(lines[-1]["at"]) - float(lines[0]["at"])

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tacit.fields import spelled
 from tacit.files import whole_file
-from tacit.privacy.certificate import Certificate, read_certificate
-from tacit.privacy.manifest import SIGNATURE
+from tacit.privacy.certificates.certificate import Certificate, read_certificate
+from tacit.privacy.certificates.manifest import SIGNATURE
+from tacit.saved_json import spelled
 from tacit.server.errors import NotThere
 from tacit.server.jobs import Jobs
 from tacit.server.settings import ServerSettings
@@ -70,7 +70,7 @@ class Models:
 
     def predict(self, model: str, text: str, *, words: int, choices: int) -> dict[str, Any]:
         """What comes next, or a class, or tags; with a warning where nothing is proved."""
-        from tacit.training.predicting import answer
+        from tacit.training.evaluation.predicting import answer
 
         certificate = self.certificate(model)
         with self._lock:
@@ -81,7 +81,7 @@ class Models:
         return {"model": model, "warning": warning_of(certificate), **found}
 
     def _load(self, model: str) -> Any:
-        from tacit.training.shared import load_shared
+        from tacit.training.models.shared import load_shared
 
         if model not in self._loaded:
             while len(self._loaded) >= self.settings.models_in_memory:
@@ -125,7 +125,7 @@ class Models:
 
     def report(self, model: str, *, shareable: bool) -> dict[str, str]:
         """The report of a run as HTML, Markdown and JSON."""
-        from tacit.reporting.report import read_all, write_report
+        from tacit.reports.report import read_all, write_report
 
         folder = self.folder(model)
         with tempfile.TemporaryDirectory(dir=self.settings.folder) as place:

@@ -8,21 +8,21 @@ from typing import Any
 
 import yaml
 
-from tacit.detecting import Detection, detect
+from tacit.detection import Detection, detect
 from tacit.owners import Owners
-from tacit.plan import Plan, calibrated, prices
-from tacit.planning import apply_caps, explain, meant
-from tacit.privacy.accounting import adversary_gain, best_accuracy, curve_over_steps, price
-from tacit.privacy.certificate import commitment, own_salt, read_certificate
-from tacit.privacy.explaining import whom
-from tacit.privacy.gains import Gained
+from tacit.planning.dry_run import apply_caps, explain, meant
+from tacit.planning.plan import Plan, calibrated, prices
+from tacit.privacy.accounting.pricing import adversary_gain, best_accuracy, curve_over_steps, price
+from tacit.privacy.certificates.attacker_gain import Gained
+from tacit.privacy.certificates.certificate import commitment, own_salt, read_certificate
+from tacit.privacy.certificates.explanation import whom
+from tacit.privacy.certificates.scope import EntityScope, Scope
 from tacit.privacy.ledger import Releases, read_ledger
-from tacit.privacy.scope import EntityScope, Scope
 from tacit.server.budget import Budgets
 from tacit.server.datasets import Datasets
 from tacit.server.errors import Conflict, NotThere
 from tacit.server.records import Records
-from tacit.server.requests import (
+from tacit.server.run_requests import (
     Places,
     RunRequest,
     entities_of,
@@ -32,10 +32,10 @@ from tacit.server.requests import (
     unproved_reason,
 )
 from tacit.server.settings import ServerSettings
-from tacit.server.speeds import records_per_second
 from tacit.server.storage import Dataset, Job, Storage
-from tacit.training.focusing import focus_on, list_digest
-from tacit.training.scoping import entity_scope, scope_of_kinds
+from tacit.server.throughput import records_per_second
+from tacit.training.data.protected_entities import focus_on, list_digest
+from tacit.training.data.scope import entity_scope, scope_of_kinds
 from tacit.training.settings import METHODS, Run, run_yaml
 
 _PARTS = (0.1, 0.3, 0.6, 1.0)

@@ -8,13 +8,13 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from tacit.corpus import Corpus
-from tacit.describing import describe
-from tacit.detecting.mentions import read_entities, read_mentions
+from tacit.corpus.description import describe
+from tacit.corpus.reading import Layout, read
+from tacit.detection.mentions import read_entities, read_mentions
 from tacit.errors import DataError, UsageError
 from tacit.owners import Owners
 from tacit.owners import describe as describe_owners
-from tacit.reading import Layout, read
-from tacit.server.auditlog import AuditLog
+from tacit.server.audit_log import AuditLog
 from tacit.server.budget import Budgets
 from tacit.server.datasets import Datasets
 from tacit.server.errors import NotThere

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from tacit.errors import DataError, TacitError
-from tacit.privacy.certificate import Certificate, read_certificate
-from tacit.privacy.explaining import gained, headline, protected
-from tacit.privacy.manifest import CERTIFICATE_FILES, SHAREABLE, SIGNATURE
+from tacit.privacy.certificates.certificate import Certificate, read_certificate
+from tacit.privacy.certificates.explanation import gained, headline, protected
+from tacit.privacy.certificates.manifest import CERTIFICATE_FILES, SHAREABLE, SIGNATURE
 from tacit.server.errors import TooLarge
 from tacit.server.settings import MIB
-from tacit.signing import make_key, sign, signature_check
-from tacit.verifying import verify
+from tacit.verification.runs import verify
+from tacit.verification.signing import make_key, sign, signature_check
 
 SHARED = (
     *CERTIFICATE_FILES, SIGNATURE, "audit.json",

@@ -19,8 +19,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from tacit.errors import DataError, UsageError
 from tacit.files import need_file
-from tacit.plan import Plan
-from tacit.privacy.documents import canonical_digest
+from tacit.planning.plan import Plan
+from tacit.privacy.certificates.documents import canonical_digest
 
 METHODS = {
     "plain": ("heuristic", "training without protection; no epsilon"),

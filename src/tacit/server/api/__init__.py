@@ -8,8 +8,8 @@ from starlette.exceptions import HTTPException
 
 from tacit.errors import PrivacyRefused, TacitError
 from tacit.server.api import accounts, datasets, models, runs
-from tacit.server.api.guarding import Door, Guard
 from tacit.server.api.metrics import Metrics
+from tacit.server.api.middleware import Door, Guard
 from tacit.server.api.page import page_of
 from tacit.server.errors import Busy, Conflict, NotAllowed, NotKnown, NotThere, TooLarge
 from tacit.server.services import Services

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from tacit.server.api.access import REFUSALS, IdPath, Known, Serving, need
 from tacit.server.identity import Caller, Permission, Role
-from tacit.server.requests import Id, Name
+from tacit.server.run_requests import Id, Name
 
 router = APIRouter(tags=["accounts"], responses=REFUSALS)
 Admin = Annotated[Caller, Depends(need("accounts"))]

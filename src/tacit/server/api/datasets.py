@@ -13,13 +13,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
 from tacit.corpus import Corpus
+from tacit.corpus.reading import Layout
 from tacit.errors import DataError, UsageError
-from tacit.reading import Layout
 from tacit.server.api.access import REFUSALS, IdPath, Serving, need
 from tacit.server.identity import Caller
 from tacit.server.jobs import detection_order
 from tacit.server.records import SPLITS, UPLOAD_ENDINGS, Draft, drafts_of
-from tacit.server.requests import DetectorName, Name, RunRequest
+from tacit.server.run_requests import DetectorName, Name, RunRequest
 from tacit.server.services import Services
 
 router = APIRouter(tags=["datasets"], responses=REFUSALS)

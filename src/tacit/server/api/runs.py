@@ -17,15 +17,15 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
 from tacit.errors import TacitError
-from tacit.fields import spelled
-from tacit.server import children
+from tacit.saved_json import spelled
+from tacit.server import child_processes
 from tacit.server.api.access import REFUSALS, IdPath, Serving, need
 from tacit.server.api.datasets import PAGE_POLICY
 from tacit.server.errors import Busy, Conflict
 from tacit.server.identity import Caller
 from tacit.server.jobs import ENDED, attack_order, audit_order, evaluation_order
 from tacit.server.records import SPLITS
-from tacit.server.requests import Id, RunRequest
+from tacit.server.run_requests import Id, RunRequest
 from tacit.server.services import Services
 
 router = APIRouter(tags=["runs"], responses=REFUSALS)
@@ -149,7 +149,7 @@ async def _events(run: str, services: Services, after: int) -> AsyncIterator[str
     while True:
         # The state first: once it says done, the lines of progress are all there.
         job = await run_in_threadpool(services.jobs.get, run)
-        for line in await run_in_threadpool(children.progress_lines, folder, after):
+        for line in await run_in_threadpool(child_processes.progress_lines, folder, after):
             after = int(line["number"]) + 1
             yield _event("progress", line, str(line["number"]))
             quiet = 0.0
@@ -181,7 +181,7 @@ def progress(
 ) -> list[dict[str, Any]]:
     """The lines from number `after` on, for those who ask now and then instead of listening."""
     _run(run, caller, services)
-    return children.progress_lines(services.settings.job_folder(run), after)
+    return child_processes.progress_lines(services.settings.job_folder(run), after)
 
 
 @router.post("/runs/{run}/cancel", summary="Stop a run")
@@ -206,7 +206,7 @@ def resume(run: IdPath, caller: Runner, services: Serving) -> dict[str, Any]:
 def log(run: IdPath, caller: Watcher, services: Serving) -> PlainTextResponse:
     """Without any text of a record."""
     _run(run, caller, services)
-    return PlainTextResponse(children.log_text(services.settings.job_folder(run)))
+    return PlainTextResponse(child_processes.log_text(services.settings.job_folder(run)))
 
 
 @router.get("/runs/{run}/metrics", summary="Exact scores on private text")

@@ -1,9 +1,9 @@
 """The pages: the same services and the same access checks as the API, for people with a browser.
 
 gate       who has signed in; which site asks; what a browser may load
-door       signing in and out
+sign_in       signing in and out
 visits     a page's only way to the data: calls of the API as whoever has signed in
-frame      what all pages are made of
+layout      what all pages are made of
 plain      pages without the component library
 files      uploads and downloads, as plain forms and links
 datasets   describe, upload, detect
@@ -36,16 +36,16 @@ from tacit.server.pages import (
     budgets,
     datasets,
     files,
-    frame,
+    layout,
     models,
     my_text,
     new_run,
     people,
     runs,
 )
-from tacit.server.pages.door import door_routes
-from tacit.server.pages.gate import COOKIE, SECURE_COOKIE, Gate
-from tacit.server.pages.plain import FILES, file_address, file_text, head, plain_page
+from tacit.server.pages.bare_pages import FILES, file_address, file_text, head, plain_page
+from tacit.server.pages.session_middleware import COOKIE, SECURE_COOKIE, Gate
+from tacit.server.pages.sign_in import door_routes
 from tacit.server.pages.visits import Visit, need_id, sentence_of
 from tacit.server.services import Services
 
@@ -77,12 +77,12 @@ def mount_pages(app: FastAPI, services: Services, *, secure: bool) -> None:
     _own_files()
     pages_app.add_exception_handler(404, _not_there)
     pages_app.on_exception(lambda error: sentence_of(error))
-    for found in frame.PAGES:
+    for found in layout.PAGES:
         _add(found, visit_of)
 
     @pages_app.get("/", include_in_schema=False)
     def start(request: Request) -> Response:
-        return RedirectResponse(frame.ways(visit_of(request))[0][0], 303)
+        return RedirectResponse(layout.ways(visit_of(request))[0][0], 303)
 
     pages_app.config.vue_config_script += "\nwindow.tacitTheme?.apply();\n"
     pages_app.config.socket_io_js_transports = ["websocket"]
@@ -100,8 +100,8 @@ def _warm_up() -> None:
 
     def load() -> None:
         with contextlib.suppress(ImportError):
-            import tacit.training.predicting
-            import tacit.training.shared  # noqa: F401
+            import tacit.training.evaluation.predicting
+            import tacit.training.models.shared  # noqa: F401
 
     threading.Thread(target=load, name="warm-up", daemon=True).start()
 
@@ -120,7 +120,7 @@ class _BesideTheApi(Mount):
         return super().matches(scope)
 
 
-def _add(found: frame.PageFound, visit_of: Callable[[Request], Visit]) -> None:
+def _add(found: layout.PageFound, visit_of: Callable[[Request], Visit]) -> None:
     names = [name for name in inspect.signature(found.build).parameters if name != "visit"]
 
     async def shown(**given: Any) -> None:
@@ -128,7 +128,7 @@ def _add(found: frame.PageFound, visit_of: Callable[[Request], Visit]) -> None:
         visit = visit_of(request)
         client = ui.context.client
         ui.add_head_html(head())
-        frame.top(visit, request.url.path)
+        layout.top(visit, request.url.path)
         with ui.element("div").props("id=main tabindex=-1").classes("page") as main:
             try:
                 await found.build(visit, **{name: need_id(value) for name, value in given.items()})
@@ -136,8 +136,8 @@ def _add(found: frame.PageFound, visit_of: Callable[[Request], Visit]) -> None:
                 main.clear()
                 status = next((c for kind, c in _CODES if isinstance(error, kind)), 500)
                 client.status_code = 303 if isinstance(error, NotKnown) else status
-                frame.title("Not possible" if status != 404 else "Not here", sentence_of(error))
-                frame.way("Back to the start", "/")
+                layout.title("Not possible" if status != 404 else "Not here", sentence_of(error))
+                layout.way("Back to the start", "/")
 
         async def look() -> None:
             """Leave the page when the session has ended."""

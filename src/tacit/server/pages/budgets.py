@@ -7,21 +7,21 @@ from nicegui import ui
 
 from tacit.privacy.rounding import up
 from tacit.server.api import datasets as api
-from tacit.server.pages import frame
+from tacit.server.pages import layout
 from tacit.server.pages.datasets import EPSILON, budget_meters
-from tacit.server.pages.frame import UNIT_WORDS, card, html, number
+from tacit.server.pages.layout import UNIT_WORDS, card, html, number
 from tacit.server.pages.visits import Visit
 
-_COLOURS = (frame.BLUE, frame.ORANGE, "#3f9b6b", "#9a6fc4", "#b8902e")
+_COLOURS = (layout.BLUE, layout.ORANGE, "#3f9b6b", "#9a6fc4", "#b8902e")
 
 
-@frame.page("/datasets/{dataset}/budget", "Budget")
+@layout.page("/datasets/{dataset}/budget", "Budget")
 async def budget(visit: Visit, dataset: str) -> None:
     """Everything here is computed from the ledgers, so it may be shown to anybody inside."""
     status = await visit.call(api.budget, dataset)
     found = await visit.call(api.dataset_, dataset)
     crumbs = [("/datasets", "Datasets"), (f"/datasets/{dataset}", found["name"])]
-    frame.title("Budget", "What models that learned from this dataset may show of anybody, all of "
+    layout.title("Budget", "What models that learned from this dataset may show of anybody, all of "
                 "them together.", crumbs=crumbs)  # fmt: skip
     with card("Spent and left", EPSILON):
         html("{}", budget_meters(status))
@@ -65,38 +65,38 @@ def _over_time(points: list[dict[str, Any]], status: dict[str, Any], began: str)
                     "silent": True, "symbol": "none", "data": [{"yAxis": limits[unit]}],
                     "lineStyle": {"color": colour, "type": "dashed"},
                     "label": {"formatter": f"limit {number(limits[unit], 6)}",
-                              "position": "insideStartTop", "color": frame.GREY},
+                              "position": "insideStartTop", "color": layout.GREY},
                 },
             }
         )  # fmt: skip
     top = max(limits.values(), default=1.0)
     says = "; ".join(
-        f"{frame.moment(p['at'])}: {p['name']} {p['what']}, "
-        + ", ".join(f"{frame.epsilon(value)} for {unit}" for unit, value in p["epsilon"].items())
+        f"{layout.moment(p['at'])}: {p['name']} {p['what']}, "
+        + ", ".join(f"{layout.epsilon(value)} for {unit}" for unit, value in p["epsilon"].items())
         for p in points[-5:]
     )
-    frame.plot(
-        frame.axes(
+    layout.plot(
+        layout.axes(
             {"type": "time"},
             {"type": "value", "name": "epsilon", "min": 0, "max": round(top * 1.12, 3),
-             "nameTextStyle": {"align": "left", "color": frame.GREY}},
+             "nameTextStyle": {"align": "left", "color": layout.GREY}},
             series,
-            legend={"top": 0, "right": 0, "textStyle": {"color": frame.GREY}},
+            legend={"top": 0, "right": 0, "textStyle": {"color": layout.GREY}},
             dataZoom=[{"type": "inside"}],
             tooltip={"trigger": "item", "confine": True},
         ),
         f"Epsilon spent over time. {says}",
     )  # fmt: skip
     rows = [
-        (frame.moment(p["at"]), frame.link(p["name"], f"/runs/{p['run']}"),
+        (layout.moment(p["at"]), layout.link(p["name"], f"/runs/{p['run']}"),
          {"reserved": "reserved before it began", "settled": "charged when it ended"}.get(
              p["what"], p["what"]),
-         *(frame.epsilon(p["epsilon"].get(u)) for u in limits))
+         *(layout.epsilon(p["epsilon"].get(u)) for u in limits))
         for p in reversed(points)
     ]  # fmt: skip
-    with frame.more("The same as a table"):
+    with layout.more("The same as a table"):
         headings = ["When", "Run", "What", *(f"Spent for {UNIT_WORDS.get(u, u)}" for u in limits)]
-        frame.table(headings, rows, numbers=range(3, 3 + len(limits)))
+        layout.table(headings, rows, numbers=range(3, 3 + len(limits)))
 
 
 def _by_run(status: dict[str, Any]) -> None:
@@ -106,15 +106,15 @@ def _by_run(status: dict[str, Any]) -> None:
         own = run["epsilon"] or {}
         rows.append(
             (
-                frame.link(run["name"], f"/runs/{run['run']}"), frame.tag(run["state"]),
+                layout.link(run["name"], f"/runs/{run['run']}"), layout.tag(run["state"]),
                 run["method"], number(run["releases"]),
                 *(Markup('<span class="tag warn">no bound</span>') if run["unproved"]
-                  else frame.epsilon(own.get(u)) for u in limits),
+                  else layout.epsilon(own.get(u)) for u in limits),
             )
         )  # fmt: skip
     headings = ["Run", "State", "Method", "Releases",
                 *(f"Alone, for {UNIT_WORDS.get(u, u)}" for u in limits)]  # fmt: skip
-    frame.table(headings, rows, numbers=range(3, 4 + len(limits)))
+    layout.table(headings, rows, numbers=range(3, 4 + len(limits)))
 
 
 def _finite(value: Any) -> float | None:

@@ -6,13 +6,13 @@ from markupsafe import Markup
 from nicegui import ui
 from starlette.responses import Response
 
-from tacit.detecting.kinds import PII_KINDS
+from tacit.detection.kinds import PII_KINDS
 from tacit.errors import UsageError
 from tacit.privacy.rounding import down
 from tacit.server.api import datasets as api
 from tacit.server.api import runs as api_runs
-from tacit.server.pages import frame
-from tacit.server.pages.frame import NOT_PRIVATE, UNIT_WORDS, Box, button, card, html, number
+from tacit.server.pages import layout
+from tacit.server.pages.layout import NOT_PRIVATE, UNIT_WORDS, Box, button, card, html, number
 from tacit.server.pages.visits import Visit
 
 DETECTORS = {
@@ -48,13 +48,13 @@ EPSILON = (
 )
 
 
-@frame.page("/datasets", "Datasets")
+@layout.page("/datasets", "Datasets")
 async def all_datasets(visit: Visit) -> None:
     """The list, and for admins a form for a new one."""
     found = await visit.call(api.datasets)
     if not visit.may("detect"):
         visit.caller.need("detect")
-    frame.title("Datasets", "Text that people gave. Each dataset has one privacy budget, which all "
+    layout.title("Datasets", "Text that people gave. Each dataset has one privacy budget, which all "
                 "models that learn from it share.")  # fmt: skip
     rows = Markup("").join(
         Markup(
@@ -89,8 +89,8 @@ def _new_dataset(visit: Visit, *, first: bool) -> None:
     with card("Make your first dataset" if first else "Make a dataset"):
         said = Box()
         with ui.element("div").classes("fields"):
-            name = frame.text_field("Name")
-            about = frame.text_field("What it is (optional)")
+            name = layout.text_field("Name")
+            about = layout.text_field("What it is (optional)")
             about_whom = ui.radio(ABOUT, value="users")
             amount = _amount("Privacy budget (epsilon)", 8)
             html("{}", EPSILON, tag="p").classes("small")
@@ -122,18 +122,18 @@ def _amount(label: str, value: float | None) -> ui.number:
     )
 
 
-@frame.page("/datasets/{dataset}", "Dataset")
+@layout.page("/datasets/{dataset}", "Dataset")
 async def one_dataset(visit: Visit, dataset: str) -> None:
     """Everything about one."""
     visit.caller.need("detect")
     found = await visit.call(api.dataset_, dataset)
     counts = found["not_private"]
-    frame.title(found["name"], found["description"], crumbs=[("/datasets", "Datasets")])
+    layout.title(found["name"], found["description"], crumbs=[("/datasets", "Datasets")])
     status = await visit.call(api.budget, dataset)
     with ui.element("div").classes("line"):
         if counts["records"] and visit.may("runs:write"):
-            frame.way("New run", f"/datasets/{dataset}/new-run", kind="main")
-        frame.way("Budget", f"/datasets/{dataset}/budget")
+            layout.way("New run", f"/datasets/{dataset}/new-run", kind="main")
+        layout.way("Budget", f"/datasets/{dataset}/budget")
     with ui.element("div").classes("two").style("margin-top: 1.1rem"):
         await _content(visit, dataset, counts)
         with card("Privacy budget", "What all runs on this dataset have spent together."):
@@ -161,9 +161,9 @@ def budget_meters(status: dict[str, Any], also: dict[str, Any] | None = None) ->
         known = spent if isinstance(spent, float | int) else limit
         more = (also or {}).get(unit, 0.0)
         parts += Markup("<div><b>{}</b> of epsilon {} spent for {}{}</div>").format(
-            frame.epsilon(spent), number(limit, 6), UNIT_WORDS.get(unit, unit),
+            layout.epsilon(spent), number(limit, 6), UNIT_WORDS.get(unit, unit),
             f"; {down(status['remaining'][unit])} left",
-        ) + frame.meter(known, limit, more if isinstance(more, float | int) else 0.0)  # fmt: skip
+        ) + layout.meter(known, limit, more if isinstance(more, float | int) else 0.0)  # fmt: skip
     if status["unbounded_runs"]:
         parts += Markup(
             '<p class="saying warn">Beside this, {} run(s) without any bound were allowed.</p>'
@@ -177,11 +177,11 @@ async def _content(visit: Visit, dataset: str, counts: dict[str, Any]) -> None:
             html("Nothing yet. Add text below.", tag="p").classes("why")
             return
         found = (await visit.call(api.description, dataset))["not_private"]
-        frame.figures([(number(found["records"]), "records (texts)"),
+        layout.figures([(number(found["records"]), "records (texts)"),
                        (number(found["users"]), "users (who wrote them)"),
                        (number(found["tokens"]), "words")])  # fmt: skip
         spread = found["records_per_user"]["histogram"]
-        frame.bars(spread, "records of one user", "users",
+        layout.bars(spread, "records of one user", "users",
                    f"How many users wrote how many records: {spread}")  # fmt: skip
         for name in ("labels", "splits"):
             if found.get(name):
@@ -193,11 +193,11 @@ def _add_text(visit: Visit, dataset: str, *, first: bool) -> None:
     with card("Add text", UPLOAD_WORDS):
         told(visit, "upload", "records are stored")
         upload_form(visit, dataset, ask_user=True, first=first)
-        with frame.more("Write one record by hand"):
+        with layout.more("Write one record by hand"):
             said = Box()
             with ui.element("div").classes("fields"):
                 text = ui.textarea("Text").props("outlined autogrow")
-                user = frame.text_field("User who wrote it")
+                user = layout.text_field("User who wrote it")
 
             async def add() -> None:
                 asked = api.NewRecord(
@@ -289,15 +289,15 @@ async def _detections(visit: Visit, dataset: str) -> None:
                 await _found(visit, latest)
             return False
 
-        shown = frame.Part(visit, fill, said)
+        shown = layout.Part(visit, fill, said)
         await shown.show()
 
 
 async def _found(visit: Visit, detection: dict[str, Any]) -> None:
     result = detection["result"]
-    html("Latest, {} {}", frame.moment(detection["ended"]),
+    html("Latest, {} {}", layout.moment(detection["ended"]),
          Markup('<span class="tag">{}</span>').format(NOT_PRIVATE), tag="h3")  # fmt: skip
-    frame.figures([(number(result["mentions"]), "places marked"),
+    layout.figures([(number(result["mentions"]), "places marked"),
                    (number(result["entities"]), "different entities"),
                    (number(result["sensitive_records"]), "records that name any")])  # fmt: skip
     try:
@@ -309,17 +309,17 @@ async def _found(visit: Visit, detection: dict[str, Any]) -> None:
         with ui.element("div"):
             html("What was found", tag="h3")
             kinds = {f"{kind_word(k)}": v for k, v in result["mentions_by_kind"].items()}
-            frame.sideways(kinds, f"Marked places by kind: {kinds}")
+            layout.sideways(kinds, f"Marked places by kind: {kinds}")
         with ui.element("div"):
             html("How many users share an entity", tag="h3")
             shared = owners["users_per_entity"]["histogram"]
-            frame.bars(shared, "users who name the same entity", "entities",
+            layout.bars(shared, "users who name the same entity", "entities",
                        f"How many entities are named by how many users: {shared}",
-                       colour=frame.ORANGE)  # fmt: skip
+                       colour=layout.ORANGE)  # fmt: skip
             html("{} of {} entities are named by more than one user. Protecting users alone does "
                  "not hide those: protect entities, or both.", number(owners["shared_entities"]),
                  number(owners["entities"]), tag="p").classes("small")  # fmt: skip
-    with frame.more("The ten that most users share"):
+    with layout.more("The ten that most users share"):
         shown = html("{}", _most_shared(owners)).classes("scroll-x")
         if visit.may("records:any"):
 
@@ -330,7 +330,7 @@ async def _found(visit: Visit, detection: dict[str, Any]) -> None:
             button("Show their names", visit.on(name_them), small=True)
             html("Noted in the audit log.", tag="p").classes("small")
     if visit.may("records:any"):
-        with frame.more("The text, with what was found marked") as box:
+        with layout.more("The text, with what was found marked") as box:
             html("Opening it is noted in the audit log.", tag="p").classes("small")
 
             def open_text() -> None:
@@ -351,7 +351,7 @@ def _most_shared(owners: dict[str, Any]) -> Markup:
         (kind_word(e["kind"]), e.get("name") or e["entity"], e["users"], e["records"])
         for e in owners["most_shared"][:10]
     ]
-    return frame.table_markup(["Kind", "Entity", "Users", "Records"], rows, numbers=(2, 3))
+    return layout.table_markup(["Kind", "Entity", "Users", "Records"], rows, numbers=(2, 3))
 
 
 def kind_word(kind: str) -> str:
@@ -372,16 +372,16 @@ async def _lists(visit: Visit, dataset: str) -> None:
         for one in found:
             with ui.element("div").classes("line"):
                 html("<b>{}</b> · {} names · {}", one["name"], number(one["count"]),
-                     frame.moment(one["created"]))  # fmt: skip
+                     layout.moment(one["created"]))  # fmt: skip
 
                 async def delete(which: str = one["id"]) -> None:
                     await visit.call(api.delete_list, dataset, which)
                     ui.navigate.reload()
 
                 button("Delete", visit.on(delete, said), small=True)
-        with frame.more("Add a list"):
+        with layout.more("Add a list"):
             with ui.element("div").classes("fields"):
-                name = frame.text_field("Name of the list", value="names")
+                name = layout.text_field("Name of the list", value="names")
                 names = ui.textarea("Names, one a line").props("outlined autogrow")
 
             async def add() -> None:
@@ -420,18 +420,18 @@ def runs_table(runs: list[dict[str, Any]]) -> Markup:
         epsilon = (result.get("epsilon") or {}).get(result.get("protect"))
         rows.append(
             (
-                frame.link(run["name"], f"/runs/{run['id']}"),
+                layout.link(run["name"], f"/runs/{run['id']}"),
                 run["request"].get("method", "private"),
-                frame.tag(run["state"]),
-                f"{frame.epsilon(epsilon)} for "
+                layout.tag(run["state"]),
+                f"{layout.epsilon(epsilon)} for "
                 f"{UNIT_WORDS.get(result['protect'], result['protect'])}"
                 if epsilon is not None
                 else "–",
-                frame.tag(result["standing"]) if result.get("standing") else "–",
-                frame.moment(run["created"]),
+                layout.tag(result["standing"]) if result.get("standing") else "–",
+                layout.moment(run["created"]),
             )
         )
-    return frame.table_markup(
+    return layout.table_markup(
         ["Run", "Method", "State", "Epsilon", "Its promise is", "Started"], rows
     )
 
@@ -443,11 +443,11 @@ def _settings(visit: Visit, dataset: dict[str, Any]) -> None:
     limits = dataset["budget"]["limits"]
     with card("Settings"):
         said = Box()
-        with frame.more("Change the description or the budget"):
+        with layout.more("Change the description or the budget"):
             html("What is spent stays spent. Raising a budget is a decision about the people whose "
                  "text this is; it is noted in the audit log.", tag="p").classes("why")  # fmt: skip
             with ui.element("div").classes("fields"):
-                about = frame.text_field("What it is", value=dataset["description"])
+                about = layout.text_field("What it is", value=dataset["description"])
                 amounts = {
                     unit: _amount(f"Budget for {words}", (limits or {}).get(unit))
                     for unit, words in UNIT_WORDS.items()
@@ -476,7 +476,7 @@ def _texts(visit: Visit, dataset: str) -> None:
     with card("Somebody's text", "Read or delete what one user wrote. Reading is noted in the "
               "audit log."):  # fmt: skip
         said = Box()
-        user = frame.text_field("User").style("max-width: 20rem")
+        user = layout.text_field("User").style("max-width: 20rem")
         shown = html("")
 
         async def read() -> None:

@@ -14,7 +14,7 @@ from tacit.server.api import models as api_models
 from tacit.server.api import runs as api_runs
 from tacit.server.api.access import Known
 from tacit.server.errors import NotAllowed, NotKnown, NotThere
-from tacit.server.pages.plain import plain_page
+from tacit.server.pages.bare_pages import plain_page
 from tacit.server.pages.visits import Visit, need_id, sentence_of
 
 __all__ = ["Known", "file_routes", "sheet_policy"]

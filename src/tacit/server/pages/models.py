@@ -9,9 +9,9 @@ from nicegui import ui
 from tacit.privacy.rounding import up
 from tacit.server.api import models as api
 from tacit.server.api import runs as api_runs
-from tacit.server.pages import frame
+from tacit.server.pages import layout
 from tacit.server.pages.datasets import sure
-from tacit.server.pages.frame import UNIT_WORDS, Box, button, card, html, number
+from tacit.server.pages.layout import UNIT_WORDS, Box, button, card, html, number
 from tacit.server.pages.new_run import plain_promise
 from tacit.server.pages.visits import Visit
 
@@ -25,11 +25,11 @@ STANDING_WORDS = {
 }
 
 
-@frame.page("/models", "Models")
+@layout.page("/models", "Models")
 async def all_models(visit: Visit) -> None:
     """What there is to use."""
     found = await visit.call(api.models)
-    frame.title("Models", "What came out of finished runs: try them here, or take them along.")
+    layout.title("Models", "What came out of finished runs: try them here, or take them along.")
     if not found:
         html("None yet: a model appears here when a run is done.", tag="p").classes("why")
         return
@@ -37,8 +37,8 @@ async def all_models(visit: Visit) -> None:
         Markup(
             '<li><a class="name" href="/models/{}">{}</a> {}<div>{}</div><div class="small">{}'
             "</div></li>"
-        ).format(one["id"], one["name"], frame.tag(one["standing"]), promised(one),
-                 frame.moment(one["created"]))
+        ).format(one["id"], one["name"], layout.tag(one["standing"]), promised(one),
+                 layout.moment(one["created"]))
         for one in found
     )  # fmt: skip
     html("{}", rows, tag="ul").classes("list")
@@ -52,20 +52,20 @@ def promised(model: dict[str, Any]) -> str:
     return str(model["headline"])
 
 
-@frame.page("/models/{model}", "Model")
+@layout.page("/models/{model}", "Model")
 async def one_model(visit: Visit, model: str) -> None:
     """Everything that one can do with it."""
     found = await visit.call(api.model_, model)
     crumbs = [("/models", "Models")]
     if visit.may("runs:read"):
         crumbs.append((f"/runs/{model}", "its run"))
-    frame.title(found["name"], crumbs=crumbs)
+    layout.title(found["name"], crumbs=crumbs)
     if found["warning"]:
         Box(found["warning"], "warn")
     with ui.element("div").classes("line"):
-        frame.way("Download the model", f"/models/{model}/download", kind="main", download=True)
-        frame.way("Read the certificate", f"/models/{model}/certificate.html")
-        frame.way("certificate.json", f"/models/{model}/certificate.json", download=True)
+        layout.way("Download the model", f"/models/{model}/download", kind="main", download=True)
+        layout.way("Read the certificate", f"/models/{model}/certificate.html")
+        layout.way("certificate.json", f"/models/{model}/certificate.json", download=True)
     html(
         "A zip of an ordinary Hugging Face folder (a common way to keep models), with its "
         "certificate and the list of everything that was released. Unzipped into a folder m: "
@@ -159,17 +159,17 @@ def _promise(visit: Visit, model: dict[str, Any]) -> None:
         known = unit in model["epsilon"] and model["standing"] == "proved"
         if known:
             html("{}", plain_promise(model["protected"], model["gain"]))
-            frame.figures(
-                (frame.epsilon(value), f"epsilon for {UNIT_WORDS.get(u, u)}")
+            layout.figures(
+                (layout.epsilon(value), f"epsilon for {UNIT_WORDS.get(u, u)}")
                 for u, value in model["epsilon"].items()
             )
-        html("{} {}", frame.tag(model["standing"]), STANDING_WORDS.get(model["standing"], ""),
+        html("{} {}", layout.tag(model["standing"]), STANDING_WORDS.get(model["standing"], ""),
              tag="p")  # fmt: skip
         if known:
-            with frame.more("In exact words"):
+            with layout.more("In exact words"):
                 html("{} Delta, the chance that this fails altogether, is {}.", model["sentence"],
                      up(model["delta"]), tag="p").classes("small")  # fmt: skip
-        with frame.more("What is not covered"):
+        with layout.more("What is not covered"):
             points = Markup("").join(Markup("<li>{}</li>").format(p) for p in model["not_covered"])
             html("{}", points, tag="ul").classes("small")
         said = Box()
@@ -212,7 +212,7 @@ def check_list(found: dict[str, Any]) -> Markup:
 
 def _report(model: str) -> None:
     with card("Report", "Usefulness, promise and what attacks measured, on one page.",
-              tag=frame.NOT_PRIVATE):  # fmt: skip
+              tag=layout.NOT_PRIVATE):  # fmt: skip
         shown = html("")
 
         def open_report() -> None:
@@ -225,8 +225,8 @@ def _report(model: str) -> None:
 
         with ui.element("div").classes("line").style("margin-bottom: .8rem"):
             button("Show the report", open_report)
-            frame.way("In a tab of its own", f"/runs/{model}/report", new=True)
-            frame.way("Without what is not private", f"/runs/{model}/report?shareable=true",
+            layout.way("In a tab of its own", f"/runs/{model}/report", new=True)
+            layout.way("Without what is not private", f"/runs/{model}/report?shareable=true",
                       new=True)  # fmt: skip
 
 
@@ -253,14 +253,14 @@ async def _attacks(visit: Visit, model: str) -> None:
             if not found:
                 return False
             rows = [
-                (job["kind"], frame.tag(job["state"]), job["message"] or "–",
-                 frame.moment(job["created"]))
+                (job["kind"], layout.tag(job["state"]), job["message"] or "–",
+                 layout.moment(job["created"]))
                 for job in found[:10]
             ]  # fmt: skip
-            frame.table(["What", "State", "", "Asked"], rows)
+            layout.table(["What", "State", "", "Asked"], rows)
             return any(job["state"] in ("queued", "running") for job in found)
 
-        shown = frame.Part(visit, fill, said)
+        shown = layout.Part(visit, fill, said)
         await shown.show()
 
 
@@ -281,10 +281,10 @@ def _delete(visit: Visit, model: dict[str, Any]) -> None:
         )
 
 
-@frame.page("/check", "Verify a certificate")
+@layout.page("/check", "Verify a certificate")
 async def check(visit: Visit) -> None:
     """For a model from anywhere."""
-    frame.title("Verify a certificate", "Of a model that somebody gave you: is what it promises "
+    layout.title("Verify a certificate", "Of a model that somebody gave you: is what it promises "
                 "what was really done?")  # fmt: skip
     with card("Its files", "The zip of the model, or certificate.json and ledger.jsonl of it. "
               "Nothing is kept."):  # fmt: skip

@@ -7,9 +7,9 @@ from starlette.responses import Response
 
 from tacit.errors import UsageError
 from tacit.server.api import datasets as api
-from tacit.server.pages import frame
+from tacit.server.pages import layout
 from tacit.server.pages.datasets import budget_words, sure, told, upload_form
-from tacit.server.pages.frame import Box, button, card, html, number
+from tacit.server.pages.layout import Box, button, card, html, number
 from tacit.server.pages.visits import Visit
 
 DELETED = (
@@ -19,12 +19,14 @@ DELETED = (
 )
 
 
-@frame.page("/my-text", "My text")
+@layout.page("/my-text", "My text")
 async def my_text(visit: Visit) -> None:
     """All datasets that one may give text to, each with one's own text."""
     visit.caller.need("records:own")
     found = [d for d in await visit.call(api.datasets)]
-    frame.title("My text", "What you gave, and nobody else's. You can add to it, and take it back.")
+    layout.title(
+        "My text", "What you gave, and nobody else's. You can add to it, and take it back."
+    )
     if not found:
         html("There is no dataset yet; an admin makes one.", tag="p").classes("why")
     told(visit, "upload", "records are stored")
@@ -51,7 +53,7 @@ async def _one(visit: Visit, dataset: dict[str, Any]) -> None:
 
         with ui.element("div").classes("line").style("margin: .7rem 0"):
             button("Add the text", visit.on(add, said), kind="main")
-        with frame.more("Add a file"):
+        with layout.more("Add a file"):
             upload_form(visit, which, ask_user=False)
         html("What you gave", tag="h3")
 
@@ -83,17 +85,17 @@ async def _one(visit: Visit, dataset: dict[str, Any]) -> None:
                     visit.on(delete_all, said),
                 )
 
-        shown = frame.Part(visit, fill, said)
+        shown = layout.Part(visit, fill, said)
         await shown.show()
 
 
 def _record(
-    visit: Visit, dataset: str, record: dict[str, Any], said: Box, shown: frame.Part
+    visit: Visit, dataset: str, record: dict[str, Any], said: Box, shown: layout.Part
 ) -> None:
     with ui.element("div").classes("entry"):
         html("{}", record["text"]).classes("textual")
         with ui.element("div").classes("line"):
-            html("{}", frame.moment(record["created"])).classes("small").style("flex: 1")
+            html("{}", layout.moment(record["created"])).classes("small").style("flex: 1")
 
             async def delete() -> None:
                 gone = await visit.call(api.forget_one, dataset, record["id"])

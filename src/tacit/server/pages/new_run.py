@@ -13,11 +13,11 @@ from tacit.server.api import datasets as api
 from tacit.server.api import models as api_models
 from tacit.server.api import runs as api_runs
 from tacit.server.errors import NotKnown
-from tacit.server.pages import frame
+from tacit.server.pages import layout
 from tacit.server.pages.datasets import DETECTORS, NO_NAMES, budget_meters, kind_word
-from tacit.server.pages.frame import Box, button, card, html, number
+from tacit.server.pages.layout import Box, button, card, html, number
 from tacit.server.pages.visits import Visit, sentence_of
-from tacit.server.requests import RunRequest
+from tacit.server.run_requests import RunRequest
 from tacit.training.settings import PLANNED
 
 _QUIET_SECONDS = 0.45
@@ -78,7 +78,7 @@ TASK_WORDS = {
 }
 
 
-@frame.page("/datasets/{dataset}/new-run", "New run")
+@layout.page("/datasets/{dataset}/new-run", "New run")
 async def new_run(visit: Visit, dataset: str) -> None:
     """The form on the left, what it would do on the right."""
     visit.caller.need("plan")
@@ -88,7 +88,7 @@ async def new_run(visit: Visit, dataset: str) -> None:
     status = await visit.call(api.budget, dataset)
     mine = {run["run"] for run in status["runs"]}
     crumbs = [("/datasets", "Datasets"), (f"/datasets/{dataset}", found["name"])]
-    frame.title(
+    layout.title(
         "New run",
         "Choose whom to protect and at what price, and see what that would promise and cost. "
         "Nothing is spent until you start.",
@@ -96,7 +96,7 @@ async def new_run(visit: Visit, dataset: str) -> None:
     )
     if not found["not_private"]["records"]:
         Box("The dataset has no record to learn from yet.", "warn")
-        frame.way("Add text", f"/datasets/{dataset}")
+        layout.way("Add text", f"/datasets/{dataset}")
         return
     with ui.element("div").classes("split"):
         with ui.element("div"):
@@ -128,7 +128,7 @@ class RunForm:
             whom = "both"
         limit = float(min(limits.values(), default=8.0))
         with card("How"), ui.element("div").classes("fields full"):
-            self.name = frame.text_field("Name of the run", value="my first model")
+            self.name = layout.text_field("Name of the run", value="my first model")
             self.method = _select("Method", METHOD_WORDS, "private")
             self.task = _select("What the model is to do", TASK_WORDS, "next-word")
             self.preset = _select("Model", {k: v[0] for k, v in PRESETS.items()}, "small")
@@ -285,16 +285,16 @@ class LivePlan:
             self._busy = html("Computing …").classes("busy-note").props('role="status"')
             self._said = Box()
             self._words = html("")
-            self._plot = frame.plot(_path_options([]), "Epsilon over the steps", short=True)
+            self._plot = layout.plot(_path_options([]), "Epsilon over the steps", short=True)
             self._more = html("")
             with ui.element("div").classes("line").style("margin-top: 1rem"):
                 self._start = button(
                     "Start the run", visit.on(self._begin, self._said), kind="main"
                 )
             self._note = html("", tag="p").classes("small")
-            with frame.more("In exact words, and what is not covered"):
+            with layout.more("In exact words, and what is not covered"):
                 self._exact = ui.html("", sanitize=True).classes("prose small")
-            with frame.more("The same as a command line"):
+            with layout.more("The same as a command line"):
                 self._command = html("")
 
     async def soon(self, _: Any = None) -> None:
@@ -351,7 +351,7 @@ class LivePlan:
         seconds = plan.get("seconds")
         self._note.set_content(
             Markup("Time to train, after some seconds to begin: {}{}.").format(
-                f"{frame.lasting(seconds)}, " if seconds is not None else "",
+                f"{layout.lasting(seconds)}, " if seconds is not None else "",
                 plan.get("seconds_note", ""),
             )
             if plan.get("epsilon")
@@ -362,7 +362,7 @@ class LivePlan:
         self._plot.options.clear()
         self._plot.options.update(_path_options(path))
         self._plot.props["aria-label"] = "Epsilon over the steps: " + ", ".join(
-            f"{frame.epsilon(e)} after {number(s)}" for s, e in path
+            f"{layout.epsilon(e)} after {number(s)}" for s, e in path
         )
         self._plot.update()
 
@@ -383,15 +383,15 @@ def promise_words(plan: dict[str, Any]) -> Markup:
         return Markup(
             '<p class="plainly">Nothing is promised: the model may repeat text that it learned '
             "from.</p><p>Its promise is {}</p>"
-        ).format(frame.tag(plan["standing"]))
+        ).format(layout.tag(plan["standing"]))
     protect = main_unit(plan)
     words = plain_promise(plan["protected"], plan.get("gain"))
     words += Markup('<div class="figures">{}</div>').format(
-        frame.figures_markup(
+        layout.figures_markup(
             [
-                (frame.epsilon(plan["epsilon"][protect]), "epsilon: how much may show"),
+                (layout.epsilon(plan["epsilon"][protect]), "epsilon: how much may show"),
                 (number(plan["noise_multiplier"]), "noise, over the most that one person adds"),
-                (frame.tag(plan["standing"]), "how sure this promise is"),
+                (layout.tag(plan["standing"]), "how sure this promise is"),
             ]
         )
     )
@@ -462,14 +462,14 @@ def _command_words(plan: dict[str, Any]) -> Markup:
 
 
 def _path_options(path: list[list[float]]) -> dict[str, Any]:
-    return frame.axes(
+    return layout.axes(
         {"type": "value", "name": "steps", "nameLocation": "middle", "nameGap": 26, "min": 0,
          "max": path[-1][0] if path else None},
         {"type": "value", "name": "epsilon so far", "min": 0,
-         "nameTextStyle": {"align": "left", "color": frame.GREY}},
+         "nameTextStyle": {"align": "left", "color": layout.GREY}},
         [{"type": "line", "name": "epsilon", "smooth": 0.35, "symbolSize": 7,
-          "lineStyle": {"width": 2.5, "color": frame.BLUE}, "itemStyle": {"color": frame.BLUE},
-          "areaStyle": {"color": frame.BLUE, "opacity": 0.1},
+          "lineStyle": {"width": 2.5, "color": layout.BLUE}, "itemStyle": {"color": layout.BLUE},
+          "areaStyle": {"color": layout.BLUE, "opacity": 0.1},
           "data": [[step, float(up(epsilon))] for step, epsilon in path]}],
         grid={"left": 8, "right": 18, "top": 34, "bottom": 24, "containLabel": True},
     )  # fmt: skip

@@ -7,8 +7,8 @@ from nicegui import ui
 
 from tacit.errors import UsageError
 from tacit.server.api import accounts as api
-from tacit.server.pages import frame
-from tacit.server.pages.frame import Box, button, card, html
+from tacit.server.pages import layout
+from tacit.server.pages.layout import Box, button, card, html
 from tacit.server.pages.visits import Visit
 
 ROLE_WORDS = {
@@ -19,11 +19,11 @@ ROLE_WORDS = {
 }
 
 
-@frame.page("/people", "People")
+@layout.page("/people", "People")
 async def people(visit: Visit) -> None:
     """Kept small: the API has the rest."""
     lines = await visit.call(api.audit_log, limit=100)
-    frame.title("People", "Who may come in, with which key, and who did what.")
+    layout.title("People", "Who may come in, with which key, and who did what.")
     with card("Add somebody", "They sign in with a token, which is shown here once, or with a "
               "password."):  # fmt: skip
         place = ui.element("div")
@@ -37,19 +37,19 @@ async def people(visit: Visit) -> None:
                 with ui.element("div").classes("entry"):
                     _account(visit, account, tokens, said, once, listed)
 
-        listed = frame.Part(visit, fill, said)
+        listed = layout.Part(visit, fill, said)
         await listed.show()
     with place:
         _new_account(visit, listed)
     _log(visit, lines)
 
 
-def _new_account(visit: Visit, listed: frame.Part) -> None:
+def _new_account(visit: Visit, listed: layout.Part) -> None:
     said = Box()
     with ui.element("div").classes("fields"):
-        name = frame.text_field("Name")
+        name = layout.text_field("Name")
         role = ui.select(ROLE_WORDS, label="Role", value="contributor").props("outlined dense")
-        password = frame.text_field("Password (optional, 12 characters or more)", password=True)
+        password = layout.text_field("Password (optional, 12 characters or more)", password=True)
         password.props('autocomplete="new-password"')
     once = html("")
 
@@ -85,7 +85,7 @@ def _account(
     tokens: list[dict[str, Any]],
     said: Box,
     once: ui.html,
-    listed: frame.Part,
+    listed: layout.Part,
 ) -> None:
     off = account["disabled"]
 
@@ -106,8 +106,8 @@ def _account(
         button("Open again" if off else "Close", visit.on(turn, said), small=True,
                kind="" if off else "bad")  # fmt: skip
     if not off:
-        with frame.more("Set a password"):
-            secret = frame.text_field("New password (12 characters or more)", password=True)
+        with layout.more("Set a password"):
+            secret = layout.text_field("New password (12 characters or more)", password=True)
             secret.props('autocomplete="new-password"').style("max-width: 20rem")
 
             async def change() -> None:
@@ -123,9 +123,9 @@ def _account(
         if token["account"] != account["name"] or token["revoked"]:
             continue
         with ui.element("div").classes("line"):
-            words = f"Token of {frame.moment(token['created'])}"
+            words = f"Token of {layout.moment(token['created'])}"
             words += f", {token['label']}" if token["label"] else ""
-            words += f", until {frame.moment(token['expires'])}" if token["expires"] else ""
+            words += f", until {layout.moment(token['expires'])}" if token["expires"] else ""
             html("{}", words).classes("small")
 
             async def revoke(which: str = token["id"]) -> None:
@@ -141,12 +141,12 @@ def _log(visit: Visit, lines: list[dict[str, Any]]) -> None:
 
         def show(some: list[dict[str, Any]]) -> None:
             rows = [
-                (frame.moment(line["at"]).removesuffix(" UTC"), line["account"], line["what"],
+                (layout.moment(line["at"]).removesuffix(" UTC"), line["account"], line["what"],
                  Markup("<code>{}</code>").format(line["target"][:24]), line["outcome"])
                 for line in some
             ]  # fmt: skip
             with place:
-                frame.table(["When (UTC)", "Who", "What", "On", "Outcome"], rows)
+                layout.table(["When (UTC)", "Who", "What", "On", "Outcome"], rows)
 
         show(lines)
         said = Box()

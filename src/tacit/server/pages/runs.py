@@ -9,9 +9,9 @@ from nicegui import ui
 from tacit.server.api import runs as api
 from tacit.server.errors import NotKnown
 from tacit.server.jobs import ENDED
-from tacit.server.pages import frame
+from tacit.server.pages import layout
 from tacit.server.pages.datasets import runs_table
-from tacit.server.pages.frame import UNIT_WORDS, Box, button, card, html, number
+from tacit.server.pages.layout import UNIT_WORDS, Box, button, card, html, number
 from tacit.server.pages.new_run import plain_promise
 from tacit.server.pages.visits import Visit, sentence_of
 
@@ -28,24 +28,24 @@ STATES = {
 }
 
 
-@frame.page("/runs", "Runs")
+@layout.page("/runs", "Runs")
 async def all_runs(visit: Visit) -> None:
     """The latest first."""
     found = await visit.call(api.runs)
-    frame.title("Runs", "Every time that a model learned from a dataset, or tried to.")
+    layout.title("Runs", "Every time that a model learned from a dataset, or tried to.")
     if found:
         with ui.element("section").classes("card"):
             html("{}", runs_table(found)).classes("scroll-x")
     else:
         html("None yet: open a dataset and start one.", tag="p").classes("why")
-        frame.way("Datasets", "/datasets")
+        layout.way("Datasets", "/datasets")
 
 
-@frame.page("/runs/{run}", "Run")
+@layout.page("/runs/{run}", "Run")
 async def one_run(visit: Visit, run: str) -> None:
     """Live, until it ends; the same after a reload."""
     found = await visit.call(api.run_, run)
-    frame.title(found["name"], crumbs=[("/runs", "Runs")])
+    layout.title(found["name"], crumbs=[("/runs", "Runs")])
     watching = Watching(visit, run)
     await watching.look()
     if found["state"] not in ENDED:
@@ -68,16 +68,16 @@ class Watching:
             with ui.element("div").classes("line").style("margin-top: .9rem"):
                 self._stop = button("Stop", visit.on(self._cancel, self._said), kind="bad")
                 self._go_on = button("Go on", visit.on(self._resume, self._said), kind="main")
-                self._result = frame.way("Open the result", f"/models/{run}", kind="main")
+                self._result = layout.way("Open the result", f"/models/{run}", kind="main")
             for part in (self._stop, self._go_on, self._result):
                 part.set_visibility(False)
         with ui.element("div").classes("two"):
             with card("Epsilon spent", "How much may show so far, against what was planned."):
-                self._spent = frame.plot(_lines([], "epsilon", frame.BLUE), "Epsilon over steps",
+                self._spent = layout.plot(_lines([], "epsilon", layout.BLUE), "Epsilon over steps",
                                          short=True)  # fmt: skip
             with card("Loss", "How badly the model guesses the next word; lower is better.",
-                      tag=frame.NOT_PRIVATE):  # fmt: skip
-                self._loss = frame.plot(_lines([], "loss", frame.ORANGE), "Loss over steps",
+                      tag=layout.NOT_PRIVATE):  # fmt: skip
+                self._loss = layout.plot(_lines([], "loss", layout.ORANGE), "Loss over steps",
                                         short=True)  # fmt: skip
         with card("Log"):
             self._log = html("")
@@ -115,7 +115,7 @@ class Watching:
         gone = state == "deleted"
         self._head.set_content(
             Markup("<p>{} <b>{}</b> {}</p>{}").format(
-                frame.tag(state),
+                layout.tag(state),
                 STATES.get(state, state),
                 "" if gone else found["message"],
                 "" if gone else _promise(found),
@@ -130,11 +130,11 @@ class Watching:
             spent = [(line["step"], float(m[1])) for line in train
                      if (m := _SPENT.search(str(line.get("spent", ""))))]  # fmt: skip
             target = _SPENT.search(str(latest.get("spent", "")))
-            _draw(self._spent, _lines(spent, "epsilon", frame.BLUE,
+            _draw(self._spent, _lines(spent, "epsilon", layout.BLUE,
                                       target=float(target[2]) if target else None))  # fmt: skip
             loss = [(line["step"], line["not_private"]["loss"]) for line in train
                     if line.get("not_private", {}).get("loss") is not None]  # fmt: skip
-            _draw(self._loss, _lines(loss, "loss", frame.ORANGE))
+            _draw(self._loss, _lines(loss, "loss", layout.ORANGE))
 
     async def _cancel(self) -> None:
         await self.visit.call(api.cancel, self.run)
@@ -154,9 +154,9 @@ def _promise(run: dict[str, Any]) -> Markup:
     epsilon = result["epsilon"].get(result["protect"])
     return Markup("{}<p>Epsilon {} for {}, {}</p>").format(
         plain_promise(result.get("protected") or [], result.get("gain")),
-        frame.epsilon(epsilon),
+        layout.epsilon(epsilon),
         UNIT_WORDS[result["protect"]],
-        frame.tag(result["standing"]),
+        layout.tag(result["standing"]),
     )
 
 
@@ -169,7 +169,7 @@ def _bar(state: str, latest: dict[str, Any]) -> Markup:
     spent = _SPENT.search(str(latest.get("spent", "")))
     words = f"; epsilon {spent[1]} of {spent[2]} spent" if spent else ""
     return Markup("<p>Step {} of {}{}</p>{}").format(
-        number(latest["step"]), number(latest["steps"]), words, frame.meter(part, 1.0)
+        number(latest["step"]), number(latest["steps"]), words, layout.meter(part, 1.0)
     )
 
 
@@ -179,14 +179,14 @@ def _lines(
     """A line over steps, and where it may end."""
     mark = {
         "silent": True, "symbol": "none", "label": {"formatter": f"planned {number(target, 6)}",
-        "position": "insideEndTop", "color": frame.GREY},
-        "lineStyle": {"color": frame.GREY, "type": "dashed"}, "data": [{"yAxis": target}],
+        "position": "insideEndTop", "color": layout.GREY},
+        "lineStyle": {"color": layout.GREY, "type": "dashed"}, "data": [{"yAxis": target}],
     } if target else {}  # fmt: skip
-    return frame.axes(
+    return layout.axes(
         {"type": "value", "name": "step", "nameLocation": "middle", "nameGap": 26, "min": 0,
          "minInterval": 1},
         {"type": "value", "scale": name == "loss", "name": name,
-         "nameTextStyle": {"align": "left", "color": frame.GREY},
+         "nameTextStyle": {"align": "left", "color": layout.GREY},
          **({"max": round(target * 1.1, 3)} if target else {})},
         [{"type": "line", "name": name, "showSymbol": len(points) < 40, "symbolSize": 6,
           "lineStyle": {"width": 2.5, "color": colour}, "itemStyle": {"color": colour},

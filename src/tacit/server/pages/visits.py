@@ -17,7 +17,7 @@ from starlette.concurrency import run_in_threadpool
 
 from tacit.errors import TacitError
 from tacit.server.api.access import check
-from tacit.server.api.guarding import Door, place_of
+from tacit.server.api.middleware import Door, place_of
 from tacit.server.errors import Busy, NotKnown, NotThere
 from tacit.server.identity import Caller, Permission
 from tacit.server.services import Services

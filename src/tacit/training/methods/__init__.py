@@ -11,13 +11,13 @@ regularized.py  what adversarial.py and triplet.py share: a loss on last hidden 
 """
 
 from tacit.training.methods.adversarial import AdversarialTraining
-from tacit.training.methods.fedavg import fedavg
-from tacit.training.methods.noisy import InTurn, KeepsAside, Losses, Method, NoisySums, Seen
+from tacit.training.methods.dp_fedavg import make_dp_fedavg
+from tacit.training.methods.dp_sgd import make_dp_sgd
+from tacit.training.methods.noisy_sums import InTurn, KeepsAside, Losses, Method, NoisySums, Seen
 from tacit.training.methods.plain import Plain
-from tacit.training.methods.private import private
 from tacit.training.methods.selective import SelectiveTraining
 from tacit.training.methods.triplet import TripletTraining
-from tacit.training.methods.uedp import uedp
+from tacit.training.methods.uedp import make_uedp
 
 __all__ = [
     "AdversarialTraining",
@@ -30,7 +30,7 @@ __all__ = [
     "Seen",
     "SelectiveTraining",
     "TripletTraining",
-    "fedavg",
-    "private",
-    "uedp",
+    "make_dp_fedavg",
+    "make_dp_sgd",
+    "make_uedp",
 ]

@@ -9,15 +9,15 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from tacit.privacy.ledger import Ledger
-from tacit.training.attributes import Attribute
-from tacit.training.checkpoints import flat_optimizer, put_optimizer
-from tacit.training.devices import device_of
-from tacit.training.last_states import LastStates
-from tacit.training.material import Material, Rows
-from tacit.training.methods.noisy import Losses
+from tacit.training.data.attributes import Attribute
+from tacit.training.data.training_data import Material, Rows
+from tacit.training.dp.random_source import Chance
+from tacit.training.methods.noisy_sums import Losses
 from tacit.training.methods.regularized import Regularized
-from tacit.training.offline import seeded
-from tacit.training.randomness import Chance
+from tacit.training.models.devices import device_of
+from tacit.training.models.last_states import LastStates
+from tacit.training.models.offline import seeded
+from tacit.training.phases.checkpoints import flat_optimizer, put_optimizer
 from tacit.training.settings import AdversarialSettings
 
 

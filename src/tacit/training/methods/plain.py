@@ -5,11 +5,11 @@ from torch import Tensor, nn
 
 from tacit.privacy.events import NotPrivate
 from tacit.privacy.ledger import Ledger
-from tacit.training import dropout
-from tacit.training.material import Material, Rows
-from tacit.training.methods.noisy import Losses, Seen, finite_losses
-from tacit.training.randomness import Chance
-from tacit.training.sampling import Drawn, Sampler, Shuffled, need_match
+from tacit.training.data.training_data import Material, Rows
+from tacit.training.dp import dropout
+from tacit.training.dp.random_source import Chance
+from tacit.training.dp.sampling import Drawn, Sampler, Shuffled, need_match
+from tacit.training.methods.noisy_sums import Losses, Seen, finite_losses
 
 
 class Plain:

@@ -22,24 +22,24 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
 from tacit.errors import DataError, UsageError
-from tacit.plan import Plan
+from tacit.planning.plan import Plan
 from tacit.privacy.events import Selective, part_of
 from tacit.privacy.ledger import Ledger
-from tacit.training import dropout
-from tacit.training.devices import placed
-from tacit.training.examples import IGNORED, Examples
-from tacit.training.gradients import BoundedSum, ClippedSums
-from tacit.training.independence import Totals, UnitCheck
-from tacit.training.material import Material, batches
-from tacit.training.measuring import mean_of_row, token_losses
-from tacit.training.methods.noisy import Seen, Watched, finite_losses
-from tacit.training.methods.private import expected
-from tacit.training.noise import release
-from tacit.training.randomness import Chance
-from tacit.training.recurrent import LSTMForCausalLM, State
-from tacit.training.sampling import PoissonRecords, need_match
-from tacit.training.segments import Rounds, rounds_of
-from tacit.training.states import clipped_rows, states_after
+from tacit.training.data.training_data import Material, batches
+from tacit.training.dp import dropout
+from tacit.training.dp.gradients import BoundedSum, ClippedSums
+from tacit.training.dp.independence import Totals, UnitCheck
+from tacit.training.dp.noise import release
+from tacit.training.dp.random_source import Chance
+from tacit.training.dp.sampling import PoissonRecords, need_match
+from tacit.training.methods.dp_sgd import expected
+from tacit.training.methods.noisy_sums import Seen, Watched, finite_losses
+from tacit.training.methods.segments import Rounds, rounds_of
+from tacit.training.methods.states import clipped_rows, states_after
+from tacit.training.models.devices import placed
+from tacit.training.models.recurrent import LSTMForCausalLM, State
+from tacit.training.tasks.examples import IGNORED, Examples
+from tacit.training.tasks.measuring import mean_of_row, token_losses
 
 Gradient = dict[str, Tensor]
 

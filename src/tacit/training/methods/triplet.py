@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from tacit.privacy.ledger import Ledger
-from tacit.training.attributes import Attribute
-from tacit.training.last_states import LastStates
-from tacit.training.material import Material, Rows
-from tacit.training.methods.noisy import Losses
+from tacit.training.data.attributes import Attribute
+from tacit.training.data.training_data import Material, Rows
+from tacit.training.dp.random_source import Chance
+from tacit.training.dp.sampling import Shuffled
+from tacit.training.methods.noisy_sums import Losses
 from tacit.training.methods.regularized import Regularized
-from tacit.training.randomness import Chance
-from tacit.training.sampling import Shuffled
+from tacit.training.models.last_states import LastStates
 from tacit.training.settings import TripletSettings
 
 

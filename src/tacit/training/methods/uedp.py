@@ -24,14 +24,14 @@ from tacit.errors import DataError
 from tacit.owners import Owners
 from tacit.privacy.events import UserClip
 from tacit.privacy.ledger import Ledger
-from tacit.privacy.published import PublishedPrice, uedp_claim, uedp_release
-from tacit.training.gradients import BoundedSum, ClippedSums
-from tacit.training.independence import UnitCheck
-from tacit.training.material import Batched, Material, Rows, batches, units_together
-from tacit.training.methods.noisy import Losses, NoisySums, Watched
-from tacit.training.methods.private import expected
-from tacit.training.randomness import Chance
-from tacit.training.sampling import Turnout, UserEntityCoins
+from tacit.replication.published import PublishedPrice, uedp_claim, uedp_release
+from tacit.training.data.training_data import Batched, Material, Rows, batches, units_together
+from tacit.training.dp.gradients import BoundedSum, ClippedSums
+from tacit.training.dp.independence import UnitCheck
+from tacit.training.dp.random_source import Chance
+from tacit.training.dp.sampling import Turnout, UserEntityCoins
+from tacit.training.methods.dp_sgd import expected
+from tacit.training.methods.noisy_sums import Losses, NoisySums, Watched
 from tacit.training.settings import UedpSettings
 
 _WEIGHT = "record_weight"
@@ -70,7 +70,7 @@ class Weights:
         return settings.user_rate * float(self.users.sum()) * records
 
 
-def uedp(
+def make_uedp(
     model: nn.Module,
     losses: Losses,
     material: Material,

@@ -1,0 +1,84 @@
+"""Mask-token inference: mask each word of sanitized text and let a model guess the original.
+
+It attacks text, with a masked-word model that the attacker has; `tacit guess` asks the same.
+
+Source: Yue et al. 2021, section 5.3.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from tacit.attacks.attack import Need, Progress, Scores, Verdict
+from tacit.attacks.rates import proportion
+from tacit.attacks.target import Target
+from tacit.attacks.verdicts import against_guessing
+from tacit.errors import DataError
+from tacit.training.tasks.mask_inference import WEAK, Guessed, guess_masked, verdict
+from tacit.training.tasks.masking import Aligned, align
+
+
+@dataclass(frozen=True)
+class Masks:
+    """Guess each masked word of sanitized text, beside the same for text that was left alone."""
+
+    name: str = "masks"
+    says: str = "the originals of sanitized words, guessed by a masked-word model"
+    needs: tuple[Need, ...] = ("masked",)
+
+    def run(
+        self, target: Target, *, progress: Progress | None = None, rng: np.random.Generator
+    ) -> Scores:
+        """Guess every word of the texts, beside one who always guesses the commonest."""
+        masked = target.masked
+        assert masked is not None
+        reader = target.reader
+        if reader.tokenizer.mask_token_id is None:
+            raise DataError(f"{target.folder} has no mask token; give a masked-word model.")
+        aligned = [
+            align(masked.texts, reader.tokenizer, sanitizer)
+            for sanitizer in (masked.unchanged, masked.sanitizer)
+        ]
+        plain, sanitized = (
+            guess_masked(
+                reader.model, reader.tokenizer, one, context=reader.context, progress=progress
+            )
+            for one in aligned
+        )
+        return scores_of(plain, sanitized, commonest(aligned[1]))
+
+
+ATTACK = Masks()
+
+
+def commonest(aligned: Aligned) -> float:
+    """The share of words that one guesses right who always guesses the commonest."""
+    counts = Counter(i for row in aligned.target for i in row if i >= 0)
+    return max(counts.values(), default=0) / max(1, counts.total())
+
+
+def scores_of(plain: Guessed, sanitized: Guessed, guessing: float) -> Scores:
+    """What was guessed of unsanitized and of sanitized text."""
+    figures = {
+        "defence_rate": sanitized.defence_rate,
+        "defence_rate_unsanitized": plain.defence_rate,
+        "guessed_by_chance": guessing,
+        "words": float(sanitized.tokens),
+    }
+    intervals = {"defence_rate": _interval(sanitized), "defence_rate_unsanitized": _interval(plain)}
+    notes = [verdict(plain), "words of one text are not independent: the intervals are too narrow"]
+    found = against_guessing(
+        "sanitized words guessed right,",
+        sanitized.recovered / sanitized.tokens,
+        proportion(sanitized.recovered, sanitized.tokens),
+        guessing,
+    )
+    if found.leak != "shown" and plain.recovered < WEAK * plain.tokens:
+        found = Verdict("cannot tell", f"{verdict(plain)}.")
+    return Scores("masks", figures, intervals, notes=notes, verdict=found)
+
+
+def _interval(guessed: Guessed) -> tuple[float, float]:
+    low, high = proportion(guessed.recovered, guessed.tokens)
+    return 1 - high, 1 - low

@@ -1,0 +1,224 @@
+"""The worst neighbours there are: canaries that fill the bounds of a plan, for audits of the step.
+
+A canary is a user (a record, an entity with its holders) whose gradient fills the bound that it is
+clipped to, in a direction of its own that all tensors of a small linear model share. `design` says
+of which records it is made under a plan, and what a step then adds along its direction.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.linalg import hadamard
+from torch import Tensor, nn
+
+from tacit.errors import UsageError
+from tacit.owners import Owners
+from tacit.planning.dry_run import apply_caps
+from tacit.planning.plan import Plan
+from tacit.privacy.events import Unit
+from tacit.training.data.training_data import Material
+
+TENSORS = 16
+"""A canary's gradient is spread over so many tensors: clipping each by itself would show."""
+_LARGE = 1e3
+"""So far beyond any clip norm is a canary's gradient."""
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One record: who wrote it, what it names, whose direction it has, and what it weighs.
+
+    `when_in` and `when_out` are the multiples of the direction in either world.
+    """
+
+    user: str
+    entities: tuple[str, ...]
+    canary: int
+    when_in: float
+    when_out: float
+
+
+@dataclass(frozen=True)
+class Draw:
+    """What a step may add along a canary's direction, in units of the clip norm: one mixture."""
+
+    weight: Array
+    when_in: Array
+    when_out: Array
+
+
+class Directions(nn.Module):
+    """Linear maps of one input: the gradient of a record is its sign in each, times its input."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        made = [nn.Linear(width, 1, bias=False) for _ in range(TENSORS)]
+        for part in made:
+            nn.init.zeros_(part.weight)
+        self.maps = nn.ModuleList(made)
+
+    def forward(self, x: Tensor, signs: Tensor) -> Tensor:
+        return torch.cat([part(x) for part in self.maps], dim=1).mul(signs).sum(1)
+
+
+def losses(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+    """The loss of each record, whose gradient is the record's direction."""
+    values: Tensor = model(batch["x"], batch["signs"])
+    return values
+
+
+class Canaries:
+    """Records as examples: a canary's direction is a row of signs and a place in the input."""
+
+    def __init__(self, rows: list[Row], count: int, inside: NDArray[np.bool_]) -> None:
+        self.width = -(-count // TENSORS)
+        names = list(dict.fromkeys(row.user for row in rows))
+        code = {name: number for number, name in enumerate(names)}
+        self.rows = rows
+        self.user = np.array([code[row.user] for row in rows], dtype=np.int32)
+        self.record = np.arange(len(rows), dtype=np.int32)
+        self.lengths = np.ones(len(rows), dtype=np.int64)
+        self._canary = np.array([row.canary for row in rows])
+        self._value = np.array(
+            [row.when_in if inside[row.canary] else row.when_out for row in rows]
+        )
+        self._signs = torch.tensor(hadamard(TENSORS), dtype=torch.float32)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def batch(self, rows: NDArray[Any]) -> dict[str, Tensor]:
+        """These records as tensors."""
+        canary = torch.from_numpy(self._canary[rows])
+        x = torch.zeros(len(rows), self.width)
+        value = torch.tensor(self._value[rows] * _LARGE, dtype=torch.float32)
+        x[torch.arange(len(rows)), canary % self.width] = value
+        return {"x": x, "signs": self._signs[canary // self.width]}
+
+    def owners(self) -> Owners:
+        """The graph, in which canaries that are out stand, too."""
+        return Owners.from_rows(
+            [(f"r{i}", row.user, list(row.entities)) for i, row in enumerate(self.rows)]
+        )
+
+    def along(self, release: dict[str, Tensor], count: int) -> Array:
+        """How far a release goes along each of so many canaries' directions."""
+        return self.along_flat(torch.cat([tensor.reshape(-1) for tensor in release.values()]))[
+            :count
+        ]
+
+    def along_flat(self, values: Tensor) -> Array:
+        """The same of all coordinates in one row, those of one tensor after those of another."""
+        parts = values.double().reshape(TENSORS, self.width)
+        return (self._signs.double() @ parts / math.sqrt(TENSORS)).reshape(-1).numpy()
+
+
+Build = Callable[[int], Iterator[Row]]
+
+
+def design(plan: Plan, unit: Unit) -> tuple[Build, Draw]:
+    """The worst canary for a unit under a plan: its records, and what a step adds."""
+    if unit not in plan.units:
+        raise UsageError(f"unit={unit} is not promised by this plan; it has {plan.units}.")
+    if plan.mechanism == "selective":
+        raise UsageError("mechanism=selective has canaries of its own; see token_cases.")
+    if plan.mechanism == "redact-then-private":
+        return _of_tokens(plan)
+    if plan.user_rate is None:
+        return _of_records(plan, unit)
+    share = plan.entity_share if "entities" in plan.protect else 0.0
+    flips = share >= 2
+    holders = plan.users_per_entity if "entities" in unit else 0
+    # A user needs several records to fill the bound where each is clipped by itself first.
+    own = 1 if plan.record_clip is None else math.ceil(plan.clip_norm / plan.record_clip - 1e-9)
+    own = max(own, plan.user_weight_cap or 1)
+    each = plan.records_per_user_entity if plan.record_clip is not None else 1
+
+    def build(number: int) -> Iterator[Row]:
+        if "users" in unit:
+            for _ in range(own):
+                yield Row(f"u{number}", (), number, 1.0, 0.0)
+        for holder in range(holders):
+            who, name = f"h{number}-{holder}", f"e{number}"
+            if flips:
+                yield Row(who, (), number, -1.0, -1.0)
+            for _ in range(each):
+                yield Row(who, (name,), number, 2.0 if flips else 1.0, 0.0)
+
+    rate = plan.user_rate
+    drawn = np.arange(holders + 1, dtype=np.float64)
+    chance = _binomial(holders, rate)
+    up, down = (drawn * 1.0, drawn * -1.0) if flips else (drawn * share, drawn * 0.0)
+    if "users" not in unit:
+        return build, Draw(chance, up, down)
+    weight = np.concatenate([chance * (1 - rate), chance * rate])
+    return build, Draw(weight, np.concatenate([up, up + 1]), np.concatenate([down, down]))
+
+
+def _of_records(plan: Plan, unit: Unit) -> tuple[Build, Draw]:
+    of_user = int(plan.records_per_user or 1) if "users" in unit else 0
+    of_entity = int(plan.records_per_entity or 1) if "entities" in unit else 0
+    if unit == "records":
+        of_user = 1
+    rate = float(plan.record_rate or 0)
+
+    def build(number: int) -> Iterator[Row]:
+        for _ in range(of_user):
+            yield Row(f"u{number}", (), number, 1.0, 0.0)
+        for place in range(of_entity):
+            yield Row(f"h{number}-{place}", (f"e{number}",), number, 1.0, 0.0)
+
+    drawn = np.arange(of_user + of_entity + 1.0)
+    return build, Draw(_binomial(of_user + of_entity, rate), drawn, drawn * 0)
+
+
+def _of_tokens(plan: Plan) -> tuple[Build, Draw]:
+    """A record whose sensitive tokens, replaced, turn its gradient around.
+
+    The phase on masked text is left out: neighbours give it the same text.
+    """
+    rate = float(plan.record_rate or 0)
+
+    def build(number: int) -> Iterator[Row]:
+        yield Row(f"u{number}", (), number, 1.0, -1.0)
+
+    drawn = np.arange(2.0)
+    return build, Draw(_binomial(1, rate), drawn, -drawn)
+
+
+def _binomial(trials: int, rate: float) -> Array:
+    at = np.arange(trials + 1)
+    ways = np.array([math.comb(trials, int(k)) for k in at], dtype=float)
+    return ways * rate**at * (1 - rate) ** (trials - at)
+
+
+def material(examples: Canaries, plan: Plan) -> Material:
+    """The canaries as a run's material, under the plan's caps, which must keep them all."""
+    owners, bounded = None, None
+    kept = np.arange(len(examples))
+    if "entities" in plan.protect:
+        owners = examples.owners()
+        bounded = apply_caps(plan, owners)
+        kept = np.flatnonzero(bounded.kept)
+        if len(kept) < len(examples):
+            raise UsageError("The plan's caps drop canaries; the audit cannot fill its bounds.")
+    order = np.argsort(examples.user[kept], kind="stable")
+    _, starts = np.unique(examples.user[kept][order], return_index=True)
+    by_user = tuple(np.split(kept[order], starts[1:]))
+    return Material(examples, kept, by_user, owners, bounded)
+
+
+def uncapped(rows: list[Row], inside: bool) -> tuple[Canaries, Material]:
+    """One canary, in or out, as the material of a method that caps nothing."""
+    examples = Canaries(rows, 1, np.array([inside]))
+    users = int(examples.user.max()) + 1
+    by_user = tuple(np.flatnonzero(examples.user == user) for user in range(users))
+    kept = np.arange(len(rows))
+    return examples, Material(examples, kept, by_user, examples.owners(), None)

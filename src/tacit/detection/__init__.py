@@ -1,0 +1,163 @@
+"""Find what is sensitive in text: detectors, their findings, and the entities behind them."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import tee
+from typing import Any
+
+from tacit.corpus import Corpus, Record
+from tacit.detection.detector import Detector, Finding, open_detectors, registered
+from tacit.detection.kinds import kind_of, matches
+from tacit.detection.mentions import Aliases, Entity, Grouping, Mention, resolve
+from tacit.detection.provenance import Provenance, provenance_of
+from tacit.errors import DataError
+from tacit.workers import Workers
+
+# The tagger looks at the other records of a user within a batch, so batches are not small.
+_BATCH = 1024
+
+
+@dataclass(frozen=True)
+class Detection:
+    """What a run of detectors found: mentions without names, and the entity table apart."""
+
+    mentions: list[Mention]
+    entities: list[Entity]
+    detectors: tuple[str, ...]
+    records: int
+    seconds: float
+    corpus_digest: str
+    provenance: Provenance
+
+    def summary(self) -> dict[str, Any]:
+        """Counts and provenance, ready for JSON; no names and no text."""
+        return {
+            "corpus": self.corpus_digest,
+            "detectors": list(self.detectors),
+            "provenance": self.provenance.as_json(),
+            "records": self.records,
+            "sensitive_records": len({m.record for m in self.mentions}),
+            "mentions": len(self.mentions),
+            "entities": len(self.entities),
+            "mentions_by_kind": dict(Counter(m.kind for m in self.mentions).most_common()),
+            "entities_by_kind": dict(Counter(e.kind for e in self.entities).most_common()),
+            "seconds": round(self.seconds, 2),
+            "records_per_second": round(self.records / max(self.seconds, 1e-9)),
+        }
+
+
+def detect(
+    corpus: Corpus,
+    using: str | Sequence[str] | Sequence[Detector] = "patterns,lists",
+    *,
+    kinds: Iterable[str] | None = None,
+    minimum_score: float = 0.0,
+    aliases: Aliases | None = None,
+    progress: Callable[[int], None] | None = None,
+    workers: Workers | None = None,
+) -> Detection:
+    """Run detectors over a corpus and group what they find into entities.
+
+    `workers` share the records; what is found is the same, in the same order.
+
+    >>> corpus = Corpus.from_records([{"id": "1", "text": "write to ann@example.org"}])
+    >>> [(m.start, m.end, m.kind) for m in detect(corpus, "patterns").mentions]
+    [(9, 24, 'PII/EMAIL')]
+    """
+    detectors = _opened(using)
+    if any(d.name == "given" for d in detectors) and not {"spans", "tags"} & set(corpus.columns):
+        raise DataError(
+            f"{corpus.name} has no given marks; the detector `given` needs a column of spans or "
+            "of tokens and tags."
+        )
+    wanted = [kind_of(k) for k in kinds] if kinds is not None else None
+    find = Find(using, wanted, minimum_score, detectors=detectors)
+    grouping = Grouping(aliases)
+    mentions: list[Mention] = []
+    start = time.perf_counter()
+    ours, theirs = tee(corpus.batches(_BATCH))
+    found = (workers or Workers()).map(find, theirs)
+    for batch, resolved in zip(ours, found, strict=True):
+        for record, findings in zip(batch, resolved, strict=True):
+            mentions.extend(grouping.mentions(record.id, record.text, findings))
+        if progress:
+            progress(len(batch))
+    return Detection(
+        mentions=mentions,
+        entities=grouping.entities(),
+        detectors=tuple(d.name for d in detectors),
+        records=len(corpus),
+        seconds=time.perf_counter() - start,
+        corpus_digest=corpus.digest(),
+        provenance=provenance_of(
+            detectors,
+            using,
+            kinds=wanted,
+            minimum_score=minimum_score,
+            aliases=aliases.digest if aliases is not None else None,
+        ),
+    )
+
+
+class Find:
+    """What detectors see in a batch of records, overlaps resolved.
+
+    Copied to another process, it opens its detectors there, by their names.
+    """
+
+    def __init__(
+        self,
+        using: str | Sequence[str] | Sequence[Detector],
+        kinds: Sequence[str] | None = None,
+        minimum_score: float = 0.0,
+        *,
+        detectors: list[Detector] | None = None,
+    ) -> None:
+        self._using, self._kinds, self._minimum = using, kinds, minimum_score
+        self._detectors = _opened(using) if detectors is None else detectors
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_detectors"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _detectors=_opened(state["_using"]))
+
+    def __call__(self, batch: Sequence[Record]) -> list[list[Finding]]:
+        """The findings of each record that are of the wanted kinds and sure enough."""
+        found: list[list[Finding]] = [[] for _ in batch]
+        for detector in self._detectors:
+            for place, findings in enumerate(detector.find(batch)):
+                found[place].extend(findings)
+        return [self._kept(f, record) for f, record in zip(found, batch, strict=True)]
+
+    def _kept(self, findings: Sequence[Finding], record: Record) -> list[Finding]:
+        kept = [
+            f
+            for f in findings
+            if f.score >= self._minimum and (self._kinds is None or matches(f.kind, self._kinds))
+        ]
+        _check_inside(kept, record.id, len(record.text))
+        return resolve(kept, record.text)
+
+
+def _opened(using: str | Sequence[str] | Sequence[Detector]) -> list[Detector]:
+    if isinstance(using, str):
+        return open_detectors(using)
+    detectors: list[Detector] = []
+    for one in using:
+        detectors.extend(open_detectors([one]) if isinstance(one, str) else [one])
+    return detectors
+
+
+def _check_inside(findings: Iterable[Finding], record: str, length: int) -> None:
+    for f in findings:
+        if not 0 <= f.start < f.end <= length:
+            raise DataError(
+                f"record {record}: a detector marked {f.start}:{f.end} in a text of {length} "
+                "characters; that detector is broken, leave it out."
+            )
+
+
+__all__ = ["Detection", "Detector", "Find", "Finding", "detect", "open_detectors", "registered"]

@@ -1,0 +1,445 @@
+"""Policies: what of a record is sensitive, `policy(record) -> mask`, True for sensitive.
+
+A policy marks characters; once text is cut into tokens, a token that touches a marked character
+is sensitive. Policies are named in one line:
+
+    digits                      runs of digits
+    patterns, lists=terms.txt   any detector, as `tacit detect --with` names it
+    contextual=MODEL            entities, subjects, objects, names and pronouns of a spaCy parse
+    sentences(digits)           every whole sentence in which another policy marks something
+    missing(0.1, digits)        another policy that overlooks one span in ten, on purpose
+    package.module:function     a function of your own, from a record to spans or to a mask
+    digits+patterns             whatever any of them marks
+"""
+
+import hashlib
+import importlib
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.corpus import Corpus, Record
+from tacit.detection.detector import Detector, open_detectors, registered
+from tacit.errors import DataError, MissingExtra, UsageError
+
+Mask = NDArray[np.bool_]
+"""One truth value for each character of a record's text."""
+Span = tuple[int, int]
+
+_BATCH = 1024
+_DEEPEST = 8
+
+
+class Policy(Protocol):
+    """Says of every character of a record whether it is sensitive."""
+
+    @property
+    def name(self) -> str:
+        """How the policy is written; it holds no text."""
+        ...
+
+    def __call__(self, record: Record) -> Mask:
+        """The mask of one record."""
+        ...
+
+    def masks(self, records: Sequence[Record]) -> Iterable[Mask]:
+        """The masks of many, in order."""
+        ...
+
+
+def spans_of(mask: Mask) -> list[Span]:
+    """The marked stretches, in order.
+
+    >>> spans_of(np.array([False, True, True, False, True]))
+    [(1, 3), (4, 5)]
+    """
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], mask, [False]]).astype(np.int8)))
+    return [(int(start), int(end)) for start, end in edges.reshape(-1, 2)]
+
+
+def mask_of(spans: Iterable[Span], length: int) -> Mask:
+    """A mask in which these stretches are marked."""
+    mask = np.zeros(length, dtype=bool)
+    for start, end in spans:
+        mask[start:end] = True
+    return mask
+
+
+def mark(corpus: Corpus, policy: Policy) -> Iterator[tuple[str, list[Span]]]:
+    """The id of every record of a corpus, with what the policy marks in it."""
+    for batch in corpus.batches(_BATCH):
+        for record, mask in zip(batch, policy.masks(batch), strict=True):
+            yield record.id, spans_of(mask)
+
+
+class _OneByOne:
+    """A policy that looks at each record by itself; `_spans` says what it marks."""
+
+    name: str
+
+    def _spans(self, record: Record) -> Iterable[Span]:
+        raise NotImplementedError
+
+    def __call__(self, record: Record) -> Mask:
+        return mask_of(self._spans(record), len(record.text))
+
+    def masks(self, records: Sequence[Record]) -> Iterator[Mask]:
+        return (self(record) for record in records)
+
+
+_DIGITS = re.compile(r"\d+")
+
+
+class Digits(_OneByOne):
+    """Every digit.
+
+    Source: Shi et al. 2022, the policy for WikiText-2.
+    """
+
+    name = "digits"
+
+    def _spans(self, record: Record) -> Iterator[Span]:
+        return (found.span() for found in _DIGITS.finditer(record.text))
+
+
+@dataclass(frozen=True)
+class Detected:
+    """Whatever a detector finds."""
+
+    name: str
+    detector: Detector
+
+    def __call__(self, record: Record) -> Mask:
+        """The mask of one record."""
+        return next(iter(self.masks([record])))
+
+    def masks(self, records: Sequence[Record]) -> Iterator[Mask]:
+        """The masks of many, in order."""
+        for record, found in zip(records, self.detector.find(records), strict=True):
+            yield mask_of(((f.start, f.end) for f in found), len(record.text))
+
+
+@dataclass(frozen=True)
+class Union:
+    """Whatever one of several policies marks."""
+
+    parts: tuple[Policy, ...]
+
+    @property
+    def name(self) -> str:
+        """Their names, joined."""
+        return "+".join(part.name for part in self.parts)
+
+    def __call__(self, record: Record) -> Mask:
+        """The mask of one record."""
+        return next(iter(self.masks([record])))
+
+    def masks(self, records: Sequence[Record]) -> Iterator[Mask]:
+        """The masks of many, in order."""
+        for several in zip(*(part.masks(records) for part in self.parts), strict=True):
+            yield np.logical_or.reduce(several)
+
+
+_END = re.compile(r"[.!?]+[\"')\]]*(?=\s)|\n")
+
+
+def sentences(text: str) -> list[Span]:
+    """Where sentences stand: they end at a stop before white space, or at the end of a line.
+
+    >>> sentences("Pay 3.50 now. Thanks!")
+    [(0, 13), (13, 21)]
+    """
+    ends = [found.end() for found in _END.finditer(text)]
+    if not ends or ends[-1] < len(text):
+        ends.append(len(text))
+    return list(zip([0, *ends[:-1]], ends, strict=True))
+
+
+@dataclass(frozen=True)
+class Sentences:
+    """Every whole sentence in which another policy marks something."""
+
+    inner: Policy
+
+    @property
+    def name(self) -> str:
+        """How the policy is written."""
+        return f"sentences({self.inner.name})"
+
+    def __call__(self, record: Record) -> Mask:
+        """The mask of one record."""
+        return self._widen(record, self.inner(record))
+
+    def masks(self, records: Sequence[Record]) -> Iterator[Mask]:
+        """The masks of many, in order."""
+        pairs = zip(records, self.inner.masks(records), strict=True)
+        return (self._widen(record, mask) for record, mask in pairs)
+
+    def _widen(self, record: Record, mask: Mask) -> Mask:
+        hit = (span for span in sentences(record.text) if mask[slice(*span)].any())
+        return mask_of(hit, len(mask))
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Another policy, of whose spans a stated share is overlooked: for studies of imperfect ones.
+
+    Which spans are overlooked is decided by their place and the seed, never by their text, and is
+    the same in every epoch: what a real policy overlooks, it overlooks always.
+    """
+
+    rate: float
+    inner: Policy
+    seed: int = 0
+
+    @property
+    def name(self) -> str:
+        """How the policy is written."""
+        return f"missing({self.rate:g}, {self.inner.name})"
+
+    def __call__(self, record: Record) -> Mask:
+        """The mask of one record."""
+        return self._overlook(record, self.inner(record))
+
+    def masks(self, records: Sequence[Record]) -> Iterator[Mask]:
+        """The masks of many, in order."""
+        pairs = zip(records, self.inner.masks(records), strict=True)
+        return (self._overlook(record, mask) for record, mask in pairs)
+
+    def _overlook(self, record: Record, mask: Mask) -> Mask:
+        kept = (span for span in spans_of(mask) if self._coin(record.id, span[0]) >= self.rate)
+        return mask_of(kept, len(mask))
+
+    def _coin(self, record: str, start: int) -> float:
+        key = f"{self.seed}\0{start}\0{record}".encode("utf-8", "surrogatepass")
+        return int.from_bytes(hashlib.sha256(key).digest()[:7], "big") / 2**56
+
+
+def overlooked(policy: Policy) -> str | None:
+    """What a policy leaves out on purpose, in words; None where it is no study of that.
+
+    >>> overlooked(open_policy("digits+missing(0.1, digits)"))
+    'overlooks 10 % of what digits marks, on purpose'
+    """
+    match policy:
+        case Missing():
+            deeper = overlooked(policy.inner)
+            said = (
+                f"overlooks {100 * policy.rate:g} % of what {policy.inner.name} marks, on purpose"
+            )
+            return said if deeper is None else f"{said}; {deeper}"
+        case Sentences():
+            return overlooked(policy.inner)
+        case Union():
+            return "; ".join(filter(None, map(overlooked, policy.parts))) or None
+    return None
+
+
+# ---- a function of the user's
+
+Function = Callable[[Record], Any]
+
+
+@dataclass(frozen=True)
+class Own(_OneByOne):
+    """A Python function from a record to spans `(start, end)`, or to a truth value a character."""
+
+    name: str
+    function: Function
+
+    def __call__(self, record: Record) -> Mask:
+        """The mask of one record."""
+        length = len(record.text)
+        try:
+            answer = list(self.function(record))
+            if answer and all(isinstance(one, bool | np.bool_) for one in answer):
+                mask = np.asarray(answer, dtype=bool)
+                fits = len(mask) == length
+            else:
+                spans = [(int(start), int(end)) for start, end in answer]
+                fits = all(0 <= start <= end <= length for start, end in spans)
+                mask = mask_of(spans if fits else (), length)
+        except Exception as error:
+            # Its message may quote the text; only its kind is told.
+            raise DataError(
+                f"record {record.id}: the policy {self.name} failed ({type(error).__name__}); it "
+                "has to give spans (start, end), or one truth value for each character."
+            ) from None
+        if not fits:
+            raise DataError(
+                f"record {record.id}: the policy {self.name} marked something outside of a text "
+                f"of {length} characters, or gave a mask of another length."
+            )
+        return mask
+
+
+def _own(name: str) -> Own:
+    module, _, attribute = name.partition(":")
+    here = str(Path.cwd())
+    added = here not in sys.path
+    if added:
+        sys.path.insert(0, here)
+    try:
+        function = getattr(importlib.import_module(module), attribute)
+    except Exception as error:
+        raise UsageError(
+            f"policy {name} cannot be had ({type(error).__name__}); give module:function of a "
+            "module that Python finds from here."
+        ) from None
+    finally:
+        if added:
+            sys.path.remove(here)
+    if not callable(function):
+        raise UsageError(f"policy {name} is no function; give module:function.")
+    return Own(name, function)
+
+
+# ---- what stands around entities
+
+_SUBJECTS = {"nsubj", "nsubjpass", "nsubj:pass", "csubj", "csubjpass", "csubj:pass", "expl"}
+_OBJECTS = {"dobj", "obj", "iobj", "dative", "pobj", "obl", "nmod", "oprd", "attr"}
+_WORDS = {"PROPN", "PRON"}
+
+
+def contextual_spans(doc: Any) -> list[Span]:
+    """Entities, subjects, objects, proper nouns and pronouns of a parsed text.
+
+    Source: Shi et al. 2022, section 6. Departs: which labels of a parse are subjects and objects
+    is not printed; here the head words of all that spaCy's English labels so call, and of what
+    stands for them in Universal Dependencies (where objects of prepositions are obl and nmod).
+    """
+    spans = [(ent.start_char, ent.end_char) for ent in doc.ents]
+    for token in doc:
+        if token.dep_ in _SUBJECTS | _OBJECTS or token.pos_ in _WORDS:
+            spans.append((token.idx, token.idx + len(token)))
+    return spans
+
+
+@dataclass(frozen=True)
+class Contextual(_OneByOne):
+    """Entities, and the words that sentences are about, through spaCy's parse."""
+
+    name: str
+    nlp: Any
+
+    def _spans(self, record: Record) -> list[Span]:
+        from tacit.detection.pipelines import text_pieces
+
+        return [
+            (start + offset, end + offset)
+            for offset, piece in text_pieces(record.text)
+            for start, end in contextual_spans(self.nlp(piece))
+        ]
+
+
+def _contextual(option: str | None) -> Contextual:
+    from tacit.detection.pipelines import load_spacy
+
+    if option is None:
+        raise UsageError(
+            "contextual needs a spaCy model with a parser; give contextual=NAME of an installed "
+            "one, such as en_core_web_sm, or contextual=FOLDER of a saved pipeline."
+        )
+    nlp = load_spacy("contextual", option)
+    lacking = [
+        what
+        for what, makers in {
+            "a parser": {"parser"},
+            "parts of speech": {"tagger", "morphologizer", "attribute_ruler"},
+            "entities": {"ner", "entity_ruler"},
+        }.items()
+        if not makers & {nlp.get_pipe_meta(pipe).factory for pipe in nlp.pipe_names}
+    ]
+    if lacking:
+        raise MissingExtra(
+            f"contextual={option} lacks {' and '.join(lacking)}; give a whole spaCy model, such "
+            "as en_core_web_sm (`python -m spacy download en_core_web_sm`)."
+        )
+    return Contextual(f"contextual={option}", nlp)
+
+
+# ---- reading a policy's name
+
+
+def open_policy(written: str) -> Policy:
+    """The policy that a line such as `digits+sentences(patterns)` names.
+
+    >>> open_policy("missing(0.1, digits)").name
+    'missing(0.1, digits)'
+    """
+    return _read(written.strip(), 0)
+
+
+def _read(written: str, depth: int) -> Policy:
+    if depth > _DEEPEST:
+        raise UsageError(f"policy={_short(written)} goes too deep; name something simpler.")
+    parts = [part.strip() for part in _split(written, "+")]
+    if not all(parts):
+        raise UsageError(f"policy={_short(written)} names nothing; {_accepted()}")
+    made = tuple(_read_one(part, depth) for part in parts)
+    return made[0] if len(made) == 1 else Union(made)
+
+
+def _read_one(part: str, depth: int) -> Policy:
+    name, bracket, rest = part.partition("(")
+    if bracket and part.endswith(")") and name in ("sentences", "missing"):
+        inside = rest[:-1]
+        if name == "sentences":
+            return Sentences(_read(inside.strip(), depth + 1))
+        rate, _, inner = inside.partition(",")
+        return Missing(_share(rate.strip()), _read(inner.strip(), depth + 1))
+    name, _, option = part.partition("=")
+    if part == "digits":
+        return Digits()
+    if name == "contextual":
+        return _contextual(option or None)
+    if name in registered():
+        return Detected(part, open_detectors([part])[0])
+    if re.fullmatch(r"[\w.]+:\w+", part):
+        return _own(part)
+    raise UsageError(f"policy={_short(part)} is not known; {_accepted()}")
+
+
+def _share(written: str) -> float:
+    try:
+        rate = float(written)
+    except ValueError:
+        rate = -1.0
+    if not 0 <= rate <= 1:
+        raise UsageError(
+            f"missing({_short(written)}, ...) is no share; give a number from 0 to 1, then a "
+            "policy: missing(0.1, digits)."
+        )
+    return rate
+
+
+def _split(written: str, at: str) -> list[str]:
+    """The parts of a line, cut at a sign that stands outside of brackets."""
+    parts, depth, start = [], 0, 0
+    for place, char in enumerate(written):
+        depth += (char == "(") - (char == ")")
+        if depth < 0:
+            break
+        if char == at and depth == 0:
+            parts.append(written[start:place])
+            start = place + 1
+    if depth != 0:
+        raise UsageError(f"policy={_short(written)}: its brackets do not match.")
+    return [*parts, written[start:]]
+
+
+def _accepted() -> str:
+    return (
+        "accepted: digits, a detector (" + ", ".join(sorted(registered())) + "), contextual=MODEL, "
+        "sentences(POLICY), missing(RATE, POLICY), module:function, and several joined by +."
+    )
+
+
+def _short(written: str) -> str:
+    return repr(written[:60])

@@ -1,0 +1,381 @@
+"""A tagger of the user's own: a linear-chain CRF that learns kinds from a marked corpus.
+
+In reading order: what training gives back, `train`, `Tagger`, and how well it does on what was
+held out. The parts stand beside it: `tagger_lines` (tokens, documents, gold marks),
+`tagger_lexicon` (word lists learned from the marks), `tagger_features`, and `tagger_folder`.
+
+A saved tagger holds words and names of the corpus it learned from. Guard its folder as you
+guard that corpus.
+
+Source: Lafferty et al. 2001 (conditional random fields), trained by CRFsuite (Okazaki 2007);
+the document-wide features follow Ratinov and Roth 2009.
+"""
+
+import hashlib
+import json
+import random
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pycrfsuite
+
+from tacit.corpus import Corpus, Record
+from tacit.detection.detector import Detector, Finding, register
+from tacit.detection.tagger.features import FEATURES, Types, document_features
+from tacit.detection.tagger.folder import (
+    ABOUT,
+    FORMAT,
+    LEXICON,
+    MODEL,
+    draft_folder,
+    move_into_place,
+    read_about,
+    refuse_folder,
+    sha256_of,
+    write_json,
+)
+from tacit.detection.tagger.lexicon import Lexicon, count_documents, seen_in
+from tacit.detection.tagger.lines import (
+    Document,
+    Gold,
+    Line,
+    cut_record,
+    documents_of,
+    mention_runs,
+    mentions_by_kind,
+)
+from tacit.errors import DataError, UsageError
+
+# Chosen on the validation split of CoNLL-2003; docs/tagger.md has the figures.
+_SETTINGS = {"c1": 0.02, "c2": 0.1, "period": 10, "delta": 2e-3}
+ITERATIONS = 60
+
+# The shares of names and of other words that a document is learned without.
+_HIDDEN_NAMES = 0.15
+_HIDDEN_WORDS = 0.05
+# The share of documents learned once more in lower case: a tagger that leans on capitals alone
+# finds next to nothing in text without them.
+_LOWERED = 0.1
+
+
+@dataclass(frozen=True)
+class KindScore:
+    """How one kind was found in held-out records: exact spans and kinds only."""
+
+    precision: float
+    recall: float
+    f1: float
+    mentions: int
+
+
+@dataclass(frozen=True)
+class TaggerSummary:
+    """What a training saw and made; counts only, no text.
+
+    `unmarked` records had neither tags nor spans and were left out. `widened` spans began or
+    ended inside a token and were learned as whole tokens. `held_out_score` is by kind, with
+    `all` for the whole, and empty where nothing was held out.
+    """
+
+    folder: str
+    records: int
+    held_out: int
+    unmarked: int
+    tokens: int
+    mentions: dict[str, int]
+    widened: int
+    iterations: int
+    seconds: float
+    corpus: str
+    held_out_score: dict[str, KindScore]
+
+
+def train(
+    corpus: Corpus,
+    out: Path,
+    *,
+    iterations: int = ITERATIONS,
+    held_out: float = 0.0,
+    seed: int = 0,
+    overwrite: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> TaggerSummary:
+    """Train a tagger on a corpus with `tags` or `spans` and save it as the folder `out`.
+
+    `held_out` is the share of users (of records, where there are no users) kept apart to
+    score the result. They share firms, places and turns of phrase with the rest, so the score
+    flatters. `seed` chooses them, and the words that are hidden in training; equal arguments
+    give equal taggers. `progress` is called with the iteration and the most there can be;
+    training ends sooner when the loss stays.
+    """
+    start = time.perf_counter()
+    out = Path(out)
+    if iterations < 1:
+        raise UsageError(f"iterations={iterations} is too few; give 1 or more.")
+    if not 0.0 <= held_out < 1.0:
+        raise UsageError(f"held_out={held_out} is no share; give 0 up to, not with, 1.")
+    refuse_folder(out, overwrite)
+    gold = Gold(corpus)
+    rng = random.Random(seed)
+    learn, kept_apart = _deal(gold.records, held_out, rng)
+    documents = documents_of([(i, r.user, gold.lines[i]) for i, r in learn])
+    mentions = mentions_by_kind(documents)
+    if not mentions:
+        raise DataError(
+            f"{corpus.name} has no mention to learn from in {len(learn):,} marked record(s); "
+            "give a corpus with BIO `tags`, or with gold `spans`."
+        )
+    trainer = _Trainer(iterations, progress)
+    folder = draft_folder(out)
+    try:
+        lexicon = _teach(trainer, documents, rng)
+        trainer.train(str(folder / MODEL))
+        write_json(folder / LEXICON, lexicon.row())
+        summary = TaggerSummary(
+            folder=str(out),
+            records=len(learn),
+            held_out=len(kept_apart),
+            unmarked=gold.unmarked,
+            tokens=sum(len(line.tokens) for d in documents for _, line in d),
+            mentions=mentions,
+            widened=gold.widened,
+            iterations=trainer.done,
+            seconds=0.0,
+            corpus=corpus.digest(),
+            held_out_score={},
+        )
+        write_json(folder / ABOUT, _about(summary, gold, folder, iterations, seed))
+        scores = _score(Tagger.load(folder), kept_apart, gold)
+        move_into_place(folder, out)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return replace(summary, seconds=time.perf_counter() - start, held_out_score=scores)
+
+
+def _teach(trainer: "_Trainer", documents: Sequence[Document], rng: random.Random) -> Lexicon:
+    """Give the trainer every document, and give back the word lists of all."""
+    seen = [seen_in(document) for document in documents]
+    counts = count_documents(seen)
+    types = Types()
+    for document, own in zip(documents, seen, strict=True):
+        others = counts.lexicon_without(own)
+        copies = [[line for _, line in document]]
+        if rng.random() < _LOWERED:
+            copies.append(_lowered(copies[0]))
+        for lines in copies:
+            items = document_features(lines, others, types, _hidden(lines, rng))
+            for line, features in zip(lines, items, strict=True):
+                trainer.append(features, line.tags)
+    return counts.lexicon()
+
+
+def _hidden(lines: Sequence[Line], rng: random.Random) -> frozenset[str]:
+    """Words whose letters this document shall be learned without.
+
+    A corpus repeats its names, and a tagger that may look at them learns the names and not
+    their surroundings. So in each document some names, and fewer of all words, are unknown.
+    """
+    names = dict.fromkeys(
+        tuple(token.lower() for token in line.tokens[first:last])
+        for line in lines
+        for first, last, _ in mention_runs(line.tags)
+    )
+    words = dict.fromkeys(token.lower() for line in lines for token in line.tokens)
+    return frozenset(
+        [
+            *(word for name in names if rng.random() < _HIDDEN_NAMES for word in name),
+            *(word for word in words if rng.random() < _HIDDEN_WORDS),
+        ]
+    )
+
+
+def _lowered(lines: Sequence[Line]) -> list[Line]:
+    return [replace(line, tokens=[token.lower() for token in line.tokens]) for line in lines]
+
+
+def _about(
+    summary: TaggerSummary, gold: Gold, folder: Path, iterations: int, seed: int
+) -> dict[str, Any]:
+    # The same corpus, options and seed shall give the same file: no times, no folders.
+    left_out = ("folder", "seconds", "held_out_score")
+    return {
+        "format": FORMAT,
+        "features": FEATURES,
+        "tokenizer": gold.tokenizer,
+        "kinds": sorted(summary.mentions),
+        "names": dict(sorted(gold.names.items())),
+        "settings": {"algorithm": "lbfgs", "iterations": iterations, **_SETTINGS},
+        "seed": seed,
+        "trained": {k: v for k, v in asdict(summary).items() if k not in left_out},
+        "sha256": {name: sha256_of(folder / name) for name in (MODEL, LEXICON)},
+    }
+
+
+class _Trainer(pycrfsuite.Trainer):  # type: ignore[misc]
+    """CRFsuite's L-BFGS trainer, quiet, telling its iterations.
+
+    L-BFGS, and not the quicker perceptron, because it draws nothing at random, so that equal
+    corpora give equal taggers, and because its probabilities mean something.
+    """
+
+    def __init__(self, iterations: int, progress: Callable[[int, int], None] | None) -> None:
+        super().__init__("lbfgs", {"max_iterations": iterations, **_SETTINGS}, verbose=False)
+        self._most = iterations
+        self._progress = progress
+        self.done = 0
+
+    def message(self, message: str) -> None:
+        """Read CRFsuite's log instead of printing it."""
+        event = self.logparser.feed(message)
+        if event == "iteration":
+            self.done += 1
+            if self._progress:
+                self._progress(self.done, self._most)
+
+
+class Tagger:
+    """A trained tagger as a detector.
+
+    What a user wrote in the same call to `find` is one document: a name seen clearly in one
+    record helps to find it in another. So the batch a record comes in can change its findings.
+    """
+
+    name = "tagger"
+
+    def __init__(
+        self, model: bytes, lexicon: Lexicon, kinds: Sequence[str], tokenizer: str
+    ) -> None:
+        """Meant for `load`, which checks that the parts belong together."""
+        self.kinds = tuple(kinds)
+        self.tokenizer = tokenizer
+        self._lexicon = lexicon
+        self._types = Types()
+        # CRFsuite reads this memory as it tags and keeps no copy, so it must live as long.
+        self._model = model
+        self._crf = pycrfsuite.Tagger()
+        self._crf.open_inmemory(model)
+
+    @classmethod
+    def load(cls, folder: Path | str) -> "Tagger":
+        """The tagger saved in a folder by `train`."""
+        folder = Path(folder)
+        about = read_about(folder)
+        parts = {}
+        for name in (MODEL, LEXICON):
+            path = folder / name
+            if not path.is_file():
+                raise DataError(f"{path} is not there; copy the whole folder, or train again.")
+            parts[name] = path.read_bytes()
+            # CRFsuite trusts its file, so a damaged one must not reach it.
+            if hashlib.sha256(parts[name]).hexdigest() != about["sha256"][name]:
+                raise DataError(f"{path} is damaged; copy the whole folder again, or train again.")
+        lexicon = Lexicon.from_row(json.loads(parts[LEXICON]))
+        return cls(parts[MODEL], lexicon, about["kinds"], about["tokenizer"])
+
+    def find(self, records: Sequence[Record]) -> list[list[Finding]]:
+        """One list of findings for each record, in order; scores are marginal probabilities."""
+        cut = [cut_record(r, self.tokenizer) for r in records]
+        tags: list[list[str]] = [[] for _ in records]
+        sure: list[list[float]] = [[] for _ in records]
+        owned = [(i, r.user, lines) for i, (r, lines) in enumerate(zip(records, cut, strict=True))]
+        for document in documents_of(owned):
+            lines = [line for _, line in document]
+            features = document_features(lines, self._lexicon, self._types)
+            for (place, _), items in zip(document, features, strict=True):
+                said = self._crf.tag(items)
+                tags[place] += said
+                sure[place] += (
+                    self._crf.marginal(tag, i) if tag != "O" else 1.0 for i, tag in enumerate(said)
+                )
+        return [_findings(*parts) for parts in zip(cut, tags, sure, strict=True)]
+
+
+def _findings(lines: list[Line], tags: list[str], sure: list[float]) -> list[Finding]:
+    """A record's tags as findings, each as sure as its least sure token.
+
+    Tags are read over the ends of lines: a mention that goes on in the next line is one.
+    """
+    offsets = [offset for line in lines for offset in line.offsets]
+    return [
+        Finding(
+            offsets[first][0],
+            offsets[last - 1][1],
+            kind,
+            round(min(sure[first:last]), 4),
+            "tagger",
+        )
+        for first, last, kind in mention_runs(tags)
+    ]
+
+
+def _make(option: str | None) -> Detector:
+    if option is None:
+        raise UsageError(
+            "tagger needs a folder; train one with `tacit detect train CORPUS -o DIR`, then "
+            "give tagger=DIR."
+        )
+    return Tagger.load(Path(option).expanduser())
+
+
+register("tagger", _make, "a CRF tagger trained by `tacit detect train`", "DIR")
+
+
+# ---- held-out records
+
+
+def _deal(
+    records: list[tuple[int, Record]], share: float, rng: random.Random
+) -> tuple[list[tuple[int, Record]], list[tuple[int, Record]]]:
+    """The records to learn from and those held out, whole users at a time."""
+    if not share:
+        return records, []
+    owner = {i: r.user if r.user is not None else f"\0{i}" for i, r in records}
+    owners = list(dict.fromkeys(owner.values()))
+    apart = set(rng.sample(owners, round(share * len(owners))))
+    learn = [(i, r) for i, r in records if owner[i] not in apart]
+    if not learn:
+        raise UsageError(
+            f"held_out={share} leaves nothing to learn from with {len(owners)} user(s); "
+            "give a smaller share."
+        )
+    return learn, [(i, r) for i, r in records if owner[i] in apart]
+
+
+def _score(tagger: Tagger, held_out: list[tuple[int, Record]], gold: Gold) -> dict[str, KindScore]:
+    if not held_out:
+        return {}
+    right: Counter[str] = Counter()
+    found: Counter[str] = Counter()
+    wanted: Counter[str] = Counter()
+    for (i, record), findings in zip(held_out, tagger.find([r for _, r in held_out]), strict=True):
+        if record.text and gold.lines[i] and gold.lines[i][0].offsets[-1][1] == 0:
+            continue  # tokens that do not stand in the text have no places to compare
+        true = _places(gold.lines[i])
+        seen = {(f.start, f.end, f.kind) for f in findings}
+        for tally, places in ((right, true & seen), (found, seen), (wanted, true)):
+            for _, _, kind in places:
+                tally[kind] += 1
+                tally["all"] += 1
+    return {
+        kind: _kind_score(right[kind], found[kind], wanted[kind])
+        for kind in sorted({*wanted, *found}, key=lambda k: (k != "all", k))
+    }
+
+
+def _kind_score(right: int, found: int, wanted: int) -> KindScore:
+    return KindScore(
+        precision=round(right / found, 4) if found else 0.0,
+        recall=round(right / wanted, 4) if wanted else 0.0,
+        f1=round(2 * right / (found + wanted), 4) if found + wanted else 0.0,
+        mentions=wanted,
+    )
+
+
+def _places(lines: list[Line]) -> set[tuple[int, int, str]]:
+    tags = [tag for line in lines for tag in line.tags]
+    return {(f.start, f.end, f.kind) for f in _findings(lines, tags, [1.0] * len(tags))}

@@ -1,0 +1,482 @@
+"""A public promise, made before looking: whom to protect, how, and at what price.
+
+Every field of a plan is public. A plan never sees a corpus; what it may know about the data is the
+owner graph, and that only under fixed-graph adjacency, which holds the graph fixed.
+"""
+
+import difflib
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from tacit.errors import DataError, PrivacyRefused, TacitError, UsageError
+from tacit.files import need_file
+from tacit.privacy.accounting.pricing import Price, calibrate, price, price_all
+from tacit.privacy.arguments import need_small_delta
+from tacit.privacy.budget import Budget
+from tacit.privacy.events import (
+    AnyEvent,
+    Flat,
+    NotPrivate,
+    Public,
+    ReplaceOne,
+    SampledGaussian,
+    Selective,
+    Unit,
+    UserClip,
+)
+from tacit.privacy.rounding import up
+
+Mechanism: TypeAlias = Literal["userclip", "flat", "selective", "redact-then-private"]
+
+Rate = Annotated[float, Field(gt=0, le=1)]
+Cap = Annotated[int, Field(ge=1, le=10**9)]
+Positive = Annotated[float, Field(gt=0, le=1e12)]
+
+
+class Plan(BaseModel):
+    """What is promised and how it will be kept.
+
+    >>> plan = Plan(protect="users", epsilon=3, steps=100, user_rate=0.1, users=1000)
+    >>> plan.event(2.0).event
+    'sampled-gaussian'
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    protect: Annotated[Unit, Field(description="Whom the promise is about.")]
+    mechanism: Annotated[
+        Mechanism | None,
+        Field(
+            description="userclip (default) or flat where entities are protected; selective or "
+            "redact-then-private (default) where tokens are."
+        ),
+    ] = None
+    adjacency: Annotated[
+        Literal["fixed-graph", "by-degree"],
+        Field(
+            description="fixed-graph: caps, and the table of who names whom is not hidden. "
+            "by-degree: no caps, one price for each number of users who share an entity."
+        ),
+    ] = "fixed-graph"
+    epsilon: Annotated[Positive, Field(description="Target for what is protected.")]
+    targets: Annotated[
+        dict[Unit, Positive],
+        Field(description="Further targets, such as {users: 2, entities: 8}."),
+    ] = {}
+    delta: Annotated[float, Field(gt=0, le=0.01)] = 1e-5
+    kinds: Annotated[
+        tuple[str, ...] | None, Field(description="Kinds of entities to protect; all if not given.")
+    ] = None
+    entity_list: Annotated[
+        str | None,
+        Field(
+            description="A file of entity names or ids, one a line: only those are protected. A "
+            "run's plan holds a keyed digest of it instead."
+        ),
+    ] = None
+    steps: Annotated[int, Field(ge=1, le=10**9)]
+    user_rate: Annotated[Rate | None, Field(description="Chance of a user to be in a step.")] = None
+    record_rate: Annotated[
+        Rate | None, Field(description="Chance of a record to be in a step.")
+    ] = None
+    entity_rate: Annotated[
+        Rate, Field(description="Chance of an entity to be in a step; below 1 is rarely worth it.")
+    ] = 1.0
+    users_per_entity: Annotated[
+        Cap, Field(description="Cap k: an entity is kept in at most so many users.")
+    ] = 1
+    entity_share: Annotated[
+        float,
+        Field(
+            gt=0,
+            le=2,
+            description="Tau: the most one entity can move one user's update, as a share of the "
+            "clip norm. 2 is plain clipping.",
+        ),
+    ] = 0.5
+    records_per_user_entity: Annotated[
+        Cap, Field(description="Cap on one user's records that name one entity (userclip).")
+    ] = 1
+    records_per_user: Annotated[
+        Cap | None, Field(description="Cap m on the records of one user; needed by flat.")
+    ] = None
+    records_per_entity: Annotated[
+        Cap | None, Field(description="Cap on the records of one entity; needed by flat.")
+    ] = None
+    records_per_step: Annotated[
+        Cap | None,
+        Field(
+            description="A drawn user gives at most so many records in a step, chosen afresh by "
+            "coins; all of them if not given."
+        ),
+    ] = None
+    segments: Annotated[
+        Cap, Field(description="Cap on the sensitive segments of one record (selective).")
+    ] = 4
+    states: Annotated[
+        int, Field(ge=0, le=16, description="Hidden states passed between segments (LSTM: 2).")
+    ] = 2
+    clip_norm: Annotated[
+        Positive, Field(description="Norm to which a unit's update is clipped.")
+    ] = 1.0
+    user_weight_cap: Annotated[
+        Cap | None,
+        Field(
+            description="Users with fewer records than this weigh less; all weigh 1 if not given."
+        ),
+    ] = None
+    users: Annotated[
+        Cap | None,
+        Field(description="Public denominator: how many users there are, as known in advance."),
+    ] = None
+    records: Annotated[
+        Cap | None,
+        Field(description="Public denominator: how many records there are, as known in advance."),
+    ] = None
+    noise_multiplier: Annotated[
+        float | None,
+        Field(
+            ge=0, le=1e9, description="Noise over clip norm; found from the targets if not given."
+        ),
+    ] = None
+    seed: Annotated[
+        int, Field(ge=0, description="Seed of the choice which records the caps keep.")
+    ] = 0
+
+    def __init__(self, /, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise UsageError(_explain(error)) from None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Plan":
+        for problem in _problems(self):
+            raise UsageError(problem)
+        for unit, count in _declared_units(self).items():
+            need_small_delta(self.delta, count, unit)
+        return self
+
+    @property
+    def limits(self) -> dict[Unit, float]:
+        """The target for every unit that has one."""
+        return {self.protect: self.epsilon, **self.targets}
+
+    @property
+    def units(self) -> tuple[Unit, ...]:
+        """The units that the plan's releases bound."""
+        return _bounded_units(self)
+
+    @property
+    def budget(self) -> Budget:
+        """The targets as a budget that a ledger can ask."""
+        return Budget(self.limits, self.delta, steps=self.steps)
+
+    @property
+    def by_degree(self) -> int | None:
+        """The number of users up to which an entity is promised for, where no cap is used."""
+        return self.users_per_entity if self.adjacency == "by-degree" else None
+
+    @property
+    def caps(self) -> dict[str, int]:
+        """What bounding must enforce on the owner graph; nothing where no caps are used."""
+        if self.adjacency == "by-degree" or "entities" not in self.protect:
+            return {}
+        caps = {"records_per_user": self.records_per_user}
+        if self.mechanism == "flat":
+            caps["records_per_entity"] = self.records_per_entity
+        else:
+            caps["users_per_entity"] = self.users_per_entity
+            if self.record_clip is not None:
+                caps["records_per_user_entity"] = self.records_per_user_entity
+        return {name: cap for name, cap in caps.items() if cap is not None}
+
+    @property
+    def record_clip(self) -> float | None:
+        """The norm to which each record is clipped first, so that an entity's share holds.
+
+        With r records of a user naming one entity, each clipped to C before the user's sum is
+        clipped to the clip norm, that entity moves the user by at most r C: clipping is a
+        projection on a ball and never lengthens a difference.
+        """
+        if self.mechanism != "userclip" or self.entity_share >= 2:
+            return None
+        return self.entity_share * self.clip_norm / self.records_per_user_entity
+
+    def event(self, noise_multiplier: float | None = None) -> AnyEvent:
+        """What one step releases; the noise is the plan's own if none is given."""
+        noise = self.noise_multiplier if noise_multiplier is None else noise_multiplier
+        if noise is None:
+            raise UsageError("The plan has no noise_multiplier yet; calibrate it first.")
+        if self.protect == "records":
+            return SampledGaussian(
+                unit="records", rate=float(self.record_rate or 0), noise_multiplier=noise
+            )
+        if self.protect == "users":
+            return SampledGaussian(
+                unit="users", rate=float(self.user_rate or 0), noise_multiplier=noise
+            )
+        if self.mechanism == "selective":
+            return Selective(
+                noise_multiplier=noise,
+                state_noise_multiplier=noise,
+                segments=self.segments,
+                states=self.states,
+                rate=float(self.record_rate or 0),
+            )
+        if self.mechanism == "redact-then-private":
+            return ReplaceOne(
+                unit="tokens", rate=float(self.record_rate or 0), noise_multiplier=noise
+            )
+        if self.mechanism == "flat":
+            return Flat(
+                record_rate=float(self.record_rate or 0),
+                records_per_user=int(self.records_per_user or 0),
+                records_per_entity=int(self.records_per_entity or 0),
+                noise_multiplier=noise,
+            )
+        return UserClip(
+            user_rate=float(self.user_rate or 0),
+            users_per_entity=self.users_per_entity,
+            entity_share=self.entity_share,
+            entity_rate=self.entity_rate,
+            noise_multiplier=noise,
+        )
+
+    def releases(self) -> dict[AnyEvent, int]:
+        """All that the plan means to release."""
+        planned: dict[AnyEvent, int] = {self.event(): self.steps}
+        if self.mechanism == "redact-then-private":
+            what = NotPrivate(what="training on text whose sensitive tokens are masked",
+                              spares=("tokens",))  # fmt: skip
+            planned[what] = 1
+        return planned
+
+    def digest(self) -> str:
+        """A SHA-256 of every field."""
+        fields = self.model_dump(mode="json")
+        text = json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _problems(plan: Plan) -> list[str]:
+    """What is wrong with fields that are each right by themselves, and the mechanism's default."""
+    found = []
+    entities = "entities" in plan.protect
+    accepted: tuple[Mechanism | None, ...] = (None,)
+    if entities:
+        accepted = ("userclip", "flat")
+    elif plan.protect == "tokens":
+        accepted = ("redact-then-private", "selective")
+    if plan.mechanism is None and accepted[0] is not None:
+        object.__setattr__(plan, "mechanism", accepted[0])
+    if plan.mechanism not in accepted:
+        names = " or ".join(str(a) for a in accepted if a) or "none: leave it out"
+        found.append(
+            f"mechanism={plan.mechanism} does not protect {plan.protect}; accepted: {names}."
+        )
+    rate = "user_rate" if _by_user(plan) else "record_rate"
+    other = "record_rate" if _by_user(plan) else "user_rate"
+    if getattr(plan, rate) is None:
+        found.append(f"protect={plan.protect} needs {rate}; give a probability above 0, up to 1.")
+    if getattr(plan, other) is not None:
+        found.append(f"{other} has no meaning where {rate} draws; leave it out.")
+    if not entities and plan.records_per_user is not None:
+        found.append(
+            f"records_per_user drops records by a rule over the whole graph, and protect="
+            f"{plan.protect} does not hold the graph fixed; leave it out"
+            + (", or give records_per_step." if plan.protect == "users" else ".")
+        )
+    if plan.records_per_step is not None and not _by_user(plan):
+        found.append(
+            f"records_per_step is about drawn users, and protect={plan.protect} here draws "
+            "records; leave it out."
+        )
+    if plan.entity_list is not None and not entities:
+        found.append(f"entity_list is about entities; protect={plan.protect} needs none.")
+    if plan.protect in plan.targets:
+        found.append(f"targets repeats {plan.protect}, which epsilon is for; give one of the two.")
+    if plan.mechanism == "flat":
+        for name in ("records_per_user", "records_per_entity"):
+            if getattr(plan, name) is None:
+                found.append(f"mechanism=flat needs {name}; give a whole number from 1 up.")
+        if plan.entity_rate < 1:
+            found.append("entity_rate below 1 has no meaning for flat; leave it out.")
+    if plan.adjacency == "by-degree":
+        found.extend(_by_degree_problems(plan, entities))
+    bounded = _bounded_units(plan)
+    for unit in plan.limits:
+        if unit not in bounded:
+            found.append(
+                f"A target for {unit} cannot be met by protect={plan.protect}; "
+                f"it bounds {', '.join(bounded)}."
+            )
+    return found
+
+
+def _by_degree_problems(plan: Plan, entities: bool) -> list[str]:
+    if not entities:
+        return [f"adjacency=by-degree is about entities; protect={plan.protect} needs none of it."]
+    found = []
+    if plan.records_per_user is not None:
+        found.append(
+            "records_per_user drops records by the graph, which by-degree adjacency does not "
+            "allow; leave it out or use fixed-graph."
+        )
+    if plan.mechanism == "userclip" and plan.entity_share < 2:
+        found.append(
+            f"entity_share={plan.entity_share:g} needs a cap on the records that name one entity, "
+            "which by-degree adjacency does not allow; give 2 or use fixed-graph."
+        )
+    if plan.mechanism == "flat":
+        found.append("mechanism=flat needs caps, which by-degree adjacency does not allow.")
+    if plan.mechanism == "userclip" and plan.users is None:
+        found.append(
+            "adjacency=by-degree needs users, the public denominator: the graph may not be counted."
+        )
+    return found
+
+
+def _by_user(plan: Plan) -> bool:
+    return plan.protect == "users" or ("entities" in plan.protect and plan.mechanism != "flat")
+
+
+def _declared_units(plan: Plan) -> dict[str, int]:
+    """How many there are of what is protected, as far as the plan says so.
+
+    Users count for records and tokens too: each of them wrote at least one record.
+    """
+    counts = {"users": plan.users}
+    if plan.protect in ("records", "tokens"):
+        counts["records"] = plan.records
+    return {unit: count for unit, count in counts.items() if count is not None}
+
+
+def _bounded_units(plan: Plan) -> tuple[Unit, ...]:
+    if plan.protect in ("records", "users", "tokens"):
+        return (plan.protect,)
+    return ("users", "entities", "users+entities")
+
+
+# --- files ------------------------------------------------------------------------------------
+
+
+def read_plan(path: Path, overrides: Mapping[str, Any] | None = None) -> Plan:
+    """The plan of a YAML file, with single fields replaced."""
+    try:
+        fields = yaml.safe_load(need_file(path).read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError):
+        raise DataError(f"{path} is not YAML; a plan is `name: value` lines.") from None
+    if not isinstance(fields, dict):
+        raise DataError(f"{path} is not a plan; a plan is `name: value` lines.")
+    return Plan(**{str(k): v for k, v in fields.items()} | dict(overrides or {}))
+
+
+def parse_overrides(pairs: list[str]) -> dict[str, Any]:
+    """`["steps=10", "epsilon=2"]` as fields; values are YAML."""
+    fields: dict[str, Any] = {}
+    for pair in pairs:
+        name, sign, value = pair.partition("=")
+        if not sign:
+            raise UsageError(f"{pair!r} is not an override; write NAME=VALUE.")
+        try:
+            fields[name.strip()] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise UsageError(f"{name}={value!r} is not a value; write it as in YAML.") from None
+    return fields
+
+
+def plan_yaml(plan: Plan) -> str:
+    """The plan as a YAML file that `read_plan` gives back."""
+    fields = plan.model_dump(mode="json", exclude_defaults=True)
+    return yaml.safe_dump(fields, sort_keys=False, allow_unicode=True)
+
+
+def _explain(error: ValidationError) -> str:
+    # A misspelt field explains a missing one, so it comes first.
+    found = error.errors(include_url=False, include_context=False)
+    first = min(found, key=lambda e: e["type"] != "extra_forbidden")
+    name = ".".join(str(part) for part in first["loc"]) or "plan"
+    if first["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(name, Plan.model_fields, n=1, cutoff=0.0)
+        return f"{name!r} is not a field of a plan; did you mean {near[0]!r}?"
+    if first["type"] == "missing":
+        says = Plan.model_fields[name].description
+        return f"The plan needs {name}" + (f" ({says.rstrip('.').lower()})." if says else ".")
+    if first["type"] == "value_error":
+        return str(first["msg"]).removeprefix("Value error, ")
+    given = repr(first["input"])
+    given = given if len(given) <= 60 else given[:60] + "..."
+    reason = first["msg"][0].lower() + first["msg"][1:]
+    return f"{name}={given} is not accepted: {reason}."
+
+
+# --- arithmetic -------------------------------------------------------------------------------
+
+Trials = Callable[[Unit, float, float], None]
+"""Told after every price of a calibration: unit, noise multiplier, epsilon."""
+
+
+def calibrated(
+    plan: Plan, *, also: Mapping[AnyEvent, int] | None = None, progress: Trials | None = None
+) -> Plan:
+    """The plan with the least noise that meets every target, re-priced and never above it.
+
+    `also` is what was released before by the model that the run goes on from: the targets hold for
+    both together.
+    """
+    if plan.noise_multiplier is None:
+        least = least_noise(plan, also=also, progress=progress)
+        plan = plan.model_copy(update={"noise_multiplier": least})
+    for unit, target in plan.limits.items():
+        cost = price([*plan.releases().items(), *(also or {}).items()], unit, plan.delta)
+        if not float(up(cost.epsilon)) <= target:  # as it will be written
+            raise PrivacyRefused(
+                f"noise_multiplier={plan.noise_multiplier:g} gives epsilon {up(cost.epsilon)} for "
+                f"{unit}, over the target {target:g}; leave it out to have it found."
+            )
+    return plan
+
+
+def least_noise(
+    plan: Plan, *, also: Mapping[AnyEvent, int] | None = None, progress: Trials | None = None
+) -> float:
+    """The least noise multiplier that meets every target of the plan, with `also` besides."""
+    return max(
+        _least_noise(plan, unit, target, also or {}, progress)
+        for unit, target in plan.limits.items()
+    )
+
+
+def _least_noise(
+    plan: Plan,
+    unit: Unit,
+    target: float,
+    besides: Mapping[AnyEvent, int],
+    progress: Trials | None,
+) -> float:
+    def told(_: int, noise: float, epsilon: float) -> None:
+        if progress:
+            progress(unit, noise, epsilon)
+
+    planned = plan.model_copy(update={"noise_multiplier": 1.0}).releases()
+    also: list[tuple[AnyEvent, int]] = [
+        (e, n) for e, n in planned.items() if isinstance(e, NotPrivate | Public)
+    ]
+    also += besides.items()
+    try:
+        return calibrate(plan.event, target, plan.delta, unit, plan.steps, also=also, progress=told)
+    except TacitError as error:
+        raise type(error)(f"epsilon={target:g} for {unit}: {error}") from None
+
+
+def prices(plan: Plan) -> dict[Unit, Price]:
+    """The price of the whole plan for every unit it bounds."""
+    found = price_all(plan.releases(), plan.delta)
+    return {unit: cost for unit, cost in found.items() if unit in _bounded_units(plan)}

@@ -1,0 +1,134 @@
+"""Three accountants, each with its own valid bound on the same releases.
+
+pld   the loss on a grid, composed numerically by dp-accounting
+rdp   Renyi moments (of the Poisson-sampled Gaussian by dp-accounting, else of the gridded
+      loss), composed by addition: looser, without numerical limits
+gdp   all coins revealed, one Gaussian, in closed form: loosest with sampling, exact without
+"""
+
+import logging
+import math
+
+import numpy as np
+from dp_accounting import dp_event
+from dp_accounting.rdp import RdpAccountant
+from scipy.special import logsumexp
+
+from tacit.privacy.accounting.composition import (
+    LEAST_SHIFT,
+    MOST_SHIFT,
+    composed,
+    first_step,
+    fitting,
+    grid_epsilon,
+    grid_works,
+    largest,
+    revealed,
+    tail_of,
+    upper_losses,
+    worse_role,
+)
+from tacit.privacy.accounting.divergences import Array, gaussian_epsilon
+from tacit.privacy.accounting.dominating_curves import ShiftMixture
+from tacit.privacy.accounting.dominating_pairs import Items
+from tacit.privacy.accounting.pld_grid import GridTooLarge, Losses
+
+ACCURACY = 0.005  # how far the grid may push a price above its limit, as a share of it
+
+
+def all_opinions(
+    items: Items, delta: float, step: float | None
+) -> tuple[list[tuple[str, float]], float]:
+    """Every bound we can compute, and the grid that was used."""
+    opinions = [("gdp", gaussian_epsilon(revealed(items), delta))]
+    if opinions[0][1] == 0 or revealed(items) < LEAST_SHIFT or largest(items) > MOST_SHIFT:
+        return opinions + _library_rdp(items, delta), 0.0
+    chosen = step or first_step(items, delta)
+    opinions += _library_rdp(items, delta) or [("rdp", _moments_epsilon(items, chosen, delta))]
+    if grid_works(items, delta):
+        found, chosen = _refined(items, delta, chosen, fixed=step is not None)
+        opinions += found
+    return opinions, chosen
+
+
+def _refined(
+    items: Items, delta: float, step: float, fixed: bool
+) -> tuple[list[tuple[str, float]], float]:
+    """The price on the coarsest grid that a twice finer one confirms to 0.5 %.
+
+    The error of connected dots is of second order: what is left at `step` is 4/3 of the
+    difference to the twice finer grid.
+    """
+    roles, step = (composed(items, step, delta), step) if fixed else fitting(items, delta, step)
+    coarse = worse_role(roles, items, delta)
+    while not fixed:
+        fine_step = step / 2
+        try:
+            fine = grid_epsilon(items, fine_step, delta)
+        except GridTooLarge:
+            break
+        if coarse - fine <= max(0.75 * ACCURACY * fine, 1e-5):
+            return [("pld", coarse), ("pld, finer grid", min(fine, coarse))], step
+        coarse, step = fine, fine_step
+    return [("pld", coarse)], step
+
+
+def _moments_epsilon(items: Items, step: float, delta: float) -> float:
+    """Renyi moments of the gridded losses, added up and converted.
+
+    Legend: with t = order - 1, E[e^(t L)] is a moment of the loss; (1 - e^(eps - L))_+ is at most
+    e^(t (L - eps)) (1 + 1/t)^-t / (1 + t) for every L, so delta is at most the same multiple of
+    the product of moments, plus the probability of an infinite loss.
+    """
+    t = np.geomspace(1e-4, 1e5, 121)
+    worst = 0.0
+    parts = [(upper_losses(pair, step, tail_of(delta)), count) for pair, count in items]
+    for role in (0, 1):
+        log_moment, lost = np.zeros(t.size), 0.0
+        for both, count in parts:
+            losses = both[role]
+            log_moment += count * _log_moments(losses, t)
+            lost += count * losses.infinite
+        if lost >= delta:
+            return math.inf
+        worst = max(worst, _from_moments(t, log_moment, delta - lost))
+    return worst
+
+
+def _log_moments(losses: Losses, t: Array) -> Array:
+    held = losses.probs > 0
+    values = (losses.start + np.flatnonzero(held)) * losses.step
+    logs = np.log(losses.probs[held])
+    with np.errstate(all="ignore"):
+        return np.array([float(logsumexp(logs + order * values)) for order in t])
+
+
+def _from_moments(t: Array, log_moment: Array, delta: float) -> float:
+    """min over t of (log moment - log delta - log(1 + t)) / t + log(t / (1 + t)), at least 0."""
+    with np.errstate(all="ignore"):
+        bounds = (log_moment - math.log(delta) - np.log1p(t)) / t - np.log1p(1 / t)
+    usable = bounds[np.isfinite(bounds)]
+    return max(0.0, float(usable.min())) if usable.size else math.inf
+
+
+def _library_rdp(items: Items, delta: float) -> list[tuple[str, float]]:
+    """dp-accounting's moments, where every release is a Poisson-sampled Gaussian."""
+    if not all(isinstance(pair, ShiftMixture) and pair.units == 1 for pair, _ in items):
+        return []
+    if not 1e-6 <= largest(items) <= 3:
+        return []
+    orders = np.concatenate([np.arange(2, 65), np.geomspace(70, 2000, 30).round()])
+    if all(pair.revealed_shift > 1e-2 for pair, _ in items):
+        # its series for other orders do not converge when the noise is very large
+        orders = np.concatenate([np.arange(6, 48) / 4, orders])
+    # It logs every order whose series does not converge; those orders are left out below.
+    logging.getLogger("absl").setLevel(logging.ERROR)
+    accountant = RdpAccountant(orders)
+    for pair, count in items:
+        assert isinstance(pair, ShiftMixture)
+        gaussian = dp_event.GaussianDpEvent(1 / pair.shift)
+        accountant.compose(dp_event.PoissonSampledDpEvent(pair.rate, gaussian), count)
+    rdp = np.asarray(accountant.rdp, dtype=np.float64)
+    usable = np.isfinite(rdp) & (rdp >= 0)
+    t = orders[usable] - 1
+    return [("rdp", _from_moments(t, t * rdp[usable], delta))] if usable.any() else []

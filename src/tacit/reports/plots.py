@@ -1,0 +1,362 @@
+"""Figures: the picture of owners that decides a plan.
+
+matplotlib is imported when a figure is made, through its object interface: no window, no
+global state. Names, where the caller joins them, are the caller's to guard.
+"""
+
+import io
+import textwrap
+import warnings
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tacit.corpus.description import histogram
+from tacit.errors import UsageError
+from tacit.files import whole_file
+from tacit.owners import Counts, Owners, most_shared
+from tacit.owners.bounding import Kept
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FORMATS = ("png", "svg", "html")
+
+# Okabe and Ito's colours, which all common kinds of colour vision tell apart.
+BLUE, VERMILION, INK, GREY, RULE = "#0072B2", "#D55E00", "#222222", "#6B6B6B", "#D9D9D9"
+
+STYLE: dict[Any, Any] = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "svg.fonttype": "none",
+    "svg.hashsalt": "tacit",
+}
+
+
+def format_of(path: Path) -> str:
+    """The format that a file's suffix asks for; an unknown one is refused."""
+    suffix = Path(path).suffix.lower().removeprefix(".")
+    if suffix not in FORMATS:
+        raise UsageError(
+            f"{path}: no figure is written as {suffix or 'a file without suffix'!r}; end the name "
+            "in .png, .svg or .html."
+        )
+    return suffix
+
+
+def save(figure: "Figure", path: Path) -> None:
+    """Write a figure as PNG, SVG or a self-contained HTML page, by the suffix of the name."""
+    path = Path(path)
+    kind = format_of(path)
+    data = _drawn(figure, "png" if kind == "png" else "svg")
+    if kind == "html":
+        data = _page(data.decode(), str(figure.get_label() or "Figure")).encode()
+    with whole_file(path) as draft:
+        draft.write_bytes(data)
+
+
+def inline_svg(figure: "Figure") -> str:
+    """The figure as an `<svg>` element to put into a page."""
+    return _element(_drawn(figure, "svg").decode())
+
+
+def _drawn(figure: "Figure", kind: str) -> bytes:
+    import matplotlib
+
+    out = io.BytesIO()
+    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
+        # A name in a script that the font lacks shows as boxes; that is no reason to warn.
+        warnings.filterwarnings("ignore", message="Glyph .* missing")
+        if kind == "png":
+            figure.savefig(out, format="png", dpi=160, metadata={"Software": "tacit"})
+        else:
+            figure.savefig(out, format="svg", metadata={"Date": None, "Creator": "tacit"})
+    return out.getvalue()
+
+
+def _element(svg: str) -> str:
+    return svg[svg.index("<svg") :]
+
+
+def degree_figure(
+    owners: Owners,
+    rows: Sequence[Kept],
+    *,
+    names: Mapping[str, str] | None = None,
+    shared: int = 12,
+) -> "Figure":
+    """Who shares what: records per user, users per entity, what caps keep, who is shared most.
+
+    `rows` come from `preview`; `names` may give the entities' names by id, from the entity
+    table.
+    """
+    import matplotlib
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    with matplotlib.rc_context(STYLE):
+        headline = (
+            f"{len(owners):,} records of {_some(len(owners.users), 'user')} "
+            f"name {_some(len(owners.entities), 'entity', 'entities')}"
+        )
+        layout = ConstrainedLayoutEngine(w_pad=0.18, h_pad=0.18, wspace=0.05, hspace=0.06)
+        figure = Figure(figsize=(11.5, 8.4), layout=layout, facecolor="white")
+        figure.set_label(headline)
+        figure.suptitle(headline, x=0.017, ha="left", fontsize=15, color=INK, fontweight="bold")
+        (first, second), (third, fourth) = figure.subplots(2, 2)
+        _records_per_user(first, owners)
+        _users_per_entity(second, owners)
+        _caps(third, owners, rows)
+        _most_shared(fourth, owners, names or {}, shared)
+        return figure
+
+
+def _records_per_user(axes: "Axes", owners: Owners) -> None:
+    counts = owners.records_per_user
+    if len(counts) == 0:
+        return _nothing(axes, "There are no users", "no records")
+    buckets = _from_first(histogram(counts))
+    places = np.arange(len(buckets))
+    bars = axes.bar(places, list(buckets.values()), width=0.82, color=BLUE)
+    axes.bar_label(
+        bars,
+        labels=[f"{v:,}" if v else "" for v in buckets.values()],
+        fontsize=8.5,
+        color=GREY,
+        padding=2,
+    )
+    axes.set_xticks(places, [label.replace("-", "–") for label in buckets])
+    usual, most = int(np.sort(counts)[(len(counts) - 1) // 2]), int(counts.max())
+    _dress(
+        axes,
+        f"Half of the users wrote at most {_some(usual, 'record')}; the busiest wrote {most:,}",
+        x="records of a user",
+        y="users",
+    )
+    axes.margins(y=0.12)
+    axes.set_yticks([])
+    axes.spines["left"].set_visible(False)
+    axes.set_xlim(-0.6, max(len(buckets), 6) - 0.4)
+    axes.tick_params(axis="x", length=0, labelsize=9 if len(buckets) < 8 else 8)
+    if len(buckets) > 8:
+        for tick in axes.get_xticklabels():
+            tick.set(rotation=40, ha="right", rotation_mode="anchor")
+
+
+def _users_per_entity(axes: "Axes", owners: Owners) -> None:
+    degrees = owners.users_per_entity
+    if len(degrees) == 0:
+        return _nothing(axes, "No record names an entity", "no entities")
+    at_least, entities = _survival(degrees)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.plot(at_least, entities, drawstyle="steps-pre", color=BLUE, linewidth=2)
+    axes.scatter(at_least[-1:], entities[-1:], color=BLUE, s=28, zorder=3)
+    axes.set_xlim(0.9, max(10.0, float(at_least[-1]) * 1.6))
+    axes.set_ylim(0.75, max(10.0, float(entities[0]) * 1.6))
+    _plain_numbers(axes)
+    axes.grid(which="major", color=RULE, linewidth=0.6)
+    several = int((degrees > 1).sum())
+    _dress(
+        axes,
+        f"{_percent(several, len(degrees))} of the entities are named by more than one user; "
+        f"one by {int(degrees.max()):,}"
+        if several
+        else "No entity is named by more than one user",
+        x="named by at least so many users",
+        y="entities",
+    )
+
+
+def _caps(axes: "Axes", owners: Owners, rows: Sequence[Kept]) -> None:
+    sensitive = int(owners.sensitive.sum())
+    if len(owners) == 0 or not rows:
+        return _nothing(axes, "No cap was tried", "no caps")
+    ordered = sorted(rows, key=lambda row: row.users_per_entity)
+    places = np.arange(len(ordered))
+    lines = [("all records", [r.records / len(owners) for r in ordered], BLUE, "o")]
+    if sensitive:
+        shares = [r.sensitive_records / sensitive for r in ordered]
+        lines.append(("records naming an entity", shares, VERMILION, "s"))
+    for label, values, color, marker in lines:
+        axes.plot(places, values, color=color, marker=marker, markersize=5.5, linewidth=2)
+        below = label != "all records"
+        for place, value in zip(places, values, strict=True):
+            axes.annotate(
+                f"{value:.0%}",
+                (place, value),
+                textcoords="offset points",
+                xytext=(0, -14 if below else 8),
+                ha="center",
+                fontsize=8.5,
+                color=color,
+            )
+    _line_names(axes, [(label, color) for label, _, color, _ in lines])
+    axes.set_xticks(places, [f"{row.users_per_entity:,}" for row in ordered])
+    axes.set_ylim(-0.02, 1.14)
+    axes.set_xlim(-0.45, len(ordered) - 0.55)
+    axes.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0%", "25%", "50%", "75%", "100%"])
+    axes.grid(axis="y", color=RULE, linewidth=0.6)
+    _dress(
+        axes, _cap_finding(owners, ordered), x="at most so many users per entity", y="share kept"
+    )
+
+
+def _cap_finding(owners: Owners, rows: Sequence[Kept]) -> str:
+    """The least tried cap that keeps nine records in ten, in words."""
+    for row in rows:
+        if row.records >= 0.9 * len(owners):
+            users = _some(row.users_per_entity, "user")
+            return (
+                f"With at most {users} per entity, "
+                f"{_percent(row.records, len(owners))} of the records stay"
+            )
+    last = rows[-1]
+    return (
+        f"Even {_some(last.users_per_entity, 'user')} per entity "
+        f"keep only {_percent(last.records, len(owners))} of the records"
+    )
+
+
+def _line_names(axes: "Axes", lines: Sequence[tuple[str, str]]) -> None:
+    """The names of the lines, in their colours, in the free corner at the lower right."""
+    for place, (label, color) in enumerate(reversed(lines)):
+        axes.text(
+            0.985,
+            0.05 + 0.085 * place,
+            label,
+            transform=axes.transAxes,
+            ha="right",
+            fontsize=10,
+            fontweight="bold",
+            color=color,
+        )
+
+
+def _most_shared(axes: "Axes", owners: Owners, names: Mapping[str, str], count: int) -> None:
+    top = [i for i in most_shared(owners, count) if owners.users_per_entity[i] > 1]
+    if not top:
+        return _nothing(axes, "No entity is shared between users", "nothing shared")
+    values = owners.users_per_entity[top]
+    places = np.arange(len(top))
+    bars = axes.barh(places, values, height=0.72, color=BLUE)
+    axes.bar_label(bars, labels=[f"{v:,}" for v in values], fontsize=8.5, color=GREY, padding=3)
+    labels = [
+        f"{_short(names.get(owners.entities[i], owners.entities[i]))}  ({owners.kinds[i]})"
+        for i in top
+    ]
+    axes.set_yticks(places, labels)
+    for tick in axes.get_yticklabels():
+        tick.set_parse_math(False)  # a "$" in a name is a dollar, not a formula
+    axes.set_ylim(max(len(top), 8) - 0.4, -0.6)
+    axes.margins(x=0.1)
+    _dress(
+        axes,
+        f"{_percent(int(values[0]), len(owners.users))} of the users name the most shared entity",
+        x="users who name it",
+        y="",
+    )
+    axes.set_xticks([])
+    axes.spines["bottom"].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+
+
+def _from_first(buckets: dict[str, int]) -> dict[str, int]:
+    """The buckets without the empty ones that come before all others."""
+    labels = list(buckets)
+    first = next((i for i, label in enumerate(labels) if buckets[label]), 0)
+    return {label: buckets[label] for label in labels[first:]}
+
+
+def _survival(degrees: Counts) -> tuple[Counts, Counts]:
+    """Each degree d that occurs, and 1, with how many have at least d."""
+    values, counts = np.unique(np.append(degrees, 1), return_counts=True)
+    counts[0] -= 1  # the 1 that was added so that the line starts at one user
+    return values, np.cumsum(counts[::-1])[::-1]
+
+
+def _dress(axes: "Axes", title: str, *, x: str, y: str) -> None:
+    """The look that all panels share."""
+    axes.set_title(_wrapped(title), loc="left", fontsize=11.5, color=INK, pad=12, linespacing=1.25)
+    axes.set_xlabel(x, fontsize=9.5, color=GREY)
+    axes.set_ylabel(y, fontsize=9.5, color=GREY)
+    axes.tick_params(labelsize=9, colors=INK, which="both")
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    for side in ("left", "bottom"):
+        axes.spines[side].set_color("#9A9A9A")
+    axes.set_axisbelow(True)
+
+
+def _wrapped(title: str, room: int = 58) -> str:
+    """The title in lines of about equal length, so that no single word hangs over."""
+    title = title[:1].upper() + title[1:]
+    lines = -(-len(title) // room)
+    return textwrap.fill(title, room if lines == 1 else min(room, len(title) // lines + 8))
+
+
+def _plain_numbers(axes: "Axes") -> None:
+    """1, 10, 100 on logarithmic axes instead of powers, and no labels in between."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(LogLocator(base=10))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+        axis.set_minor_formatter(NullFormatter())
+
+
+def _nothing(axes: "Axes", title: str, note: str) -> None:
+    _dress(axes, title, x="", y="")
+    axes.set_xticks([])
+    axes.set_yticks([])
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    axes.text(0.5, 0.5, note, transform=axes.transAxes, ha="center", color=GREY, fontsize=11)
+
+
+def _some(count: int, one: str, many: str = "") -> str:
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def _percent(part: int, whole: int) -> str:
+    """A share in words that never rounds something to nothing, or not all to all."""
+    share = part / whole
+    if 0 < share < 0.005:
+        return "less than 1%"
+    if 0.995 <= share < 1:
+        return "over 99%"
+    return f"{share:.0%}"
+
+
+def _short(name: str, room: int = 26) -> str:
+    """A name fit for a label: one line, printable, not too long."""
+    clean = " ".join("".join(c if c.isprintable() else " " for c in name).split())
+    return clean if len(clean) <= room else clean[: room - 1].rstrip() + "…"
+
+
+def _page(svg: str, title: str) -> str:
+    """A page that holds the drawing itself and asks nothing of the network."""
+    drawing = _element(svg)
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{escape(title)}</title>
+<style>
+body {{ margin: 0; background: #fff; }}
+main {{ max-width: 1200px; margin: 0 auto; padding: 1rem; }}
+svg {{ width: 100%; height: auto; }}
+</style>
+</head>
+<body>
+<main role="img" aria-label="{escape(title)}">
+{drawing}
+</main>
+</body>
+</html>
+"""

@@ -1,0 +1,68 @@
+"""Figures of prices: epsilon over steps and over an entity's degree."""
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from tacit.planning.prices import Quote
+from tacit.privacy.accounting.pricing import Price
+from tacit.privacy.rounding import up
+from tacit.reports.plots import BLUE, GREY, INK, RULE, STYLE, VERMILION
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def price_figure(quote: Quote) -> "Figure":
+    """Epsilon over steps and, where entities are protected, over how many users share one."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    panels = [p for p in (quote.over_steps, quote.over_degree) if p]
+    with matplotlib.rc_context(STYLE):
+        width = 5.8 * max(1, len(panels))
+        figure = Figure(figsize=(width, 4.4), layout="constrained", facecolor="white")
+        main = quote.prices[quote.protect]
+        title = (
+            f"epsilon {up(main.epsilon)} for {quote.protect} after {quote.steps:,} steps "
+            f"at delta {quote.delta:g} ({main.standing})"
+        )
+        figure.set_label(title)
+        figure.suptitle(title, x=0.02, ha="left", fontsize=12, color=INK, fontweight="bold")
+        axes = figure.subplots(1, max(1, len(panels)), squeeze=False)[0]
+        if quote.over_steps:
+            _draw(axes[0], quote.over_steps, "steps", BLUE)
+        if quote.over_degree:
+            _draw(axes[-1], quote.over_degree, "users who share the entity", VERMILION, log=True)
+        return figure
+
+
+def _draw(
+    axes: "Axes", curve: Sequence[tuple[int, Price]], label: str, colour: str, *, log: bool = False
+) -> None:
+    points = [(at, cost) for at, cost in curve if math.isfinite(cost.epsilon)]
+    x = [at for at, _ in points]
+    upper = [cost.epsilon for _, cost in points]
+    axes.fill_between(x, [c.lower for _, c in points], upper, color=colour, alpha=0.15, lw=0)
+    axes.plot(x, upper, color=colour, marker="o", ms=4, lw=1.8)
+    for at, value in zip(x[-3:], upper[-3:], strict=True):
+        axes.annotate(
+            up(value), (at, value), xytext=(0, 7), textcoords="offset points",
+            ha="center", fontsize=8.5, color=colour,
+        )  # fmt: skip
+    if log:
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(x, [f"{at:,}" for at in x])
+        axes.minorticks_off()
+    axes.set_ylim(0, max(upper, default=1) * 1.15)
+    axes.set_xlabel(label, color=GREY)
+    axes.set_ylabel("epsilon (shaded: down to what is certainly lost)", color=GREY)
+    _plain(axes)
+
+
+def _plain(axes: Any) -> None:
+    axes.grid(color=RULE, lw=0.7)
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)

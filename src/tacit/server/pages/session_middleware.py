@@ -1,0 +1,181 @@
+"""Between the guard and the pages: who has signed in, from which site, and what a browser may load.
+
+Every page, every form and the pages' own channel (a WebSocket) pass here. What a page is built from
+and what its buttons do is asked of the API's own calls afterwards, with the caller found here.
+"""
+
+import secrets
+from http.cookies import CookieError, SimpleCookie
+from typing import Any
+from urllib.parse import parse_qs, quote, urlsplit
+
+from nicegui import Client
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tacit.errors import TacitError
+from tacit.server.api.middleware import Door
+from tacit.server.errors import Busy, NotKnown
+from tacit.server.identity import Caller
+from tacit.server.pages.bare_pages import REFERRER, plain_page
+from tacit.server.services import Services
+
+COOKIE, SECURE_COOKIE = "tacit_session", "__Host-tacit_session"
+_OPEN = ("/sign-in", "/page-files/", "/favicon.ico")
+_ASSETS = "/_nicegui/"
+_CHANNEL = "/_nicegui_ws/"
+
+
+def policy(nonce: str) -> str:
+    """What a page may load: nothing of any other host, and no script but those it came with.
+
+    The component library compiles its templates in the browser and sets styles on elements, which
+    needs 'unsafe-eval' for scripts and 'unsafe-inline' for styles; inline scripts need the nonce.
+    """
+    return (
+        f"default-src 'none'; script-src 'self' 'nonce-{nonce}' 'unsafe-eval'; "
+        "style-src 'self' 'unsafe-inline'; img-src 'self' data:; font-src 'self'; "
+        "connect-src 'self'; frame-src 'self'; form-action 'self'; base-uri 'none'; "
+        "object-src 'none'; frame-ancestors 'none'"
+    )
+
+
+class Gate:
+    """Lets in whoever has signed in, and nobody's page acts for another site."""
+
+    def __init__(self, app: ASGIApp, services: Services, door: Door, secure: bool) -> None:
+        self.app, self.services, self.door = app, services, door
+        self.cookie = SECURE_COOKIE if secure else COOKIE
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or answer it."""
+        path = path_of(scope)
+        web = scope["type"] == "websocket"
+        headers = Headers(scope=scope)
+        # Nobody but a proxy may say where the pages lie, and we have none that does.
+        scope["headers"] = [h for h in scope["headers"] if h[0] != b"x-forwarded-prefix"]
+        is_asset = path.startswith(_ASSETS) and not path.startswith(f"{_ASSETS}client/")
+        writes = web or str(scope.get("method")) not in ("GET", "HEAD")
+        if writes and not from_here(headers):
+            await self._refuse(scope, receive, send, 403, "This came from another site.")
+        elif (is_asset and not writes) or path.startswith(_OPEN):
+            await self._framed(scope, receive, send)
+        else:
+            await self._known(scope, receive, send, headers)
+
+    async def _known(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
+        secret = session_of(headers, self.cookie)
+        try:
+            caller = await self._caller(scope, secret)
+        except NotKnown:
+            await self._to_the_door(scope, receive, send)
+            return
+        except TacitError as error:
+            await self._refuse(scope, receive, send, 429, str(error))
+            return
+        if path_of(scope).startswith(_CHANNEL) and not _own_page(scope, secret):
+            await self._refuse(scope, receive, send, 403, "This is not your page.")
+            return
+        scope.setdefault("state", {}).update(session=secret, caller=caller)
+        await self._framed(scope, receive, send)
+
+    async def _caller(self, scope: Scope, secret: str | None) -> Caller:
+        try:
+            if secret is None:
+                raise NotKnown("Sign in first.")
+            caller = await run_in_threadpool(self.services.sessions.caller, secret)
+        except NotKnown:
+            self.door.need_patience(scope)
+            raise
+        if not self.door.allows(caller):
+            raise Busy("You have asked too often; wait a second.")
+        return caller
+
+    async def _to_the_door(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] == "GET":
+            asked = quote(str(scope["path"]), safe="/")
+            await RedirectResponse(f"/sign-in?next={asked}", 303)(scope, receive, send)
+        else:
+            await self._refuse(scope, receive, send, 401, "You are signed out; sign in again.")
+
+    async def _refuse(
+        self, scope: Scope, receive: Receive, send: Send, status: int, sentence: str
+    ) -> None:
+        if scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        await plain_page("Not possible", sentence, status)(scope, receive, send)
+
+    async def _framed(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Mark a page's own scripts, and say that no others may run."""
+        nonce = secrets.token_urlsafe(16)
+        start: Message | None = None
+        body = b""
+
+        async def marked(message: Message) -> None:
+            nonlocal start, body
+            if message["type"] == "http.response.start":
+                if MutableHeaders(raw=message["headers"]).get("x-nicegui-content") == "page":
+                    start = message
+                    return
+            elif message["type"] == "http.response.body" and start is not None:
+                body += message.get("body", b"")
+                if message.get("more_body"):
+                    return
+                # Whatever people wrote is escaped by now, so these are the page's own.
+                body = body.replace(b"<script", f'<script nonce="{nonce}"'.encode())
+                headers = MutableHeaders(raw=start["headers"])
+                headers["content-security-policy"] = policy(nonce)
+                headers["content-length"] = str(len(body))
+                headers.update(REFERRER)
+                await send(start)
+                message = {"type": "http.response.body", "body": body}
+            await send(message)
+
+        await self.app(scope, receive, marked)
+
+
+def path_of(scope: Scope) -> str:
+    """What is asked for."""
+    return str(scope["path"])
+
+
+def _own_page(scope: Scope, secret: str | None) -> bool:
+    """Whether the page that a channel wants to join was built for this very session."""
+    asked = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("client_id", [""])[0]
+    page = Client.instances.get(asked)
+    # A page of before a restart is nobody's; the library then loads it anew.
+    return page is None or getattr(page.request.state, "session", None) == secret
+
+
+def session_of(headers: Headers, cookie: str) -> str | None:
+    """What the browser keeps of a session."""
+    try:
+        found = SimpleCookie(headers.get("cookie", "")).get(cookie)
+    except CookieError:
+        return None
+    return found.value if found is not None and 20 <= len(found.value) <= 100 else None
+
+
+def from_here(headers: Headers) -> bool:
+    """Whether a browser says that a page of this very address sent the request."""
+    origin = headers.get("origin")
+    if origin is not None:
+        return urlsplit(origin).netloc == headers.get("host")
+    # Old browsers leave it out of forms; whoever is no browser has no cookie to abuse.
+    return headers.get("sec-fetch-site", "same-origin") in ("same-origin", "none")
+
+
+def with_session(answer: Response, secret: str | None, *, secure: bool, seconds: int) -> Any:
+    """Give a browser its session, or take it away."""
+    name = SECURE_COOKIE if secure else COOKIE
+    if secret is None:
+        answer.delete_cookie(name, path="/", secure=secure, httponly=True, samesite="lax")
+    else:
+        answer.set_cookie(
+            name, secret, max_age=seconds, path="/", secure=secure, httponly=True, samesite="lax"
+        )
+    return answer

@@ -1,0 +1,262 @@
+"""What a caller asks for, as the settings of a run; nothing in it can name a file.
+
+A run's own settings name files and folders of the machine. Here they are names of datasets, lists
+and models of the server, and every other string is a plain word.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from tacit.errors import UsageError
+from tacit.planning.plan import Plan
+from tacit.privacy.events import NotPrivate
+from tacit.privacy.ledger import Releases
+from tacit.training.settings import METHODS, OptimizerSettings, Run
+
+Name = Annotated[str, StringConstraints(pattern=r"^[\w][\w .,()+@-]{0,98}$")]
+Id = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]{1,40}$")]
+Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_+-]{1,60}$")]
+Label = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]{1,100}$")]
+DetectorName = Literal["patterns", "lists", "given"]
+Policy = Annotated[
+    str,
+    StringConstraints(pattern=r"^(digits|patterns|lists)(\+(digits|patterns|lists)){0,2}$"),
+]
+
+_WORD = re.compile(r"[A-Za-z0-9_+-]{1,60}")
+_DEEPEST = 4
+_OWN_PART = {"redact-then-private": "redacted"}
+"""Methods whose settings have another name in a run."""
+
+
+class _Asked(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class ModelRequest(_Asked):
+    """A new network; to go on with a model of the server, give `continue_from` instead."""
+
+    kind: Literal["lstm", "awd-lstm", "gpt2", "bert", "llama"] = "lstm"
+    config: dict[Word, Any] = {}
+    public_frequencies: bool = False
+    lora_rank: Annotated[int, Field(ge=0, le=1024)] = 0
+
+
+class TokenizerRequest(_Asked):
+    """Learned from public text that comes with the package, or words."""
+
+    kind: Literal["bpe", "words"] = "bpe"
+    size: Annotated[int, Field(ge=300, le=200_000)] = 4000
+    public_text: Literal["generated"] | None = None
+    min_count: Annotated[int | None, Field(ge=1, le=10**9)] = None
+    punctuation: bool = False
+    digits: bool = False
+
+
+class PublicStartRequest(_Asked):
+    """Training on a public dataset first."""
+
+    dataset: Id
+    steps: Annotated[int, Field(ge=1, le=10**6)] = 300
+    batch: Annotated[int, Field(ge=1, le=10**5)] = 32
+
+
+class RunRequest(_Asked):
+    """A training run: how, whom to protect, and at what price."""
+
+    name: Name = "run"
+    method: Annotated[Word, Field(description="As `tacit methods` lists them.")] = "private"
+    plan: Annotated[
+        dict[Word, Any],
+        Field(
+            description="Whom to protect (`protect`: users, entities, users+entities or `both`, "
+            "records, tokens), the targets, rates and caps: the fields of `tacit plan --schema`."
+        ),
+    ] = {}
+    detectors: Annotated[
+        tuple[DetectorName, ...], Field(max_length=3, description="What finds the entities.")
+    ] = ()
+    entity_list: Annotated[Id | None, Field(description="Protect only what this list names.")] = (
+        None
+    )
+    policy: Annotated[Policy | None, Field(description="Which tokens are sensitive.")] = None
+    steps: Annotated[int | None, Field(ge=1, le=10**7)] = None
+    batch: Annotated[int, Field(ge=1, le=10**5)] = 32
+    task: Literal["next-word", "classification", "regression", "tagging"] = "next-word"
+    labels: Annotated[
+        tuple[Label, ...] | None,
+        Field(
+            max_length=10_000,
+            description="Classes or tags, declared as public; counted ones end the promise.",
+        ),
+    ] = None
+    model: ModelRequest = ModelRequest()
+    tokenizer: TokenizerRequest = TokenizerRequest()
+    context: Annotated[int, Field(ge=2, le=65_536)] = 128
+    optimizer: OptimizerSettings | None = None
+    method_settings: Annotated[
+        dict[Word, Any], Field(description="The method's own settings, such as those of uedp.")
+    ] = {}
+    public_start: PublicStartRequest | None = None
+    continue_from: Annotated[
+        Id | None,
+        Field(description="Go on from this model; the promise then covers what it released, too."),
+    ] = None
+    token_budget: Annotated[int, Field(ge=64, le=10**7)] = 8192
+    checkpoint_every: Annotated[int, Field(ge=1, le=10**6)] = 1
+    keep_checkpoints: Annotated[int, Field(ge=0, le=50)] = 0
+    seed: Annotated[
+        int | None, Field(ge=0, le=2**31, description="Experiment mode: not for release.")
+    ] = None
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the things that a run names will lie."""
+
+    corpus: Path = Path("corpus.jsonl")
+    entity_list: Path = Path("entities.txt")
+    public: Path = Path("public.jsonl")
+    earlier: Path | None = None
+
+
+def settings_of(asked: RunRequest, places: Places) -> Run:
+    """The run that a request stands for; refused with a sentence if it cannot be."""
+    if asked.method not in METHODS:
+        raise UsageError(f"method={asked.method!r} is not known; accepted: {', '.join(METHODS)}.")
+    for where, value in (
+        ("plan", asked.plan),
+        ("model.config", asked.model.config),
+        ("method_settings", asked.method_settings),
+    ):
+        for problem in _not_plain(where, value, 0):
+            raise UsageError(problem)
+    fields = asked.model_dump(
+        mode="json",
+        include={"method", "steps", "batch", "task", "labels", "context", "token_budget", "policy",
+                 "checkpoint_every", "keep_checkpoints", "seed"},
+    )  # fmt: skip
+    fields |= {"corpus": str(places.corpus), "plan": _plan(asked, places)}
+    if asked.detectors:
+        fields["detect"] = ",".join(asked.detectors)
+    if asked.optimizer is not None:
+        fields["optimizer"] = asked.optimizer
+    if asked.method_settings:
+        own = _OWN_PART.get(asked.method, asked.method)
+        if own not in Run.model_fields:
+            raise UsageError(f"method={asked.method} has no settings of its own; leave them out.")
+        fields[own] = dict(asked.method_settings)
+        if asked.method == "uedp" and asked.entity_list is not None:
+            fields[own]["entity_list"] = str(places.entity_list)
+    if places.earlier is not None:
+        fields["model"] = {"kind": "folder", "folder": str(places.earlier)}
+        fields["model"]["carry_ledger"] = True
+        fields["model"]["lora_rank"] = asked.model.lora_rank
+    else:
+        fields["model"] = asked.model.model_dump(mode="json")
+        fields["tokenizer"] = asked.tokenizer.model_dump(mode="json")
+    if asked.public_start is not None:
+        start = asked.public_start
+        fields["pretrain"] = {
+            "corpus": str(places.public),
+            "steps": start.steps,
+            "batch": start.batch,
+        }
+    return Run(**fields)
+
+
+def _plan(asked: RunRequest, places: Places) -> dict[str, Any]:
+    plan = dict(asked.plan)
+    if "entity_list" in plan:
+        raise UsageError("entity_list is a field of the request, not of the plan: give its id.")
+    if plan.get("protect") == "both":
+        plan["protect"] = "users+entities"
+    if asked.entity_list is not None and asked.method != "uedp":
+        plan["entity_list"] = str(places.entity_list)
+    return plan
+
+
+def _not_plain(name: str, value: Any, depth: int) -> Iterator[str]:
+    """What is wrong with a value that may be a number, a plain word, or a few of those."""
+    if depth > _DEEPEST:
+        yield f"{name} goes too deep."
+    elif isinstance(value, dict):
+        if len(value) > 100:
+            yield f"{name} has too many fields."
+        for key, item in value.items():
+            # A unit has a plus sign or a kind a stroke, and no path looks like it.
+            if not re.fullmatch(r"[A-Za-z0-9_+-]{1,60}", str(key)):
+                yield f"{name} has a field whose name is no plain word."
+            else:
+                yield from _not_plain(f"{name}.{key}", item, depth + 1)
+    elif isinstance(value, list | tuple):
+        if len(value) > 1000:
+            yield f"{name} has too many values."
+        for item in value:
+            yield from _not_plain(name, item, depth + 1)
+    elif isinstance(value, str):
+        kind = name == "plan.kinds" and re.fullmatch(r"[A-Z]+/[A-Z_]+", value)
+        if not (_WORD.fullmatch(value) or kind):
+            yield f"{name} is not a plain word."
+    elif isinstance(value, int) and abs(value) > 10**15:
+        yield f"{name} is too large a number."
+
+
+def unproved_reason(run: Run) -> str | None:
+    """Why nothing is proved about what a run releases; None where its plan's promise holds."""
+    standing, says = METHODS[run.method]
+    if standing != "proved":
+        return f"Method {run.method} has no proved promise ({standing}: {says})."
+    if run.seed is not None:
+        return "With a fixed seed the noise can be subtracted, so nothing is promised."
+    from_corpus = run.tokenizer.kind == "words" and run.tokenizer.public_text is None
+    if from_corpus and run.model.kind != "folder":
+        return "Words counted from the private text are a leak that no epsilon covers."
+    if run.task in ("classification", "tagging") and run.labels is None:
+        return (
+            "Labels counted from the private text are a leak that no epsilon covers; declare them."
+        )
+    return None
+
+
+def need_denominator(plan: Plan) -> None:
+    """Refuse before it is queued what the training would refuse: a count that nobody gave."""
+    fixed = "entities" in plan.protect and plan.adjacency == "fixed-graph"
+    if fixed or plan.protect == "tokens":
+        return
+    name = "users" if plan.user_rate is not None else "records"
+    units = plan.users if plan.user_rate is not None else plan.records
+    if units is None:
+        raise UsageError(
+            f"protect={plan.protect} needs {name}, the public denominator: how many there are may "
+            "not be counted from the data. Give a round number that you knew before."
+        )
+
+
+def shape_of(run: Run) -> str:
+    """What a model's speed depends on, as a word to compare by."""
+    config = run.model.model_dump(mode="json", include={"kind", "config", "lora_rank", "trained"})
+    shape = [config, run.tokenizer.size, run.context, run.task]
+    return json.dumps(shape, sort_keys=True, allow_nan=False)
+
+
+def entities_of(run: Run, entity_list: str | None) -> str | None:
+    """Which entities a run protects, as a word to compare by; None where it protects none."""
+    plan = run.made_plan()
+    if plan is None or "entities" not in plan.protect:
+        return None
+    kinds = sorted(plan.kinds) if plan.kinds is not None else "all"
+    return json.dumps([kinds, entity_list, run.detect], allow_nan=False)
+
+
+def planned_releases(run: Run, plan: Plan | None) -> Releases:
+    """Everything that a run may release, as it is to be charged."""
+    if plan is not None:
+        return plan.releases()
+    return {NotPrivate(what=f"training by method {run.method}"): 1}

@@ -1,0 +1,200 @@
+"""What a run begins from that is called public: text, weights, tokenizers, labels.
+
+Each is compared with the private text where it can be, and named with its digest; that it owes
+nothing to the private text is an assumption that the certificate states.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+
+from tacit.corpus import Corpus
+from tacit.corpus.overlap import Pieces, need_independent, need_other_words, read_pieces
+from tacit.errors import DataError, PrivacyRefused
+from tacit.files import need_file
+from tacit.packaged_models import PACKAGES, located
+from tacit.privacy.certificates.manifest import file_digest
+from tacit.privacy.certificates.scope import PublicInput
+from tacit.training.data.training_data import open_corpus
+from tacit.training.models import tokens
+from tacit.training.models.weights import MARK
+from tacit.training.settings import Run
+
+GENERATED = "generated"
+"""The name of the public text that comes with the package."""
+
+
+def public_corpus(name: str, data: str | None) -> Corpus:
+    """A public text: a file, a known corpus, or what the package generates."""
+    if name == GENERATED:
+        texts = enumerate(tokens.public_texts())
+        return Corpus.from_records({"id": str(n), "text": text} for n, text in texts)
+    return open_corpus(name, data)
+
+
+def shown_name(path: str) -> str:
+    """The name of a file as it may stand in a certificate: no mark-up, one line.
+
+    >>> shown_name("texts/wiki*2*.txt")
+    'wiki_2_.txt'
+    """
+    return re.sub(r"[^\w .,()+@=-]", "_", Path(path).name)
+
+
+def public_inputs(run: Run, private: Corpus | None) -> tuple[PublicInput, ...]:
+    """Everything a run calls public, each compared with the private text if that is at hand.
+
+    Refuses what is the private text, or shares too much with it, and weights that a run of ours
+    made unless that run is continued.
+    """
+    found: list[PublicInput] = []
+
+    @cache
+    def pieces() -> Pieces:
+        assert private is not None
+        return read_pieces(private)
+
+    for what, name in _public_texts(run):
+        if name == GENERATED:
+            found.append(PublicInput(what=what, name="text that tacit generates"))
+            continue
+        corpus = public_corpus(name, run.data)
+        digest = hashlib.sha256(corpus.digest().encode()).hexdigest()
+        checked = "not compared: the private text lies elsewhere"
+        if private is not None:
+            files = (Path(run.corpus), Path(name))
+            seen = need_independent(pieces(), corpus, what=f"{what} {name}", files=files)
+            digest = seen.digest
+            checked = seen.checked
+        found.append(PublicInput(what=what, name=shown_name(name), sha256=digest, checked=checked))
+    found += base_weights(run)
+    found += _tokenizer(run, pieces if private is not None else None)
+    return tuple(found)
+
+
+def _public_texts(run: Run) -> Iterator[tuple[str, str]]:
+    own_tokenizer = run.tokenizer.kind != "folder" and run.model.kind != "folder"
+    if own_tokenizer and (run.tokenizer.kind == "bpe" or run.tokenizer.public_text):
+        yield "the tokenizer's text", run.tokenizer.public_text or GENERATED
+    if run.pretrain is not None:
+        yield "the text of the public start", run.pretrain.corpus
+
+
+def base_weights(run: Run) -> Iterator[PublicInput]:
+    """The weights that a run begins with; those of a run that is continued speak for themselves."""
+    if run.model.kind != "folder" or run.model.carry_ledger:
+        return
+    place = located(str(run.model.folder))
+    folder = place if place.is_dir() else place.parent
+    if (folder / "ledger.jsonl").exists():
+        raise PrivacyRefused(
+            f"model.folder={run.model.folder} is the model of a run, and what that run released is "
+            "part of this one's price; say model.carry_ledger=true to continue it, or give weights "
+            "that no private text went into."
+        )
+    files = [place] if place.is_file() else sorted(folder.glob("*.safetensors"))
+    # Where there are no weights to speak of, loading refuses with a better reason.
+    for file in (*files, folder / "config.json") if files else ():
+        if made_by_a_run(file):
+            raise PrivacyRefused(
+                f"{file.name} in model.folder={run.model.folder} was made by a run of tacit whose "
+                "ledger is not there; put the whole folder back and say model.carry_ledger=true."
+            )
+    yield PublicInput(
+        what="the base weights", name=_package_or_folder(str(run.model.folder), place),
+        sha256=_joint_digest(files),
+    )  # fmt: skip
+
+
+def _tokenizer(run: Run, private: Callable[[], Pieces] | None) -> Iterator[PublicInput]:
+    folder = run.tokenizer.folder
+    if folder is None and run.model.kind == "folder" and not run.model.carry_ledger:
+        folder = run.model.folder
+    if folder is None:
+        return
+    place = located(folder)
+    place = place if place.is_dir() else place.parent
+    files = [f for f in (place / "tokenizer.json", place / "vocab.txt", place / "vocab.json")
+             if f.is_file()]  # fmt: skip
+    name = _package_or_folder(folder, place)
+    loaded = tokens.load_tokenizer(folder)
+    if tokens.counted(loaded) is not None:
+        return  # a leak, and nothing public
+    words = tokens.whole_words(loaded)
+    checked = None
+    if words and private is not None:
+        checked = need_other_words(private(), words, what=f"the vocabulary of {folder}")
+    yield PublicInput(what="the tokenizer", name=name, sha256=_joint_digest(files), checked=checked)
+
+
+def _package_or_folder(given: str, place: Path) -> str:
+    if Path(given).exists():
+        return f"folder {shown_name(str(place))}"
+    package = PACKAGES.get(given.lower(), given)
+    return f"package {package} {metadata.version(package)}"
+
+
+def _joint_digest(files: list[Path]) -> str | None:
+    """One file's own digest, or one digest for several."""
+    if len(files) == 1:
+        return file_digest(files[0])
+    lines = "".join(f"{file_digest(file)}  {file.name}\n" for file in files)
+    return hashlib.sha256(lines.encode()).hexdigest() if files else None
+
+
+def made_by_a_run(path: Path) -> bool:
+    """Whether weights, or the configuration beside them, bear the mark of a run of ours."""
+    if path.name == "config.json":
+        try:
+            return MARK in json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, TypeError):
+            return False
+    if path.suffix != ".safetensors":
+        return False
+    try:
+        with safe_open(path, framework="np") as file:
+            return MARK in (file.metadata() or {})
+    except (SafetensorError, OSError, ValueError):
+        return False
+
+
+def declared_labels(run: Run) -> tuple[str, ...] | None:
+    """The labels that a run declares as public; None where it declares none."""
+    if run.labels is None or isinstance(run.labels, tuple):
+        return run.labels
+    if run.labels == "pretrained":
+        return _pretrained_labels(located(str(run.model.folder)))
+    path = Path(run.labels)
+    try:
+        lines = need_file(path).read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError:
+        raise DataError(f"{path} is not UTF-8; a file of labels has one a line.") from None
+    return tuple(line.strip() for line in lines if line.strip())
+
+
+def _pretrained_labels(folder: Path) -> tuple[str, ...]:
+    from transformers import AutoConfig
+
+    try:
+        names = AutoConfig.from_pretrained(folder, local_files_only=True).id2label or {}
+    except (OSError, ValueError):
+        names = {}
+    labels = tuple(str(names[number]) for number in sorted(names))
+    if not labels or all(label.startswith("LABEL_") for label in labels):
+        raise DataError(
+            f"labels=pretrained: {folder.name} names no classes of its own; give labels as a list."
+        )
+    return labels
+
+
+def label_input(run: Run, labels: tuple[str, ...]) -> PublicInput:
+    """Declared labels, as something that is said to be public."""
+    origin = "of the pretrained head" if run.labels == "pretrained" else "as declared"
+    digest = hashlib.sha256("\n".join(labels).encode()).hexdigest()
+    return PublicInput(what="the set of labels", name=f"{len(labels)} {origin}", sha256=digest)

@@ -1,0 +1,263 @@
+"""What a run learns from: tokenized records, who owns them, and which of them the caps keep."""
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tacit import corpora
+from tacit.corpus import Corpus
+from tacit.corpus.reading import read
+from tacit.detection import detect
+from tacit.detection.mentions import Entity, Mention, read_entities, read_mentions
+from tacit.detection.provenance import UNKNOWN, Provenance, read_provenance, unknown_origin
+from tacit.errors import DataError, PrivacyRefused, UsageError
+from tacit.owners import Owners
+from tacit.owners.bounding import Bounded, Caps
+from tacit.planning.dry_run import apply_caps
+from tacit.planning.plan import Plan
+from tacit.privacy.certificates.manifest import file_digest
+from tacit.training.data.protected_entities import Focus
+from tacit.training.settings import Run
+from tacit.training.tasks.tasks import Examples
+
+Rows = NDArray[np.int64]
+
+_STRETCH, _WORTHWHILE = 1.5, 16
+_KEPT_ASIDE = 1 << 25
+"""Numbers that gradients kept aside may take: 128 MiB in single precision."""
+
+
+class Batched(Protocol):
+    """Examples, as far as batches need them."""
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """How many tokens each has."""
+        ...
+
+    def batch(self, rows: NDArray[Any]) -> dict[str, Tensor]:
+        """Some of them as tensors."""
+        ...
+
+
+class Owned(Batched, Protocol):
+    """Examples of users: the number of each one's user and record."""
+
+    @property
+    def user(self) -> NDArray[np.int32]:
+        """Whose each is."""
+        ...
+
+    @property
+    def record(self) -> NDArray[np.int32]:
+        """The record that each was made of."""
+        ...
+
+    def __len__(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Material:
+    """The training records of a run; `rows_of_user` holds what each user may contribute."""
+
+    examples: Owned
+    rows: Rows
+    rows_of_user: tuple[Rows, ...]
+    owners: Owners | None
+    bounded: Bounded | None
+
+    @property
+    def users(self) -> int:
+        """How many users have a kept record."""
+        return len(self.rows_of_user)
+
+
+def open_corpus(name: str, data: str | None) -> Corpus:
+    """A corpus by file, or by name from the folder that holds the known ones."""
+    if name in corpora.known() and not Path(name).exists():
+        data = data or os.environ.get("TACIT_DATA")
+        if data is None:
+            raise UsageError(
+                f"{name} is a known corpus; say which folder holds it with --set data=DIR "
+                "(or set TACIT_DATA)."
+            )
+        return corpora.load(name, Path(data))
+    return read(Path(name))
+
+
+def training_part(corpus: Corpus) -> Corpus:
+    """The training split, or everything where there are no splits."""
+    return corpus.only("train") if "train" in corpus.splits() else corpus
+
+
+@dataclass(frozen=True)
+class Found:
+    """What is sensitive in a corpus; `entities` have the names, where they are known."""
+
+    mentions: list[Mention]
+    entities: list[Entity]
+    provenance: Provenance = UNKNOWN
+
+
+def find_mentions(run: Run, corpus: Corpus) -> Found:
+    """The mentions of a run's file, or those that its detectors find."""
+    if run.detect is not None:
+        found = detect(corpus, run.detect)
+        return Found(found.mentions, found.entities, found.provenance)
+    if run.mentions is None:
+        return Found([], [])
+    source = Path(run.mentions)
+    table = source.with_name(source.stem + ".entities.jsonl")
+    return Found(
+        read_mentions(source, corpus),
+        read_entities(table) if table.exists() else [],
+        _provenance_beside(source, corpus),
+    )
+
+
+def _provenance_beside(mentions: Path, corpus: Corpus) -> Provenance:
+    """Who found these mentions, if the summary beside them is about them and this corpus."""
+    try:
+        path = mentions.with_name(mentions.stem + ".summary.json")
+        summary = json.loads(path.read_text(encoding="utf-8"))
+        same = (summary["mentions_sha256"], summary["corpus"]) == (
+            file_digest(mentions),
+            corpus.digest(),
+        )
+        return read_provenance(summary["provenance"]) if same else unknown_origin(mentions)
+    except (OSError, ValueError, KeyError, TypeError):
+        return unknown_origin(mentions)
+
+
+def prepare(
+    examples: Examples,
+    corpus: Corpus,
+    mentions: Sequence[Mention],
+    plan: Plan | None,
+    focus: Focus | None = None,
+) -> Material:
+    """Who owns what, and what the plan's caps keep of it.
+
+    Without a plan nothing is capped; the graph is made where a `focus` says what an entity is.
+    """
+    if len(examples) == 0:
+        raise DataError("There is no record to train on.")
+    everything = np.arange(len(examples))
+    if plan is None and focus is not None:
+        owners = focus.owners(corpus, mentions)
+        return Material(examples, everything, _by_user(examples, everything), owners, None)
+    if plan is None or plan.protect in ("records", "tokens"):
+        return Material(examples, everything, _by_user(examples, everything), None, None)
+    corpus.need_users()
+    graph = bounded = None
+    kept = everything
+    if "entities" in plan.protect:
+        graph = (focus or Focus(plan.kinds)).owners(corpus, mentions)
+        bounded = apply_caps(plan, graph)
+        _need_caps(graph, bounded, plan)
+        kept = np.flatnonzero(bounded.kept[examples.record])
+    if len(kept) == 0:
+        raise PrivacyRefused("The caps keep no record; raise them.")
+    return Material(examples, kept, _by_user(examples, kept), graph, bounded)
+
+
+def _need_caps(owners: Owners, bounded: Bounded, plan: Plan) -> None:
+    """What the guarantee rests on is looked at once more, on what will really be used."""
+    broken = Caps(**plan.caps).broken_by(owners.subset(bounded.kept))
+    if broken:
+        raise PrivacyRefused(f"The kept records exceed the caps: {broken}; nothing was trained.")
+
+
+def found_and_kept(
+    stuff: Material, corpus: Corpus, mentions: Sequence[Mention]
+) -> dict[str, dict[str, int]]:
+    """What was detected in the training records, and what the caps kept and dropped of them."""
+    own = set(corpus.column("id").to_pylist())
+    here = [m for m in mentions if m.record in own]
+    made: dict[str, dict[str, int]] = {}
+    if here:
+        made["detected"] = {
+            "records": len(own),
+            "records_with_a_mention": len({m.record for m in here}),
+            "mentions": len(here),
+            "entities": len({m.entity for m in here}),
+        }
+        made["detected_kinds"] = dict(Counter(m.kind for m in here).most_common())
+    if stuff.owners is not None and stuff.bounded is not None:
+        before, after = stuff.owners, stuff.owners.subset(stuff.bounded.kept)
+        made["bounding"] = {
+            "records_before": len(before),
+            "records_kept": stuff.bounded.records_kept,
+            "records_dropped": stuff.bounded.records_dropped,
+            "users_before": len(before.users),
+            "users_kept": len(after.users),
+            "entities_before": len(before.entities),
+            "entities_kept": len(after.entities),
+        }
+        made["bounding_caps"] = dict(stuff.bounded.caps.given())
+        made["dropped_by"] = dict(stuff.bounded.dropped_by)
+    return made
+
+
+def _by_user(examples: Owned, rows: Rows) -> tuple[Rows, ...]:
+    """The rows of each user, users in order of their code."""
+    order = rows[np.argsort(examples.user[rows], kind="stable")]
+    _, starts = np.unique(examples.user[order], return_index=True)
+    return tuple(np.split(order, starts[1:]))
+
+
+def units_together(parameters: int) -> int:
+    """How many units a batch may mix: as many as have room for a gradient each.
+
+    >>> units_together(300_000), units_together(124_000_000)
+    (32, 1)
+    """
+    return max(1, min(32, _KEPT_ASIDE // max(1, parameters)))
+
+
+def batches(
+    examples: Batched, units: Sequence[Rows], token_budget: int, *, together: int = 1
+) -> Iterator[tuple[dict[str, Tensor], Tensor, set[int]]]:
+    """Batches within a budget of padded tokens, the number of each record's unit, who goes on.
+
+    So many units are laid `together` and their records sorted by length, so that little is
+    padded; a unit may then be spread over several batches, and its gradient has to be kept until
+    the last of them. The result of a sum does not depend on it.
+    """
+    lengths = examples.lengths
+    for first in range(0, len(units), together):
+        part = units[first : first + together]
+        rows = np.concatenate([np.asarray(unit, dtype=np.int64) for unit in part])
+        owner = np.repeat(np.arange(first, first + len(part)), [len(unit) for unit in part])
+        order = np.argsort(lengths[rows], kind="stable")
+        rows, owner = rows[order], owner[order]
+        last = {int(unit): at for at, unit in enumerate(owner)}
+        for start, stop in _cut(lengths[rows], token_budget):
+            own = owner[start:stop]
+            goes_on = {int(unit) for unit in np.unique(own) if last[int(unit)] >= stop}
+            yield examples.batch(rows[start:stop]), torch.from_numpy(own), goes_on
+
+
+def _cut(lengths: Rows, token_budget: int) -> Iterator[tuple[int, int]]:
+    """Where a run of rising lengths is cut: not over the budget, and little padding.
+
+    A batch ends also where its shortest record would be half padding: two batches cost less.
+    """
+    start = 0
+    while start < len(lengths):
+        stop = start + 1
+        while stop < len(lengths) and lengths[stop] * (stop + 1 - start) <= token_budget:
+            if lengths[stop] > _STRETCH * lengths[start] and stop - start >= _WORTHWHILE:
+                break
+            stop += 1
+        yield start, stop
+        start = stop

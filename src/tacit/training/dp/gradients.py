@@ -1,0 +1,489 @@
+"""Per-owner clipped sums of gradients, at nearly the cost of a plain backward pass.
+
+`ClippedSums` is made once for a model and refuses what it cannot clip. Its answer, a
+`BoundedSum`, can be made nowhere else: what adds noise may trust its bound.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import InitVar, dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from tacit.errors import UsageError
+from tacit.training.dp.grad_norms import (
+    Gradient,
+    Grams,
+    Squares,
+    Units,
+    as_run,
+    row_norms,
+    sum_of_squares,
+)
+from tacit.training.dp.hooks import Parts, find_layers, run
+
+Losses = Callable[[dict[str, Tensor]], Tensor]
+"""From a batch to one loss for each of its records."""
+Batches = Iterable[tuple[dict[str, Tensor], Tensor] | tuple[dict[str, Tensor], Tensor, set[int]]]
+"""Batches, with the number of each record's unit, and, if anybody can tell, the units that have
+more records in some later batch; else the next batch is looked at."""
+
+_MADE_HERE = object()
+_CANCELLED = 1e-4
+"""Up to this share of a squared norm, rounding of inner products is let be."""
+
+
+@dataclass(frozen=True)
+class BoundedSum:
+    """A sum to which no unit adds more than `clip_norm` in norm.
+
+    `clipped` and `not_finite` are exact counts: not private.
+    """
+
+    tensors: dict[str, Tensor]
+    clip_norm: float
+    unit: Literal["records", "users"]
+    record_clip: float | None
+    units: int
+    clipped: int
+    not_finite: int
+    made: InitVar[object] = None
+
+    def __post_init__(self, made: object) -> None:
+        if made is not _MADE_HERE:
+            raise TypeError("A BoundedSum comes from ClippedSums, which bounds it.")
+
+
+def joined(own: BoundedSum, add_up: Callable[[Iterable[Tensor]], None]) -> BoundedSum:
+    """The sum over several processes, each of which summed units that no other has.
+
+    `add_up` adds what the others have, in place. *Guarantee*: each unit is clipped where it is
+    summed, so the joined sum is bounded as its parts are.
+    """
+    counts = torch.tensor([own.units, own.clipped, own.not_finite])
+    add_up([*own.tensors.values(), counts])
+    units, clipped, not_finite = counts.tolist()
+    return replace(own, units=units, clipped=clipped, not_finite=not_finite, made=_MADE_HERE)
+
+
+class ClippedSums:
+    """Sums over units (users, or records) of their clipped gradients.
+
+    *Guarantee*: with everything else the same, taking away all records of a unit changes the
+    result of `users` or `records` by at most `clip_norm`, up to rounding, whatever its records
+    and losses are, provided that a record's loss depends on no other record.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._layers = find_layers(model)
+        self._parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+    def users(
+        self,
+        losses: Losses,
+        batches: Batches,
+        *,
+        clip_norm: float,
+        record_clip: float | None = None,
+        weights: Tensor | None = None,
+        weight_cap: float = 1.0,
+        units: int | None = None,
+    ) -> BoundedSum:
+        """The sum over users; a user's records may go on in the next batch.
+
+        A user's gradient is the sum of its records' gradients, each clipped to `record_clip`
+        where that is given, then clipped to `clip_norm` and multiplied by the user's weight,
+        which is at most `weight_cap`.
+        """
+        step = _Step(self._parameters, clip_norm, record_clip, weights, weight_cap, units)
+        for batch, owner, goes_on in _looking_ahead(batches):
+            if len(owner):
+                parts, values = run(self._layers, losses, batch, len(owner))
+                step.add(parts, values, owner, goes_on)
+                del parts
+        return step.finish("users")
+
+    def records(
+        self,
+        losses: Losses,
+        batches: Batches,
+        *,
+        clip_norm: float,
+        weights: Tensor | None = None,
+        weight_cap: float = 1.0,
+        units: int | None = None,
+    ) -> BoundedSum:
+        """The sum over records: every record is a unit of its own, with a number of its own."""
+        step = _Step(self._parameters, clip_norm, None, weights, weight_cap, units)
+        for batch, owner, *_ in batches:
+            if len(owner):
+                if len(torch.unique(owner)) < len(owner):
+                    raise UsageError("Two records have one number; as records each has its own.")
+                parts, values = run(self._layers, losses, batch, len(owner))
+                step.add(parts, values, owner, set())
+                del parts
+        return step.finish("records")
+
+    def apart(
+        self, losses: Losses, batch: dict[str, Tensor], tolerance: float = 1e-4
+    ) -> str | None:
+        """Compare the gradients of a few records with those that autograd finds for each alone.
+
+        Finds what no rule can see: a weight used outside its layer, records that see each other,
+        a dimension that is not the record. A sentence if something is farther apart than the
+        tolerance, over the length of the record's whole gradient; None if nothing is.
+        """
+        size = len(next(iter(batch.values())))
+        parts, values = run(self._layers, losses, batch, size)
+        together = _join(self._parameters, parts)
+        for row in torch.isfinite(values).nonzero().view(-1).tolist():
+            alone = {name: value[row : row + 1] for name, value in batch.items()}
+            with torch.enable_grad():
+                truth = torch.autograd.grad(
+                    losses(alone).sum(), list(self._parameters.values()), allow_unused=True
+                )
+            length = math.sqrt(sum(float(sum_of_squares(g)) for g in truth if g is not None))
+            if not math.isfinite(length):  # it would be left out of every sum
+                continue
+            for (name, parameter), right in zip(self._parameters.items(), truth, strict=True):
+                out = torch.empty_like(parameter.data)
+                got = together[name].of(torch.tensor([row]).to(out.device), None, out)
+                gap = got if right is None else got - right
+                if not float(gap.norm()) <= tolerance * length:
+                    return (
+                        f"The gradient of '{name}' cannot be split by record: a record by itself "
+                        "has another one. Is the weight used outside its layer, or does a record "
+                        "see others of its batch? Freeze it, or change the model."
+                    )
+        return None
+
+
+def _join(parameters: dict[str, nn.Parameter], parts: Parts) -> dict[str, Gradient]:
+    return {name: Gradient.join(p.shape, parts[name]) for name, p in parameters.items()}
+
+
+def _looking_ahead(batches: Batches) -> Iterator[tuple[dict[str, Tensor], Tensor, set[int]]]:
+    """Each batch with the units that go on: as the batches say, or as the next one shows."""
+    source = iter(batches)
+    now = next(source, None)
+    while now is not None:
+        if len(now) == 3:
+            yield now
+            now = next(source, None)
+            continue
+        after = next(source, None)
+        own = set(now[1].tolist())
+        yield now[0], now[1], own & set(after[1].tolist()) if after is not None else set()
+        now = after
+
+
+class _Step:
+    """One step's sum as it grows."""
+
+    def __init__(
+        self,
+        parameters: dict[str, nn.Parameter],
+        clip_norm: float,
+        record_clip: float | None,
+        weights: Tensor | None,
+        weight_cap: float,
+        units: int | None,
+    ) -> None:
+        _need_positive("clip_norm", clip_norm)
+        _need_positive("weight_cap", weight_cap)
+        if record_clip is not None:
+            _need_positive("record_clip", record_clip)
+        if weights is not None and not bool(((weights >= 0) & (weights <= weight_cap)).all()):
+            raise UsageError(f"A weight is not between 0 and weight_cap={weight_cap:g}.")
+        if weights is not None and units not in (None, len(weights)):
+            raise UsageError(f"units={units} and {len(weights)} weights do not agree.")
+        self._parameters = parameters
+        self._clip_norm, self._record_clip = clip_norm, record_clip
+        self._weights, self._weight_cap = weights, weight_cap
+        self._units = len(weights) if weights is not None else units
+        self._total: dict[str, Tensor] = {}
+        self._pending: dict[int, dict[str, Tensor]] = {}
+        self._closed: set[int] = set()
+        self._clipped = self._not_finite = 0
+
+    def finish(self, unit: Literal["records", "users"]) -> BoundedSum:
+        """What has been summed."""
+        if self._pending:
+            raise UsageError("A unit was to go on in a later batch, and none came.")
+        seen = max(self._closed, default=-1) + 1
+        tensors: dict[str, Tensor] = {}
+        for name in self._parameters:  # one goes as the other comes: never two of all
+            self._into(name)
+            tensors[name] = self._total.pop(name).contiguous()
+        return BoundedSum(
+            tensors,
+            self._clip_norm * self._weight_cap,
+            unit,
+            self._record_clip,
+            self._units if self._units is not None else seen,
+            self._clipped,
+            self._not_finite,
+            made=_MADE_HERE,
+        )
+
+    @torch.no_grad()
+    def add(self, parts: Parts, values: Tensor, owner: Tensor, goes_on: set[int]) -> None:
+        """Add a batch; units in `goes_on` are clipped later."""
+        rows = self._rows(owner.to(values.device))
+        gradients = _join(self._parameters, parts)
+        parts.clear()
+        bad = ~torch.isfinite(values)
+        if bool(bad.any()):
+            gradients = _without(gradients, bad)
+        scale: Tensor | None = None
+        known: tuple[Tensor, Tensor] | None = None
+        if self._record_clip is not None:
+            squares, cancelled = _squares(gradients, _singles(values), None)
+            overflow = ~torch.isfinite(squares)
+            if bool(overflow.any()):
+                gradients, bad = _without(gradients, overflow), bad | overflow
+                squares = squares.masked_fill(overflow, 0)
+            factor = _factors(squares, self._record_clip)
+            scale, known = self._cast(factor), (squares * factor.square(), cancelled)
+        self._not_finite += int(bad.sum())
+        later = {unit: rows[unit] for unit in goes_on | set(self._pending) if unit in rows}
+        for unit, own in later.items():
+            gradients = self._put_aside(gradients, unit, own, scale)
+            if unit not in goes_on:
+                self._settle(unit)
+        rest = {unit: own for unit, own in rows.items() if unit not in later}
+        if rest:
+            self._add_whole_units(gradients, rest, scale, known)
+
+    def _rows(self, owner: Tensor) -> dict[int, Tensor]:
+        """The records of each unit, units in order of their number."""
+        if owner.dim() != 1 or bool((owner < 0).any()):
+            raise UsageError("owner has to be one number, 0 or more, for each record.")
+        order = torch.argsort(owner, stable=True)
+        units, counts = torch.unique_consecutive(owner[order], return_counts=True)
+        numbers = units.tolist()
+        again = self._closed.intersection(numbers)
+        if again:
+            raise UsageError(
+                f"Unit {min(again)} comes back after it was clipped; the records of a unit have "
+                "to stand in batches that follow each other."
+            )
+        if self._units is not None and numbers[-1] >= self._units:
+            raise UsageError(f"Unit {numbers[-1]} is not one of the {self._units} units.")
+        return dict(zip(numbers, order.split(counts.tolist()), strict=True))
+
+    def _add_whole_units(
+        self,
+        gradients: dict[str, Gradient],
+        rows: dict[int, Tensor],
+        scale: Tensor | None,
+        known: tuple[Tensor, Tensor] | None,
+    ) -> None:
+        """Add units that are complete; `known` is what `_squares` said of their records."""
+        groups = _by_size(rows, _size(gradients))
+        weights = _Weights(gradients)
+        spaces: dict[str, Tensor] = {}
+        for units, members in groups:
+            if units.size == 1 and known is not None:
+                fused: list[str] = []
+                squares, cancelled = (x[units.rows[:, 0]] for x in known)
+            else:
+                fused = [n for n, g in gradients.items() if g.way(units.size) == "fused"]
+                rest = {n: g for n, g in gradients.items() if n not in fused}
+                squares, cancelled = _squares(rest, units, scale, keep=True)
+            # A norm that was written out belongs to the gradient that was: this one is added.
+            squares = squares.masked_fill(cancelled, math.nan)
+            factors: list[float] = []
+            for unit, square in zip(members, squares.tolist(), strict=True):
+                own = rows[unit]
+                if fused and math.isfinite(square):
+                    run, found = as_run(own), []
+                    for name in fused:
+                        if name not in spaces:
+                            spaces[name] = torch.empty_like(self._into(name, fused=True))
+                        found.append(row_norms(gradients[name].of(run, scale, spaces[name])))
+                    square += float(torch.cat(found).to(torch.float64).square().sum())
+                if not math.isfinite(square):
+                    gradients = self._put_aside(gradients, unit, own, scale)
+                    self._settle(unit)
+                    factors.append(0.0)
+                    continue
+                factors.append(self._factor(unit, square))
+                for name in fused:
+                    self._into(name).add_(spaces[name], alpha=factors[-1])
+            weights.put(units.rows, factors, scale, fused)
+        spaces.clear()
+        for name in list(gradients):  # what was captured goes as the sum comes
+            gradients.pop(name).add_weighted(weights.of(name), self._into(name))
+        self._closed.update(rows)
+
+    def _put_aside(
+        self, gradients: dict[str, Gradient], unit: int, own: Tensor, scale: Tensor | None
+    ) -> dict[str, Gradient]:
+        """Add records to the gradient of a unit that is kept aside until it is complete.
+
+        Records that are not finite are left out; the gradients come back, and if there were such
+        records, they come back without this unit.
+        """
+        total = self._pending.get(unit)
+        if total is None:
+            total = {name: torch.zeros_like(p.data) for name, p in self._parameters.items()}
+            self._pending[unit] = total
+        fresh = _of(gradients, own, scale)
+        if not math.isfinite(_norm_square(fresh)):
+            bad = torch.zeros(_size(gradients), dtype=torch.bool, device=own.device)
+            squares, _ = _squares(gradients, Units(own.unsqueeze(1)), scale)
+            bad[own] = ~torch.isfinite(squares)
+            self._not_finite += int(bad.sum())
+            fresh = _of(_without(gradients, bad), own, scale)
+            bad[own] = True
+            gradients = _without(gradients, bad)
+        for name, tensor in fresh.items():
+            total[name].add_(tensor)
+        return gradients
+
+    def _settle(self, unit: int) -> None:
+        """Clip a unit that was kept aside and add it."""
+        total = self._pending.pop(unit)
+        square = _norm_square(total)
+        self._closed.add(unit)
+        if not math.isfinite(square):  # finite records whose sum is not: nothing of it can be used
+            self._not_finite += 1
+            return
+        factor = self._factor(unit, square)
+        for name, tensor in total.items():
+            self._into(name).add_(tensor, alpha=factor)
+
+    def _into(self, name: str, *, fused: bool = False) -> Tensor:
+        """The sum of one parameter; made when it is first needed, past the peak of memory.
+
+        Which of its sides is laid out first, `_turned` says.
+        """
+        if name not in self._total:
+            like = self._parameters[name].data
+            turned = like.dim() == 2 and _turned(*like.shape, fused=fused)
+            self._total[name] = (
+                like.new_zeros(like.shape[::-1]).t() if turned else like.new_zeros(like.shape)
+            )
+        return self._total[name]
+
+    def _factor(self, unit: int, square: float) -> float:
+        factor = min(1.0, self._clip_norm / math.sqrt(square)) if square > 0 else 1.0
+        self._clipped += factor < 1
+        return factor if self._weights is None else factor * float(self._weights[unit])
+
+    def _cast(self, factor: Tensor) -> Tensor:
+        return factor.to(next(iter(self._parameters.values())).dtype)
+
+
+def _turned(rows: int, columns: int, *, fused: bool) -> bool:
+    """Whether a sum is faster to add to when its columns, not its rows, follow each other.
+
+    One that grows user by user has its longer side first: threads divide the first side of a
+    product, and these products are small. In a large one, what follows each other should be a
+    multiple of eight, or every line but the first begins askew (the AWD-LSTM's width is 1150);
+    but columns of a multiple of 1024 would meet in the same places of the cache.
+    """
+    if fused:
+        return columns > rows
+    return columns % 8 != 0 and rows % 8 == 0 and rows % 1024 != 0
+
+
+def _need_positive(name: str, value: float) -> None:
+    if not value > 0:
+        raise UsageError(f"{name}={value} is not a norm; give a number above 0.")
+
+
+def _factors(squares: Tensor, clip_norm: float) -> Tensor:
+    """min(1, clip_norm / norm)."""
+    return torch.clamp(clip_norm / squares.sqrt(), max=1.0)
+
+
+def _size(gradients: dict[str, Gradient]) -> int:
+    return next(iter(gradients.values())).records
+
+
+def _without(gradients: dict[str, Gradient], records: Tensor) -> dict[str, Gradient]:
+    return {name: gradient.without(records) for name, gradient in gradients.items()}
+
+
+def _of(gradients: dict[str, Gradient], own: Tensor, scale: Tensor | None) -> dict[str, Tensor]:
+    run = as_run(own)
+    return {name: g.of(run, scale, g.empty()) for name, g in gradients.items()}
+
+
+def _norm_square(tensors: dict[str, Tensor]) -> float:
+    return sum(float(sum_of_squares(tensor)) for tensor in tensors.values())
+
+
+def _singles(values: Tensor) -> Units:
+    """Every record by itself."""
+    rows = torch.arange(len(values), device=values.device)
+    return Units(rows.unsqueeze(1), everything=True)
+
+
+def _squares(
+    gradients: dict[str, Gradient], units: Units, scale: Tensor | None, *, keep: bool = False
+) -> tuple[Tensor, Tensor]:
+    """The squared norm of each unit's gradient, never too small, and whose tokens cancel.
+
+    Inner products of tokens that cancel leave little but rounding. What rounding may have taken
+    away is added back, and where it might be more than a trace, the gradient is written out.
+    """
+    found = Squares.zeros(units)
+    grams: Grams = {}
+    for gradient in gradients.values():
+        found.add(gradient.squares(units, scale, grams, keep=keep))
+    if not gradients:
+        return found.total, torch.zeros_like(found.total, dtype=torch.bool)
+    rounding = torch.finfo(next(iter(gradients.values())).dtype).eps
+    cancelled = found.ghosts * rounding > _CANCELLED * found.total
+    for unit in cancelled.nonzero().view(-1).tolist():
+        found.total[unit] = _norm_square(_of(gradients, units.rows[unit], scale))
+        found.terms[unit] = found.ghosts[unit] = 0
+    norm = found.total.clamp(min=0).sqrt() + rounding * (found.terms + found.ghosts).sqrt()
+    return norm.square(), cancelled
+
+
+def _by_size(rows: dict[int, Tensor], records: int) -> list[tuple[Units, list[int]]]:
+    """Units with the same number of records together."""
+    sizes: dict[int, list[int]] = {}
+    for unit, own in rows.items():
+        sizes.setdefault(len(own), []).append(unit)
+    groups: list[tuple[Units, list[int]]] = []
+    for members in sizes.values():
+        table = torch.stack([rows[unit] for unit in members])
+        flat = table.view(-1)
+        order = torch.arange(records, device=flat.device)
+        whole = len(flat) == records and bool((flat == order).all())
+        groups.append((Units(table, everything=whole), members))
+    return groups
+
+
+class _Weights:
+    """By what each record is multiplied in the final sum; zero where it was added already."""
+
+    def __init__(self, gradients: dict[str, Gradient]) -> None:
+        first = next(iter(gradients.values()))
+        self._all = torch.zeros(first.records, dtype=first.dtype, device=first.device)
+        self._added: dict[str, list[Tensor]] = {}
+
+    def put(
+        self, rows: Tensor, factors: list[float], scale: Tensor | None, fused: list[str]
+    ) -> None:
+        """Units of the same size; `fused` names what they are already part of."""
+        like = self._all
+        values = torch.tensor(factors, dtype=like.dtype).to(like.device).unsqueeze(1)
+        self._all[rows] = values.expand(rows.shape) if scale is None else values * scale[rows]
+        for name in fused:
+            self._added.setdefault(name, []).append(rows.view(-1))
+
+    def of(self, name: str) -> Tensor:
+        """The weights for one parameter."""
+        if name not in self._added:
+            return self._all
+        own = self._all.clone()
+        own[torch.cat(self._added[name])] = 0
+        return own

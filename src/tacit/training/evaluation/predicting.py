@@ -1,0 +1,52 @@
+"""What a trained model answers to a text."""
+
+from typing import Any
+
+import numpy as np
+from torch import nn
+from transformers import PreTrainedTokenizerBase
+
+from tacit.corpus import Corpus
+from tacit.training.evaluation.generation import complete, next_words
+from tacit.training.tasks.masked_words import MaskedWord
+from tacit.training.tasks.tagging import Tagging
+from tacit.training.tasks.tasks import Classification, Regression, Task
+
+_ENOUGH = 512
+"""Tokens of a text that are read by a model without a limit of its own."""
+
+
+def answer(
+    model: nn.Module,
+    tokenizer: PreTrainedTokenizerBase,
+    task: Task,
+    text: str,
+    *,
+    words: int,
+    choices: int,
+) -> dict[str, Any]:
+    """Next tokens with probabilities and the likeliest completion; or masks, labels or tags."""
+    if isinstance(task, MaskedWord):
+        guessed = task.fill(model, tokenizer, text, top=choices)
+        return {f"mask {n}": [list(pair) for pair in one] for n, one in enumerate(guessed, 1)}
+    if isinstance(task, Tagging):
+        tagged = task.tag(model, tokenizer, text, context=_room(model))
+        return {"tags": [list(pair) for pair in tagged]}
+    if isinstance(task, Classification | Regression):
+        corpus = Corpus.from_records([{"id": "0", "text": text}])
+        examples = task.encode(corpus, tokenizer, context=_room(model), training=False)
+        found = task.predict(model, examples)[0]
+        if isinstance(task, Regression):
+            return {"value": float(found)}
+        ranked = sorted(zip(task.labels, found.tolist(), strict=True), key=lambda p: -p[1])
+        return {"class": ranked[0][0], "probabilities": [list(p) for p in ranked[:choices]]}
+    added = complete(
+        model, tokenizer, text, tokens=words, temperature=0, rng=np.random.default_rng(0)
+    )
+    likely = next_words(model, tokenizer, text, top=choices)
+    return {"next": [list(pair) for pair in likely], "completion": text + added}
+
+
+def _room(model: nn.Module) -> int:
+    """How many tokens a model can read at once."""
+    return int(getattr(model.config, "max_position_embeddings", None) or _ENOUGH)

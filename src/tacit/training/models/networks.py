@@ -1,0 +1,358 @@
+"""Models: from a folder, from a config, or inside a package.
+
+Nothing here asks a network: what is not on this machine is not found.
+"""
+
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from importlib import util
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from torch import nn
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from tacit.errors import DataError, MissingExtra, UsageError
+from tacit.packaged_models import has_weights, located
+from tacit.training.models.offline import quiet, seeded
+from tacit.training.models.recurrent import (
+    LSTMConfig,
+    LSTMForCausalLM,
+    LSTMForSequenceClassification,
+    LSTMForTokenClassification,
+    awd,
+)
+from tacit.training.models.weights import (
+    HEADS,
+    Moved,
+    check_trainable,
+    moved,
+    save_model,
+    snapshot,
+    train_only,
+    with_lora,
+)
+
+__all__ = [
+    "LSTMConfig",
+    "LSTMForCausalLM",
+    "LSTMForSequenceClassification",
+    "LSTMForTokenClassification",
+    "Moved",
+    "awd",
+    "begin_with_frequencies",
+    "check_causal",
+    "check_trainable",
+    "load_model",
+    "moved",
+    "need_safe_weights",
+    "save_model",
+    "scratch_model",
+    "snapshot",
+    "train_only",
+    "with_lora",
+]
+
+TaskName = Literal["next-word", "masked-word", "classification", "regression", "tagging"]
+
+_AUTO: dict[str, Any] = {
+    "next-word": AutoModelForCausalLM,
+    "masked-word": AutoModelForMaskedLM,
+    "classification": AutoModelForSequenceClassification,
+    "regression": AutoModelForSequenceClassification,
+    "tagging": AutoModelForTokenClassification,
+}
+
+_KINDS = {"lstm": "tacit-lstm", "awd-lstm": "tacit-lstm"}
+
+_COMMON: dict[str, dict[str, tuple[str, ...]]] = {
+    "gpt2": {
+        "layers": ("n_layer",),
+        "hidden_size": ("n_embd",),
+        "heads": ("n_head",),
+        "inner_size": ("n_inner",),
+        "context": ("n_positions",),
+        "dropout": ("resid_pdrop", "embd_pdrop"),
+        "attention_dropout": ("attn_pdrop",),
+    },
+    "bert": {
+        "layers": ("num_hidden_layers",),
+        "heads": ("num_attention_heads",),
+        "inner_size": ("intermediate_size",),
+        "context": ("max_position_embeddings",),
+        "dropout": ("hidden_dropout_prob",),
+        "attention_dropout": ("attention_probs_dropout_prob",),
+    },
+    "llama": {
+        "layers": ("num_hidden_layers",),
+        "heads": ("num_attention_heads",),
+        "inner_size": ("intermediate_size",),
+        "context": ("max_position_embeddings",),
+    },
+}
+
+
+_UNREADABLE = (
+    OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError, struct.error,
+)  # fmt: skip
+"""What reading a folder that is no model, or a file that is cut off, ends in."""
+
+
+def load_model(
+    where: str | Path,
+    task: TaskName,
+    *,
+    labels: Sequence[str] | None = None,
+    pad_token_id: int | None = None,
+    seed: int = 0,
+) -> PreTrainedModel:
+    """The model of a folder (or a GGUF file, or a package's name), ready for a task.
+
+    Weights are 32-bit floats. Where the folder has no head for the task, or one for another
+    number of labels, it gets a new one, drawn from `seed`, and `new_head` says so; anything else
+    that is missing is an error. A model for next words must not see the word that it predicts;
+    that is tried.
+    """
+    path = _model_path(where)
+    options: dict[str, Any] = {"dtype": torch.float32, "local_files_only": True}
+    if path.suffix == ".gguf":
+        _need_gguf(path)
+        path, options["gguf_file"] = path.parent, path.name
+    else:
+        options["use_safetensors"] = True  # even where pickled weights lie beside
+    options |= _label_fields(task, labels)
+    with quiet(), seeded(seed):
+        try:
+            model, info = _auto(task).from_pretrained(
+                path, output_loading_info=True, ignore_mismatched_sizes=True, **options
+            )
+        except _UNREADABLE:
+            # The library's own message guesses at names of remote models.
+            raise DataError(
+                f"{path} holds no model that transformers can load for task={task}; give the "
+                "folder of a causal model for next words, of any text model for the others."
+            ) from None
+    absent = {*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])}
+    new = {"next-word": (), "masked-word": ("cls", "lm_head")}.get(task, HEADS)
+    if lost := sorted(name for name in absent if not set(new) & set(name.split("."))):
+        raise DataError(
+            f"{path} has no weights of the right size for {len(lost)} parameter(s) of "
+            f"task={task}, {lost[0]} for one; give a model that was trained for this task."
+        )
+    model.new_head = bool(absent)
+    if "gguf_file" in options:
+        _no_longer_quantized(model)
+    return _ready(model, task, pad_token_id)
+
+
+def _no_longer_quantized(model: PreTrainedModel) -> None:
+    """Weights of a GGUF file are plain floats once read; transformers would refuse to save them."""
+    for thing, name in (
+        (model, "hf_quantizer"),
+        (model, "quantization_method"),
+        (model, "is_quantized"),
+        (model.config, "quantization_config"),
+    ):
+        if hasattr(thing, name):
+            delattr(thing, name)
+
+
+def scratch_model(
+    config: Mapping[str, Any],
+    task: TaskName,
+    *,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    labels: Sequence[str] | None = None,
+    seed: int = 0,
+) -> PreTrainedModel:
+    """A new model: `kind` names the family, the other fields are its sizes and dropouts.
+
+    `kind` is `lstm`, `awd-lstm`, `gpt2`, `bert`, `llama`, or any model type that transformers
+    knows. `layers`, `hidden_size`, `heads`, `inner_size`, `context`, `dropout` and
+    `attention_dropout` mean the same in gpt2, bert and llama, where there is such a thing; the
+    families' own names are accepted too. The tokenizer gives the size of the vocabulary and the
+    special tokens.
+    """
+    made = _make_config(dict(config), task, tokenizer, labels)
+    with quiet(), seeded(seed):
+        try:
+            model = _auto(task).from_config(made, dtype=torch.float32)
+        except (ValueError, TypeError, KeyError, RuntimeError, ZeroDivisionError):
+            raise UsageError(
+                f"kind={config.get('kind')} with these sizes makes no model for task={task}; "
+                "check that heads divide hidden_size, and that this kind can do the task."
+            ) from None
+    return _ready(model, task, made.pad_token_id)
+
+
+@torch.no_grad()
+def begin_with_frequencies(model: PreTrainedModel, shares: NDArray[np.float64]) -> None:
+    """Set the output bias to the logarithms of how frequent tokens are in public text.
+
+    A new model spends its first steps on learning just that; from public text it costs nothing.
+    """
+    head: Any = model.get_output_embeddings()
+    bias = getattr(head, "bias", None)
+    if bias is None:
+        raise UsageError(
+            f"public_frequencies needs an output layer with a bias; {model.config.model_type} has "
+            "none. Leave it out, or take an LSTM."
+        )
+    bias.copy_(torch.from_numpy(np.log(shares)))
+
+
+def _make_config(
+    given: dict[str, Any],
+    task: TaskName,
+    tokenizer: PreTrainedTokenizerBase | None,
+    labels: Sequence[str] | None,
+) -> PretrainedConfig:
+    kind = str(given.pop("kind", "lstm"))
+    if kind == "awd-lstm":
+        given = {f.name: getattr(awd(), f.name) for f in fields(LSTMConfig)} | given
+        given = {k: v for k, v in given.items() if k in LSTMConfig.__annotations__}
+    family = _KINDS.get(kind, kind)
+    sizes: dict[str, Any] = {}
+    for name, value in given.items():
+        for own in _COMMON.get(family, {}).get(name, (name,)):
+            sizes[own] = value
+    if family in ("bert", "llama") and "hidden_size" in sizes:
+        sizes.setdefault("intermediate_size", 4 * int(sizes["hidden_size"]))
+    if family == "gpt2":
+        # Its default is the end of text of a vocabulary that need not be the one in use.
+        sizes = {"bos_token_id": None, "eos_token_id": None} | sizes
+    if tokenizer is not None:
+        sizes |= {
+            "vocab_size": len(tokenizer),
+            "pad_token_id": tokenizer.pad_token_id,
+            "bos_token_id": tokenizer.bos_token_id,
+            "eos_token_id": tokenizer.eos_token_id,
+        }
+    sizes |= _label_fields(task, labels)
+    return _checked_config(kind, family, sizes)
+
+
+def _checked_config(kind: str, family: str, sizes: dict[str, Any]) -> PretrainedConfig:
+    try:
+        default = AutoConfig.for_model(family)
+    except ValueError:
+        known = ", ".join(["lstm", "awd-lstm", *_COMMON])
+        raise UsageError(
+            f"kind={kind} is no model that transformers knows; give {known}, or a model type."
+        ) from None
+    accepted = {f.name for f in fields(default)} | set(type(default).attribute_map)
+    accepted |= {"num_labels", "id2label", "label2id", "problem_type"}
+    if unknown := sorted(set(sizes) - accepted):
+        common = ", ".join(_COMMON.get(family, LSTMConfig.__annotations__))
+        raise UsageError(f"{unknown[0]!r} is no setting of kind={kind}; common ones: {common}.")
+    try:
+        return AutoConfig.for_model(family, **sizes)
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"kind={kind}: {_first_line(error)}") from None
+    except Exception as error:  # its validation has errors of its own, of no common kind
+        raise UsageError(f"kind={kind}: {_first_line(error)}") from None
+
+
+def _first_line(error: Exception) -> str:
+    """Settings are public, so a config's own complaint may be shown."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def _auto(task: TaskName) -> Any:
+    if task not in _AUTO:
+        raise UsageError(f"task={task} is not known; give one of: {', '.join(_AUTO)}.")
+    return _AUTO[task]
+
+
+def _label_fields(task: TaskName, labels: Sequence[str] | None) -> dict[str, Any]:
+    if task in ("next-word", "masked-word"):
+        return {}
+    if task == "regression":
+        return {"num_labels": 1, "problem_type": "regression"}
+    if not labels:
+        raise UsageError(f"task={task} needs labels: the names of the classes.")
+    return {
+        "id2label": dict(enumerate(labels)),
+        "label2id": {label: number for number, label in enumerate(labels)},
+    }
+
+
+def _ready(model: PreTrainedModel, task: TaskName, pad_token_id: int | None) -> PreTrainedModel:
+    if pad_token_id is not None:
+        model.config.pad_token_id = pad_token_id
+    if task == "next-word":
+        check_causal(model)
+    return model
+
+
+def check_causal(model: nn.Module) -> None:
+    """Refuse a model whose prediction changes with the word to be predicted."""
+    size = int(getattr(model, "config").vocab_size)  # noqa: B009
+    ids = (torch.arange(4) % size).unsqueeze(0)
+    other = ids.clone()
+    other[0, -1] = (other[0, -1] + 1) % size
+    training = model.training
+    model.eval()
+    with torch.no_grad():
+        ones = torch.ones_like(ids)
+        before = model(input_ids=ids, attention_mask=ones).logits
+        after = model(input_ids=other, attention_mask=ones).logits
+    model.train(training)
+    if size > 1 and not torch.allclose(before[:, :-1], after[:, :-1], rtol=1e-4, atol=1e-5):
+        raise UsageError(
+            f"{type(model).__name__} sees the word that it is to predict; next words need a "
+            "causal model (lstm, gpt2, llama). Use this one for classification or tagging."
+        )
+
+
+def _model_path(where: str | Path) -> Path:
+    path = located(where)
+    if path.suffix == ".gguf" and path.is_file():
+        return path
+    file = path / "config.json"
+    try:
+        kind = json.loads(file.read_text(encoding="utf-8")).get("model_type")
+    except (OSError, ValueError, AttributeError):
+        kind = None
+    if not isinstance(kind, str):
+        raise DataError(
+            f"{path} is not the folder of a model: a model has a config.json that names its "
+            "model_type, and model.safetensors beside it."
+        )
+    need_safe_weights(path)
+    return path
+
+
+_PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+
+
+def need_safe_weights(folder: Path) -> None:
+    """Refuse a model without weights, and one whose weights could run code when they are read."""
+    if has_weights(folder):
+        return
+    if any(True for name in _PICKLED for _ in folder.glob(name)):
+        raise DataError(
+            f"{folder} has pickled weights and no model.safetensors; pickled weights are never "
+            "loaded, because reading them can run code. Save the model as safetensors."
+        )
+    raise DataError(f"{folder} has a config.json but no weights (model.safetensors).")
+
+
+def _need_gguf(path: Path) -> None:
+    if util.find_spec("gguf") is None:
+        raise MissingExtra(f"{path.name} needs the package gguf to be read: pip install gguf")

@@ -1,0 +1,201 @@
+"""The one training loop: gradient, update, checkpoint; it stops before a budget is exceeded."""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from tacit.errors import OverBudget
+from tacit.privacy.ledger import Ledger
+from tacit.training.dp.random_source import Chance
+from tacit.training.methods import InTurn, KeepsAside, Method, Seen
+from tacit.training.phases.checkpoints import (
+    Place,
+    forget_after,
+    load_checkpoint,
+    read_place,
+    save_checkpoint,
+    trainable,
+)
+from tacit.training.settings import OptimizerSettings
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What is told after a step; everything in `seen` is exact and must stay inside."""
+
+    phase: str
+    step: int
+    steps: int
+    seen: Seen
+    spent: str = ""
+
+
+Tell = Callable[[Progress], None]
+
+
+@dataclass
+class Timed:
+    """What the steps of this process took: gradients, noise, ledger, updates, nothing else.
+
+    `not_finite` counts what was left out of sums because its loss or gradient was no number.
+    """
+
+    steps: int = 0
+    records: int = 0
+    seconds: float = 0.0
+    not_finite: int = 0
+
+    def add(self, seconds: float, seen: Seen) -> None:
+        """One more step, and what took part in it."""
+        self.steps, self.records = self.steps + 1, self.records + seen.records
+        self.seconds += seconds
+        self.not_finite += seen.not_finite
+
+
+@dataclass
+class Loop:
+    """A phase of training under way."""
+
+    model: nn.Module
+    method: Method | InTurn
+    optimizer: torch.optim.Optimizer
+    settings: OptimizerSettings
+    steps: int
+    chance: Chance
+    phase: str = "train"
+    folder: Path | None = None
+    ledger: Ledger | None = None
+    checkpoint_every: int = 1
+    keep: Callable[[int], None] | None = None
+    kept: frozenset[int] = frozenset()
+    before: int = 0
+    """Steps of an earlier phase of the run: kept models are counted from the first of those."""
+    average: dict[str, Tensor] = field(default_factory=dict)
+    averaged: int = 0
+    done: int = 0
+    timed: Timed = field(default_factory=Timed)
+
+    def resume(self) -> None:
+        """Go on where the last checkpoint is; charged steps after it are done again."""
+        saved = read_place(self.folder) if self.folder is not None else None
+        if saved is not None and self.ledger is not None:
+            self.ledger.need_entries(saved.entries, saved.ledger)
+        if self.folder is not None and saved is not None and saved.phase == self.phase:
+            keeper = self._keeper(saved.step)
+            place, self.average = load_checkpoint(
+                self.folder, self.model, self.optimizer, keeper.put_aside if keeper else None
+            )
+            self.done, self.averaged = place.step, place.averaged
+            forget_after(self.folder, self.before + self.done)
+
+    def _keeper(self, step: int) -> KeepsAside | None:
+        """Who keeps something beside the model; after the last step nobody needs it any more."""
+        return self.method if isinstance(self.method, KeepsAside) and step < self.steps else None
+
+    def behind(self) -> bool:
+        """Whether the checkpoint is of another, hence of a later, phase."""
+        return self._saved_phase() not in (None, self.phase)
+
+    def _saved_phase(self) -> str | None:
+        place = read_place(self.folder) if self.folder is not None else None
+        return place.phase if place is not None else None
+
+    def run(self, tell: Tell | None = None) -> str | None:
+        """Train to the end; if the budget ends first, the reason, and the model as it stands."""
+        self.model.train()
+        while self.done < self.steps:
+            step = self.done + 1
+            # Processor time: what else the machine does is no part of it.
+            began = time.process_time()
+            try:
+                seen = self._step(step)
+            except OverBudget as spent:
+                self._save()
+                return str(spent)
+            self.timed.add(time.process_time() - began, seen)
+            self.done = step
+            # Before the checkpoint: whoever stops in between does the step, and this, again.
+            if self.keep is not None and self.before + step in self.kept:
+                self.keep(self.before + step)
+            if step % self.checkpoint_every == 0 or step == self.steps:
+                self._save()
+            if tell:
+                tell(Progress(self.phase, step, self.steps, seen))
+        return None
+
+    def _step(self, step: int) -> Seen:
+        """The updates of a step: one, or, of some methods, several in turn."""
+        if not isinstance(self.method, InTurn):
+            gradient, seen = self.method.gradient(step)
+            self._update(gradient, step)
+            return seen
+        seen = Seen(0, 0, 0, 0.0)
+        for gradient, seen in self.method.gradients(step):  # noqa: B007
+            self._update(gradient, step)
+        return seen
+
+    def finish(self) -> None:
+        """Put the averaged weights in place, where averaging was asked for."""
+        if self.averaged:
+            own = trainable(self.model)
+            with torch.no_grad():
+                for name, tensor in self.average.items():
+                    own[name].copy_(tensor)
+
+    def _update(self, gradient: dict[str, Tensor], step: int) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.settings.rate * factor(self.settings, step, self.steps)
+        for name, parameter in self.model.named_parameters():
+            if parameter.requires_grad:
+                parameter.grad = gradient.get(name)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.settings.average and step > self.steps * (1 - self.settings.average):
+            self.averaged += 1
+            for name, tensor in trainable(self.model).items():
+                mean = self.average.setdefault(name, torch.zeros_like(tensor))
+                mean.add_(tensor - mean, alpha=1 / self.averaged)
+
+    def _save(self) -> None:
+        if self.folder is not None:
+            place = Place(self.phase, self.done, 0, self.averaged)
+            if self.ledger is not None:
+                place = replace(place, entries=len(self.ledger), ledger=self.ledger.digest)
+            keeper = self._keeper(self.done)
+            aside = keeper.aside() if keeper else None
+            save_checkpoint(self.folder, self.model, self.optimizer, self.average, place, aside)
+
+
+def make_optimizer(model: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimizer:
+    """SGD, Adam or AdamW over the trainable parameters."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    if settings.name == "sgd":
+        return torch.optim.SGD(
+            parameters,
+            lr=settings.rate,
+            momentum=settings.momentum,
+            weight_decay=settings.weight_decay,
+        )
+    kind = torch.optim.Adam if settings.name == "adam" else torch.optim.AdamW
+    return kind(parameters, lr=settings.rate, weight_decay=settings.weight_decay)
+
+
+def factor(settings: OptimizerSettings, step: int, steps: int) -> float:
+    """The learning rate of a step over the given one.
+
+    >>> factor(OptimizerSettings(schedule="linear", warmup=2), 1, 10)
+    0.5
+    """
+    if step <= settings.warmup:
+        return step / settings.warmup
+    if settings.schedule == "constant":
+        return 1.0
+    share = (step - settings.warmup) / max(1, steps - settings.warmup)
+    if settings.schedule == "linear":
+        return max(0.0, 1.0 - share) + 1e-3
+    return 0.5 * (1 + math.cos(math.pi * share)) + 1e-3

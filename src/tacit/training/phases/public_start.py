@@ -1,0 +1,133 @@
+"""Training on public text before any private text is read, kept so that it is done once."""
+
+import hashlib
+import os
+from contextlib import AbstractContextManager, nullcontext
+from importlib.metadata import version
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+
+from filelock import FileLock
+from torch import nn
+
+from tacit.privacy.accounting.price_cache import cache_folder
+from tacit.privacy.events import Public
+from tacit.privacy.ledger import Ledger
+from tacit.training.data.public_inputs import public_corpus, shown_name
+from tacit.training.data.training_data import prepare
+from tacit.training.dp.random_source import Chance
+from tacit.training.methods import Plain
+from tacit.training.models import weights
+from tacit.training.phases.checkpoints import load_weights, save_weights, trainable
+from tacit.training.phases.loop import Loop, Tell, make_optimizer
+from tacit.training.phases.run_context import Opened, make_model
+from tacit.training.settings import PublicStart
+from tacit.training.tasks.tasks import Examples, NextWord
+
+NAME = "public-start.safetensors"
+
+
+def start_on_public_text(
+    opened: Opened, folder: Path, ledger: Ledger, tell: Tell | None = None
+) -> None:
+    """Train on public text first, unless that is already behind us.
+
+    Nothing of it is secret: the seed is fixed, so the same start is found in the cache the next
+    time. The folder keeps a copy, to be scored beside what private text adds to it.
+    """
+    start = opened.run.pretrain
+    if start is None:
+        return
+    event = Public(what=f"training on the public corpus {shown_name(start.corpus)}")
+    if event not in ledger.releases:
+        ledger.charge(event, phase="pretrain")
+    public = public_corpus(start.corpus, opened.run.data)
+    # Nobody is protected here, so a long text may be cut into several.
+    task = NextWord(long="split") if opened.run.task == "next-word" else opened.task
+    examples = task.encode(public, opened.tokenizer, context=opened.run.context)
+    stuff = prepare(examples, public, [], None)
+    chance = Chance(start.seed)
+    method = Plain(
+        opened.model, opened.task.losses, stuff, chance, None, batch=start.batch, what="public"
+    )
+    loop = Loop(
+        opened.model,
+        method,
+        make_optimizer(opened.model, start.optimizer),
+        start.optimizer,
+        start.steps,
+        chance,
+        phase="pretrain",
+        folder=folder,
+        ledger=ledger,
+        checkpoint_every=50,
+    )
+    if loop.behind():
+        return
+    # After an earlier run's weights this is a start on public text, and no public start.
+    continues = opened.run.model.carry_ledger
+    kept = None if continues else _kept(opened.model, examples, start)
+    with _one_at_a_time(kept):
+        if kept is None or not kept.exists() or not load_weights(opened.model, kept):
+            loop.resume()
+            loop.run(tell)
+            loop.finish()
+            save_weights(opened.model, folder / NAME, private=continues)
+            if kept is not None:
+                _keep(folder / NAME, kept)
+        else:
+            save_weights(opened.model, folder / NAME, private=continues)
+
+
+def load_public_start(opened: Opened, folder: Path) -> nn.Module | None:
+    """The model before any private text was read; None where it began, or its head, at random."""
+    kept = (folder / NAME).exists()
+    if opened.run.model.kind != "folder" and not kept:
+        return None
+    model = make_model(opened.run, opened.task, opened.tokenizer)
+    if kept:
+        load_weights(model, folder / NAME)
+    return model if kept or not getattr(model, "new_head", False) else None
+
+
+def _kept(model: nn.Module, examples: Examples, start: PublicStart) -> Path | None:
+    """Where the weights lie if this start was made before: named by all that decides them.
+
+    Frozen weights decide it too: adapters that learnt above another base are another start.
+    """
+    root = cache_folder()
+    if root is None:
+        return None
+    sha = hashlib.sha256(start.model_dump_json(exclude={"corpus"}).encode())
+    sha.update(f"{version('torch')} dropout by record".encode())
+    sha.update(
+        repr(getattr(model, "config", None)).encode() + repr(sorted(trainable(model))).encode()
+    )
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        sha.update(f"{name} {weights.digest_of(tensor)}".encode())
+    labels = [] if examples.labels is None else examples.labels
+    for array in (*examples.ids, *(labels if isinstance(labels, list) else [labels])):
+        sha.update(f"{array.dtype.str}{array.shape}".encode() + array.tobytes())
+    return root / "public-starts" / f"{sha.hexdigest()[:32]}.safetensors"
+
+
+def _one_at_a_time(kept: Path | None) -> AbstractContextManager[object]:
+    """Runs that begin alike at the same moment wait for the first instead of doing it twice."""
+    if kept is None:
+        return nullcontext()
+    try:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        return FileLock(str(kept) + ".lock").acquire()
+    except OSError:
+        return nullcontext()
+
+
+def _keep(made: Path, kept: Path) -> None:
+    """Copy into the cache; if there is no room for it, the next run trains again."""
+    try:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with NamedTemporaryFile(dir=kept.parent, delete=False) as draft:
+            draft.write(made.read_bytes())
+        os.replace(draft.name, kept)
+    except OSError:
+        return

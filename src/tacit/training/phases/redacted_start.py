@@ -1,0 +1,116 @@
+"""Training on text whose sensitive tokens are masked, before noise and the whole text.
+
+Source: Shi et al. 2022, section 6, and their "Just fine-tune twice".
+Guarantee: for neighbours that differ in sensitive tokens only, this phase sees the same text, so it
+costs nothing for `tokens`, and everything for records, users and entities: the ledger says so.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from torch import nn
+from transformers import PreTrainedTokenizerBase
+
+from tacit.corpus import Corpus
+from tacit.detection.policies import spans_of
+from tacit.errors import PrivacyRefused
+from tacit.planning.plan import Plan
+from tacit.privacy.events import NotPrivate
+from tacit.privacy.ledger import Ledger
+from tacit.training.data.training_data import prepare
+from tacit.training.dp.random_source import Chance
+from tacit.training.methods import Plain
+from tacit.training.phases.checkpoints import load_weights, read_place, save_weights
+from tacit.training.phases.loop import Loop, Tell, Timed, make_optimizer
+from tacit.training.phases.run_context import Opened, make_model, sensitive_spans
+from tacit.training.settings import RedactedStart
+from tacit.training.tasks.encoding import pieces_of, touching
+from tacit.training.tasks.examples import Spans
+
+PHASE = "redacted"
+NAME = "redacted-start.safetensors"
+MASK = "[MASK]"
+
+
+def start_on_redacted_text(
+    opened: Opened,
+    plan: Plan,
+    folder: Path,
+    ledger: Ledger,
+    tell: Tell | None = None,
+    keep: Callable[[int], None] | None = None,
+    kept: frozenset[int] = frozenset(),
+) -> Timed:
+    """Train without noise on masked text, unless that is already behind us; what it took.
+
+    The folder keeps the weights, to be scored beside what the whole text adds to them.
+    """
+    start = opened.run.redacted or RedactedStart()
+    event = next(e for e in plan.releases() if isinstance(e, NotPrivate))
+    if event not in ledger.releases:
+        ledger.charge(event, phase=PHASE)
+    place = read_place(folder)
+    if place is not None and place.phase == "train":
+        return Timed()
+    masked = redacted(opened.part, opened.tokenizer, sensitive_spans(opened, opened.part))
+    examples = opened.task.encode(masked, opened.tokenizer, context=opened.run.context)
+    stuff = prepare(examples, masked, [], None)
+    # With a fixed seed, too, the two phases draw by coins of their own.
+    seed = opened.chance.seed
+    chance = Chance(None if seed is None else seed + 1)
+    loop = Loop(
+        opened.model,
+        Plain(opened.model, opened.task.losses, stuff, chance, None, batch=start.batch, what=PHASE),
+        make_optimizer(opened.model, start.optimizer),
+        start.optimizer,
+        start.steps,
+        chance,
+        phase=PHASE,
+        folder=folder,
+        ledger=ledger,
+        checkpoint_every=opened.run.checkpoint_every,
+        keep=keep,
+        kept=kept,
+    )
+    loop.resume()
+    loop.run(tell)
+    loop.finish()
+    save_weights(opened.model, folder / NAME, private=True)
+    return loop.timed
+
+
+def load_redacted_start(opened: Opened, folder: Path) -> nn.Module | None:
+    """The model before it read a sensitive token; None where there was no such phase."""
+    if not (folder / NAME).exists():
+        return None
+    model = make_model(opened.run, opened.task, opened.tokenizer)
+    return model if load_weights(model, folder / NAME) else None
+
+
+def redacted(corpus: Corpus, tokenizer: PreTrainedTokenizerBase, sensitive: Spans) -> Corpus:
+    """The corpus with one mask for every stretch of sensitive tokens, however long it was.
+
+    Whole tokens are masked, not characters: a token that touches something sensitive goes.
+    """
+    if "pair" in corpus.columns:
+        raise PrivacyRefused(
+            "Records with a second text cannot be redacted: nothing is marked there. Give one text."
+        )
+    ids, old = corpus.column("id").to_pylist(), corpus.column("text").to_pylist()
+    texts = []
+    for record, text, pieces in zip(ids, old, pieces_of(old, tokenizer), strict=True):
+        gone = np.zeros(len(text), dtype=bool)
+        for first, last in spans_of(touching(pieces, sensitive.get(record, ()))):
+            gone[pieces.starts[first] : pieces.ends[last - 1]] = True
+        for start, end in sensitive.get(record, ()):
+            gone[start:end] = True  # also what no token touches
+        parts, at = [], 0
+        for start, end in spans_of(gone):
+            parts += [text[at:start], MASK]
+            at = end
+        texts.append("".join([*parts, text[at:]]))
+    kept = [n for n in corpus.columns if n not in ("text", "tokens", "tags", "pos", "spans")]
+    table = corpus.table.select(kept).append_column("text", pa.array(texts, pa.string()))
+    return Corpus(table, name=corpus.name)

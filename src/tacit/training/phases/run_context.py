@@ -1,0 +1,247 @@
+"""A run with everything it needs in memory: from its settings, or from a finished folder."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import nn
+from transformers import PreTrainedTokenizerBase
+
+from tacit.corpus import Corpus
+from tacit.detection.mentions import Mention
+from tacit.detection.policies import Policy, mark, open_policy, overlooked
+from tacit.detection.provenance import UNKNOWN, Provenance
+from tacit.errors import DataError
+from tacit.privacy.certificates.scope import PublicInput
+from tacit.training.data.attributes import Attribute, attribute_of
+from tacit.training.data.deidentification import deidentified
+from tacit.training.data.protected_entities import Focus, focus_on
+from tacit.training.data.public_inputs import (
+    GENERATED,
+    declared_labels,
+    label_input,
+    public_corpus,
+    public_inputs,
+)
+from tacit.training.data.training_data import Found, find_mentions, open_corpus, training_part
+from tacit.training.dp.random_source import Chance
+from tacit.training.models import networks, tokens, weights
+from tacit.training.models.devices import chosen_device
+from tacit.training.models.memory import keep_freed_memory
+from tacit.training.settings import Run, UedpSettings, read_run
+from tacit.training.tasks.masked_words import MaskedWord
+from tacit.training.tasks.tagging import Tagging
+from tacit.training.tasks.tasks import Classification, Examples, NextWord, Regression, Task
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A run with everything it needs in memory."""
+
+    run: Run
+    corpus: Corpus
+    part: Corpus
+    mentions: list[Mention]
+    tokenizer: PreTrainedTokenizerBase
+    task: Task
+    model: nn.Module
+    chance: Chance
+    leaks: list[str]
+    focus: Focus | None = None
+    policy: Policy | None = None
+    attribute: Attribute | None = None
+    public: tuple[PublicInput, ...] = ()
+    provenance: Provenance = UNKNOWN
+    elsewhere: bool = False
+    """Whether the private text lies with others, as in a federation."""
+
+
+def _focus(run: Run, found: Found) -> Focus | None:
+    """What counts as an entity; None where nothing does."""
+    plan = run.made_plan()
+    if not (run.method == "uedp" or (plan and "entities" in plan.protect)):
+        return None
+    kinds = plan.kinds if plan else (run.uedp or UedpSettings()).kinds
+    listed = Path(run.entity_list) if run.entity_list is not None else None
+    return focus_on(kinds, listed, found.mentions, found.entities)
+
+
+COUNTED_LABELS = (
+    "The names of the labels: they were counted from the private text, and a label that one person "
+    "used is among them. Declare them instead (labels: [...])."
+)
+
+
+def open_run(run: Run, *, private_here: bool = True) -> Opened:
+    """Read, detect, and make tokenizer, task and model.
+
+    The private text lies elsewhere where this is the server of a federation.
+    """
+    keep_freed_memory()
+    corpus = open_corpus(run.corpus, run.data)
+    part = training_part(corpus)
+    found = find_mentions(run, corpus)
+    mentions = found.mentions
+    if run.method == "deidentify":
+        part = deidentified(part, mentions)
+    chance = Chance(run.seed)
+    # Users of other splits are users too, so public text may come from none of them.
+    public = list(public_inputs(run, corpus if private_here else None))
+    tokenizer, leaks = _tokenizer(run, part)
+    labels = declared_labels(run)
+    if labels is not None:
+        public.append(label_input(run, labels))
+    elif run.task in ("classification", "tagging"):
+        leaks.append(COUNTED_LABELS)
+    task = _task(run, part, tokenizer, labels)
+    model = make_model(run, task, tokenizer)
+    focus = _focus(run, found)
+    policy = open_policy(run.policy) if run.policy is not None else None
+    left_out = overlooked(policy) if policy is not None else None
+    if left_out is not None:
+        leaks.append(
+            f"Sensitive tokens that the policy leaves out: it is made for studies and {left_out}; "
+            "these are learnt without protection."
+        )
+    hidden = run.regularizer
+    return Opened(
+        run, corpus, part, mentions, tokenizer, task, model, chance, leaks, focus, policy,
+        attribute_of(hidden.attribute, part, run.corpus) if hidden else None,
+        tuple(public), found.provenance, not private_here,
+    )  # fmt: skip
+
+
+def tokenizer_of(run: Run, part: Corpus) -> PreTrainedTokenizerBase:
+    """The tokenizer that a run on these records will have, before anything is trained."""
+    return _tokenizer(run, part)[0]
+
+
+def _tokenizer(run: Run, part: Corpus) -> tuple[PreTrainedTokenizerBase, list[str]]:
+    """The tokenizer, and what choosing it leaks: nothing, unless it is counted from the corpus."""
+    given = run.tokenizer
+    if given.kind == "folder" or (run.model.kind == "folder" and given.folder is None):
+        loaded = tokens.load_tokenizer(given.folder or str(run.model.folder))
+        leaked = tokens.counted(loaded)
+        return loaded, [] if leaked is None else [leaked]
+    public = public_corpus(given.public_text, run.data) if given.public_text else None
+    if given.kind == "words":
+        size = None if given.min_count else given.size
+        tokenizer, leak = tokens.word_vocabulary(
+            part if public is None else public,
+            size=size,
+            min_count=given.min_count,
+            punctuation=given.punctuation,
+            digits=given.digits,
+        )
+        if public is not None:
+            return tokenizer, []
+        tokens.mark_as_counted(tokenizer, str(leak))
+        return tokenizer, [str(leak)]
+    texts = public.column("text").to_pylist() if public is not None else None
+    tokenizer = tokens.byte_level_bpe(texts, given.size)
+    if run.task == "masked-word":  # which stands for nothing else: every string can be written
+        tokenizer.mask_token = tokenizer.unk_token
+    return tokenizer, []
+
+
+def _task(
+    run: Run,
+    part: Corpus,
+    tokenizer: PreTrainedTokenizerBase,
+    labels: tuple[str, ...] | None = None,
+) -> Task:
+    match run.task:
+        case "masked-word":
+            return MaskedWord.of(tokenizer)
+        case "classification":
+            return Classification.of(part) if labels is None else Classification(labels)
+        case "regression":
+            return Regression(*run.label_range)
+        case "tagging":
+            return Tagging.of(part) if labels is None else Tagging(labels)
+    # Cutting a record into several would let one record weigh as many: it is truncated.
+    return NextWord(long="truncate")
+
+
+def make_model(run: Run, task: Task, tokenizer: PreTrainedTokenizerBase) -> nn.Module:
+    """The network with its first weights: new ones, or those of a folder."""
+    labels = getattr(task, "labels", None)
+    # First weights are nobody's secret. They are the same every time, so that whoever goes on with
+    # a run, or helps with it, has those that are frozen, which no checkpoint holds.
+    given = run.pretrain.seed if run.pretrain else run.seed
+    seed = Chance(given or 0).torch_seed("init", 0)
+    if run.model.kind == "folder":
+        model: nn.Module = networks.load_model(
+            str(run.model.folder),
+            run.task,
+            labels=labels,
+            pad_token_id=tokenizer.pad_token_id,
+            seed=seed,
+        )
+    else:
+        config = {"kind": run.model.kind} | run.model.config
+        if run.model.kind in ("gpt2", "bert", "llama"):
+            config = {"context": run.context} | config
+        model = networks.scratch_model(
+            config, run.task, tokenizer=tokenizer, labels=labels, seed=seed
+        )
+        if run.model.public_frequencies:
+            public = public_corpus(run.tokenizer.public_text or GENERATED, run.data)
+            networks.begin_with_frequencies(model, tokens.frequencies(tokenizer, public))
+    if isinstance(task, Regression):  # in config.json, for whoever gets the model alone
+        model.config.label_range = [task.low, task.high]  # type: ignore[union-attr]
+    if run.model.lora_rank:
+        targets = run.model.lora_targets or None
+        model = weights.with_lora(model, run.model.lora_rank, targets, seed=seed)  # type: ignore[arg-type]
+    if run.model.trained:
+        weights.train_only(model, run.model.trained)
+    return model.to(chosen_device(run.device))
+
+
+def sensitive_spans(opened: Opened, corpus: Corpus) -> dict[str, list[tuple[int, int]]]:
+    """What is sensitive in each record: by the run's policy, else by its mentions."""
+    if opened.policy is not None:
+        return dict(mark(corpus, opened.policy))
+    spans: dict[str, list[tuple[int, int]]] = {}
+    if opened.run.method != "deidentify":
+        for m in opened.mentions:
+            spans.setdefault(m.record, []).append((m.start, m.end))
+    return spans
+
+
+def encode(opened: Opened, corpus: Corpus, *, training: bool = True) -> Examples:
+    """A corpus as the run's task reads it, sensitive tokens marked."""
+    spans = sensitive_spans(opened, corpus)
+    return opened.task.encode(
+        corpus,
+        opened.tokenizer,
+        context=opened.run.context,
+        sensitive=spans or None,
+        training=training,
+    )
+
+
+def load_run(folder: Path) -> Opened:
+    """A finished run with its weights in place."""
+    if not (folder / "config.json").exists():
+        raise DataError(f"{folder} holds no trained model; train it, or --resume it, first.")
+    keep_freed_memory()
+    run = read_run(folder / "run.yml")
+    corpus = open_corpus(run.corpus, run.data)
+    part = training_part(corpus)
+    tokenizer = tokens.load_tokenizer(folder)
+    task = _task(run, part, tokenizer, declared_labels(run))
+    model: nn.Module = networks.load_model(
+        folder,
+        run.task,
+        labels=getattr(task, "labels", None),
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    model.to(chosen_device(run.device))
+    found = find_mentions(run, corpus)
+    focus = _focus(run, found)
+    chance = Chance(run.seed)
+    policy = open_policy(run.policy) if run.policy is not None else None
+    return Opened(
+        run, corpus, part, found.mentions, tokenizer, task, model, chance, [], focus, policy,
+        provenance=found.provenance,
+    )  # fmt: skip

@@ -1,0 +1,312 @@
+"""Masked words under sanitized context: the target is the word that stood in the original.
+
+An encoder that is trained like this learns to read sanitized text. No masked-word head comes with
+the encoders that install as packages, so the head is new and is trained here along with the rest.
+
+Source: Yue et al. (2021), section 4.4.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedTokenizerBase
+
+from tacit.errors import DataError, UsageError
+from tacit.packaged_models import located
+from tacit.sanitization.sanitizer import Sanitizer
+from tacit.sanitization.words import Words
+from tacit.training.data.training_data import Material
+from tacit.training.dp.random_source import Chance
+from tacit.training.methods.plain import Plain
+from tacit.training.models.networks import need_safe_weights
+from tacit.training.models.offline import quiet, seeded
+from tacit.training.models.tokens import load_tokenizer
+from tacit.training.models.weights import save_model
+from tacit.training.phases.loop import Loop, Progress, make_optimizer
+from tacit.training.settings import OptimizerSettings
+from tacit.training.tasks.encoding import pad_of, special_around
+from tacit.training.tasks.examples import IGNORED, Examples, Ids, Places
+from tacit.training.tasks.measuring import TOKEN_BUDGET, Batch, Tally, evaluating, mean_of_row
+
+RATE = 0.15
+"""How many words are masked, as in BERT."""
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """Texts as tokens that are shown, each with the original that it stands for.
+
+    `shown[r][i]` are the pieces of token i of text r, `target[r][i]` the piece that stood there in
+    the original; -100 where the original has no single piece, which nobody can guess with one mask.
+    """
+
+    shown: list[list[list[int]]]
+    target: list[list[int]]
+
+    def __len__(self) -> int:
+        return len(self.shown)
+
+
+def align(
+    texts: Sequence[str],
+    tokenizer: PreTrainedTokenizerBase,
+    sanitizer: Sanitizer | None = None,
+    names: Sequence[str] | None = None,
+) -> Aligned:
+    """Texts with their sanitized form (or with themselves), token by token."""
+    if sanitizer is None:
+        ids = tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
+        unknown = tokenizer.unk_token_id
+        return Aligned(
+            [[[i] for i in row] for row in ids],
+            [[IGNORED if i == unknown else i for i in row] for row in ids],
+        )
+    if sanitizer.recipe.unknown == "drop":
+        raise UsageError("unknown=drop loses the place of words; give random or keep.")
+    embedding = sanitizer.embedding
+    units = embedding.pieces or Words(embedding.places)
+    encoded = [units.encode(text) for text in texts]
+    lengths = [len(places) for places, _ in encoded]
+    flat = np.fromiter((p for places, _ in encoded for p in places), np.int64, sum(lengths))
+    names = [str(n) for n in range(len(texts))] if names is None else names
+    chosen = iter(sanitizer.replace(flat, names, lengths).tolist())
+    pieces = _Pieces(tokenizer, of_words=embedding.pieces is None)
+    shown: list[list[list[int]]] = []
+    target: list[list[int]] = []
+    for places, strange in encoded:
+        rest = iter(strange)
+        originals = [embedding.words[p] if p >= 0 else next(rest, "") for p in places]
+        own = [pieces(w) for w in originals]
+        target.append([one[0] if len(one) == 1 else IGNORED for one in own])
+        picked = [next(chosen) for _ in places]
+        shown.append(
+            [pieces(embedding.words[c]) if c >= 0 else o for c, o in zip(picked, own, strict=True)]
+        )
+    return Aligned(shown, target)
+
+
+class _Pieces:
+    """The tokenizer's pieces of single words, remembered."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, *, of_words: bool) -> None:
+        self._tokenizer, self._of_words = tokenizer, of_words
+        self._known: dict[str, list[int]] = {}
+
+    def __call__(self, word: str) -> list[int]:
+        found = self._known.get(word)
+        if found is None:
+            if self._of_words:
+                found = self._tokenizer(word, add_special_tokens=False, verbose=False)["input_ids"]
+            else:
+                ids = self._tokenizer.convert_tokens_to_ids([word])
+                found = ids if isinstance(ids, list) else [ids]
+            self._known[word] = found
+        return found
+
+
+def masked_examples(
+    aligned: Aligned,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    context: int = 64,
+    copies: int = 1,
+    rng: np.random.Generator,
+) -> Examples:
+    """Each text with some of its tokens masked, `copies` times with other masks."""
+    mask = tokenizer.mask_token_id
+    if mask is None:
+        raise UsageError("The tokenizer has no mask token; give a model that was made for masks.")
+    before, after = special_around(tokenizer)
+    ids: list[Ids] = []
+    labels: list[Places] = []
+    for _ in range(copies):
+        for shown, target in zip(aligned.shown, aligned.target, strict=True):
+            can = [i for i, t in enumerate(target) if t >= 0]
+            if not can:
+                continue
+            count = max(1, round(RATE * len(can)))
+            hidden = set(rng.choice(can, count, replace=False).tolist())
+            row, wanted = list(before), [IGNORED] * len(before)
+            for i, pieces in enumerate(shown):
+                if i in hidden:
+                    row.append(int(mask))
+                    wanted.append(target[i])
+                else:
+                    row += pieces
+                    wanted += [IGNORED] * len(pieces)
+            row, wanted = row[: context - len(after)], wanted[: context - len(after)]
+            ids.append(np.asarray(row + after, dtype=np.int32))
+            labels.append(np.asarray(wanted + [IGNORED] * len(after), dtype=np.int64))
+    if not ids:
+        raise DataError("There is no text to mask.")
+    nobody = np.full(len(ids), -1, dtype=np.int32)
+    return Examples(
+        ids=ids, user=nobody, record=np.arange(len(ids), dtype=np.int32), pad=pad_of(tokenizer),
+        labels=labels,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class MaskedWord:
+    """Guess the word behind each mask."""
+
+    name = "masked-word"
+
+    def losses(self, model: nn.Module, batch: Batch) -> Tensor:
+        """The mean over a record's masks of the negative log-probability of the original."""
+        known = batch["labels"] >= 0
+        logits = logits_at(model, batch, known)
+        found = nn.functional.cross_entropy(logits, batch["labels"][known], reduction="none")
+        spread = logits.new_zeros(known.shape).masked_scatter(known, found)
+        return mean_of_row(spread, known)
+
+    def score(
+        self, model: nn.Module, examples: Examples, *, token_budget: int = TOKEN_BUDGET
+    ) -> dict[str, float]:
+        """How often the likeliest word is the original, and the mean loss."""
+        tally = Tally()
+        for _, batch in evaluating(model, examples, token_budget, None):
+            known = batch["labels"] >= 0
+            logits, wanted = logits_at(model, batch, known), batch["labels"][known]
+            lost = nn.functional.cross_entropy(logits, wanted, reduction="none")
+            tally.add(lost, logits.argmax(-1) == wanted)
+        return {"accuracy": tally.share, "loss": tally.mean, "masks": tally.count}
+
+
+def logits_at(model: Any, batch: Batch, known: Tensor) -> Tensor:
+    """The head's answer at these places only: elsewhere a vocabulary of numbers is not needed."""
+    head = getattr(model, "cls", None)
+    base = getattr(model, "base_model", None)
+    if head is None or base is None:
+        given = {k: v for k, v in batch.items() if k in ("input_ids", "attention_mask")}
+        found: Tensor = model(**given).logits[known]
+        return found
+    hidden = base(
+        input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]
+    ).last_hidden_state
+    answer: Tensor = head(hidden[known])
+    return answer
+
+
+def load_masked(where: str | Path, *, layers: int | None = None, seed: int = 0) -> Any:
+    """An encoder with a head for masked words; `layers` keeps only the first so many.
+
+    A head that the folder lacks is new, drawn from `seed`: it must be trained before use.
+    """
+    path = located(where)
+    if (path / "config.json").is_file():
+        need_safe_weights(path)
+    with quiet(), seeded(seed):
+        try:
+            config = AutoConfig.from_pretrained(path, local_files_only=True)
+            if layers is not None:
+                config.num_hidden_layers = min(layers, config.num_hidden_layers)
+            model, info = AutoModelForMaskedLM.from_pretrained(
+                path,
+                config=config,
+                dtype=torch.float32,
+                local_files_only=True,
+                output_loading_info=True,
+                use_safetensors=True,
+            )
+        except (OSError, ValueError, KeyError, TypeError, RuntimeError):
+            raise DataError(
+                f"{path} holds no encoder that transformers can load with a masked-word head."
+            ) from None
+    lost = [n for n in info["missing_keys"] if not n.startswith(("cls.", "lm_head.", "vocab_"))]
+    if lost:
+        raise DataError(f"{path} has no weights for {len(lost)} parameter(s), {lost[0]} for one.")
+    return model
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """An encoder with its head, in a folder."""
+
+    folder: Path
+    steps: int
+    scores: dict[str, float]
+
+
+def pretrain(
+    encoder: str | Path,
+    texts: Sequence[str],
+    to: Path,
+    *,
+    sanitizer: Sanitizer | None = None,
+    steps: int = 500,
+    batch: int = 32,
+    rate: float = 5e-4,
+    layers: int | None = None,
+    context: int = 64,
+    copies: int = 4,
+    held_out: int = 200,
+    seed: int = 0,
+    tell: Any = None,
+) -> Pretrained:
+    """Train an encoder on masked words of *public* texts, sanitized if a sanitizer is given.
+
+    What comes out is a Hugging Face folder for `tacit train` (`model: {kind: folder}`). Public
+    text costs no privacy, so no ledger is kept.
+    """
+    if len(texts) <= held_out:
+        raise DataError(f"{len(texts)} texts are given, {held_out} of them held out; give more.")
+    path = located(encoder)
+    tokenizer = load_tokenizer(path)
+    model = load_masked(path, layers=layers, seed=seed)
+    aligned = align(texts, tokenizer, sanitizer)
+    rng = np.random.default_rng([seed, 1])
+    cut = len(texts) - held_out
+    train, rest = (
+        masked_examples(part, tokenizer, context=context, copies=times, rng=rng)
+        for part, times in (
+            (Aligned(aligned.shown[:cut], aligned.target[:cut]), copies),
+            (Aligned(aligned.shown[cut:], aligned.target[cut:]), 1),
+        )
+    )
+    rows = np.arange(len(train))
+    task, chance = MaskedWord(), Chance(seed)
+    settings = OptimizerSettings(
+        name="adamw", rate=rate, schedule="linear", warmup=max(1, steps // 10)
+    )
+    method = Plain(
+        model,
+        task.losses,
+        Material(train, rows, (rows,), None, None),
+        chance,
+        None,
+        batch=min(batch, len(train)),
+        what="public",
+    )
+    loop = Loop(
+        model, method, make_optimizer(model, settings), settings, steps, chance, phase="pretrain"
+    )
+    loop.run(tell)
+    loop.finish()
+    scores = task.score(model, rest)
+    save_model(model, tokenizer, Path(to))
+    return Pretrained(Path(to), steps, scores)
+
+
+def perplexity(scores: dict[str, float]) -> float:
+    """The exponential of the mean loss at masks."""
+    return math.exp(min(scores["loss"], 700.0))
+
+
+__all__ = [
+    "Aligned",
+    "MaskedWord",
+    "Pretrained",
+    "Progress",
+    "align",
+    "load_masked",
+    "masked_examples",
+    "perplexity",
+    "pretrain",
+]

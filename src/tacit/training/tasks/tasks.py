@@ -1,0 +1,322 @@
+"""Tasks: what is asked of a model, one loss for each record, and how well it did.
+
+A record's loss is the mean over its own targets; nothing of another record of the batch enters
+it. A record without any target has loss zero.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import stats
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
+
+from tacit.corpus import Corpus
+from tacit.errors import UsageError
+from tacit.training.models.devices import placed
+from tacit.training.tasks.encoding import (
+    Collected,
+    check_labels,
+    check_lengths,
+    encode_texts,
+    label_codes,
+    label_numbers,
+    labels_in,
+    windows,
+)
+from tacit.training.tasks.examples import (
+    IGNORED,
+    UNKNOWN_LABEL,
+    Examples,
+    Long,
+    Progress,
+    Spans,
+)
+from tacit.training.tasks.measuring import (
+    TOKEN_BUDGET,
+    Batch,
+    Tally,
+    check_fit,
+    evaluating,
+    forward,
+    label_losses,
+    mean_of_row,
+    measured_losses,
+    next_word_scores,
+    outputs,
+    tally_tokens,
+    token_losses,
+)
+from tacit.training.tasks.tagging import Tagging
+
+__all__ = [
+    "Classification",
+    "Examples",
+    "NextWord",
+    "Regression",
+    "Tagging",
+    "Task",
+    "check_fit",
+]
+
+
+class Task(Protocol):
+    """From records to examples, to losses, to scores."""
+
+    name: str
+
+    def encode(
+        self,
+        corpus: Corpus,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        context: int,
+        sensitive: Spans | None = None,
+        training: bool = True,
+    ) -> Examples:
+        """The records as token ids."""
+        ...
+
+    def losses(self, model: nn.Module, batch: Batch) -> Tensor:
+        """One differentiable loss for each record."""
+        ...
+
+    def score(
+        self,
+        model: nn.Module,
+        examples: Examples,
+        *,
+        token_budget: int = TOKEN_BUDGET,
+        progress: Progress | None = None,
+    ) -> dict[str, float]:
+        """How well the model does, by name."""
+        ...
+
+
+@dataclass(frozen=True)
+class NextWord:
+    """Predict every token from those before it.
+
+    A record is its start token, its text and its end token, where the tokenizer has them; the
+    start is never a target, the end is one (`end=False` leaves it out). Longer than the context,
+    it is cut off there (`truncate`), or cut into windows that share one token, so that every
+    token is predicted exactly once (`split`); these are records of the same user.
+    """
+
+    long: Long = "truncate"
+    end: bool = True
+    name = "next-word"
+
+    def frame(self, tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
+        """The special tokens before and after a text."""
+        before = (tokenizer.bos_token_id, tokenizer.cls_token_id, tokenizer.eos_token_id)
+        after = (tokenizer.eos_token_id, tokenizer.sep_token_id) if self.end else ()
+        first = next(([int(i)] for i in before if i is not None), [])
+        return first, next(([int(i)] for i in after if i is not None), [])
+
+    def encode(
+        self,
+        corpus: Corpus,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        context: int = 128,
+        sensitive: Spans | None = None,
+        training: bool = True,
+    ) -> Examples:
+        """The records as token ids."""
+        check_lengths(context, self.long, 2)
+        before, after = self.frame(tokenizer)
+        made = Collected(corpus, tokenizer, sensitive)
+        for row, pieces in enumerate(made.pieces()):
+            ids = np.concatenate([before, pieces.ids, after]).astype(np.int32)
+            marks = np.zeros(len(ids), dtype=bool)
+            marks[len(before) : len(before) + len(pieces.ids)] = made.marks(row, pieces)
+            parts = windows(len(ids), context, self.long, shared=1)
+            for number, (start, stop) in enumerate(parts):
+                own = marks[start:stop].copy()
+                # The first token of a later window was the last target of the one before.
+                own[: min(number, 1)] = False
+                made.add(row, ids[start:stop], own)
+            made.note_cut(len(ids) > context)
+        return made.examples(None)
+
+    def losses(self, model: nn.Module, batch: Batch) -> Tensor:
+        """The mean over a record's tokens of their negative log-probability."""
+        logits, targets = self._predict(model, placed(model, batch))
+        return mean_of_row(token_losses(logits, targets), targets >= 0)
+
+    def score(
+        self,
+        model: nn.Module,
+        examples: Examples,
+        *,
+        token_budget: int = TOKEN_BUDGET,
+        progress: Progress | None = None,
+    ) -> dict[str, float]:
+        """Perplexity and top-1 accuracy on all, on sensitive and on plain tokens.
+
+        Perplexity is the exponential of the mean loss of a token, whichever record it is in.
+        """
+        tally = tally_tokens(self._predict, model, examples, token_budget, progress, ahead=1)
+        return next_word_scores(tally, marked=examples.sensitive is not None)
+
+    def record_losses(
+        self, model: nn.Module, examples: Examples, *, token_budget: int = TOKEN_BUDGET
+    ) -> NDArray[np.float64]:
+        """The loss of each example, without gradients."""
+        return measured_losses(self.losses, model, examples, token_budget)
+
+    def _predict(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+        # A causal model sees nothing to the right, hence no padding: it needs no mask.
+        logits = forward(model, batch, mask=False)
+        targets = torch.full_like(batch["labels"], IGNORED)
+        # Moving the targets, not the logits, saves a copy as large as the vocabulary.
+        targets[:, :-1] = batch["labels"][:, 1:]
+        return logits, targets
+
+
+@dataclass(frozen=True)
+class Classification:
+    """Give a text, or a pair of texts, one of the labels. What exceeds the context is cut off."""
+
+    labels: tuple[str, ...]
+    name = "classification"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "labels", check_labels(self.labels))
+
+    @classmethod
+    def of(cls, corpus: Corpus) -> "Classification":
+        """The labels that a corpus has, in alphabetical order: which ones these are is public."""
+        return cls(labels_in(corpus.column("label").to_pylist()))
+
+    def encode(
+        self,
+        corpus: Corpus,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        context: int = 128,
+        sensitive: Spans | None = None,
+        training: bool = True,
+    ) -> Examples:
+        """The records as token ids; in training a missing or unknown label is an error.
+
+        Otherwise an unknown label is counted and scored as an error, a missing one left out.
+        """
+        labels, notes = label_codes(corpus, self.labels, training=training)
+        return encode_texts(corpus, tokenizer, context, sensitive, labels, notes)
+
+    def losses(self, model: nn.Module, batch: Batch) -> Tensor:
+        """The negative log-probability of a record's label."""
+        batch = placed(model, batch)
+        return label_losses(forward(model, batch), batch["labels"])
+
+    def score(
+        self,
+        model: nn.Module,
+        examples: Examples,
+        *,
+        token_budget: int = TOKEN_BUDGET,
+        progress: Progress | None = None,
+    ) -> dict[str, float]:
+        """Error rate, accuracy, mean loss, and how many labels were unknown or missing."""
+        tally, unknown, missing = Tally(), 0, 0
+        for _, batch in evaluating(model, examples, token_budget, progress):
+            logits, labels = forward(model, batch), batch["labels"]
+            known = labels >= 0
+            lost = label_losses(logits, labels)
+            tally.add(lost[known], (logits.argmax(-1) == labels)[known])
+            unknown += int((labels == UNKNOWN_LABEL).sum())
+            missing += int((labels == IGNORED).sum())
+        scored = tally.count + unknown
+        accuracy = tally.right / scored if scored else math.nan
+        return {
+            "error_rate": 1 - accuracy,
+            "accuracy": accuracy,
+            "loss": tally.mean,
+            "records": scored,
+            "labels_unknown": unknown,
+            "labels_missing": missing,
+        }
+
+    def predict(
+        self, model: nn.Module, examples: Examples, *, token_budget: int = TOKEN_BUDGET
+    ) -> NDArray[np.float32]:
+        """The probability of each label, for each example."""
+        return outputs(model, examples, token_budget, lambda logits: logits.softmax(-1))
+
+
+@dataclass(frozen=True)
+class Regression:
+    """Give a text, or a pair of texts, a number between `low` and `high` (public bounds).
+
+    The model learns the share of the way from `low` to `high`; its loss is the squared error of
+    that share, so a record's loss does not depend on the scale.
+    """
+
+    low: float = 0.0
+    high: float = 5.0
+    name = "regression"
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
+            raise UsageError(f"low={self.low}, high={self.high}: low must be below high.")
+
+    def encode(
+        self,
+        corpus: Corpus,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        context: int = 128,
+        sensitive: Spans | None = None,
+        training: bool = True,
+    ) -> Examples:
+        """The records as token ids; labels outside the bounds are moved to them."""
+        numbers, notes = label_numbers(corpus, training=training)
+        notes["labels_out_of_bounds"] = int(((numbers < self.low) | (numbers > self.high)).sum())
+        shares = (np.clip(numbers, self.low, self.high) - self.low) / (self.high - self.low)
+        return encode_texts(corpus, tokenizer, context, sensitive, shares, notes)
+
+    def losses(self, model: nn.Module, batch: Batch) -> Tensor:
+        """The squared error of a record."""
+        batch = placed(model, batch)
+        wanted, given = batch["labels"], forward(model, batch).squeeze(-1)
+        known = torch.isfinite(wanted)
+        # Filled before the difference: a missing label must not make the gradient NaN.
+        error = given - torch.where(known, wanted, 0).to(given.dtype)
+        return torch.where(known, error.square(), given.new_zeros(()) * given)
+
+    def score(
+        self,
+        model: nn.Module,
+        examples: Examples,
+        *,
+        token_budget: int = TOKEN_BUDGET,
+        progress: Progress | None = None,
+    ) -> dict[str, float]:
+        """Pearson and Spearman correlation, and the mean squared error on the labels' scale."""
+        given, wanted = [], []
+        for _, batch in evaluating(model, examples, token_budget, progress):
+            known = torch.isfinite(batch["labels"])
+            given.append(forward(model, batch).squeeze(-1)[known].double().cpu().numpy())
+            wanted.append(batch["labels"][known].double().cpu().numpy())
+        a, b = np.concatenate(given), np.concatenate(wanted)
+        varied = len(a) > 1 and bool(np.ptp(a) > 0 and np.ptp(b) > 0)
+        width = self.high - self.low
+        return {
+            "pearson": float(stats.pearsonr(a, b)[0]) if varied else math.nan,
+            "spearman": float(stats.spearmanr(a, b)[0]) if varied else math.nan,
+            "squared_error": float(np.mean((a - b) ** 2)) * width**2 if len(a) else math.nan,
+            "records": len(a),
+        }
+
+    def predict(
+        self, model: nn.Module, examples: Examples, *, token_budget: int = TOKEN_BUDGET
+    ) -> NDArray[np.float32]:
+        """The number for each example, on the labels' scale."""
+        shares = outputs(model, examples, token_budget, lambda logits: logits.squeeze(-1))
+        return self.low + shares * (self.high - self.low)

@@ -1,0 +1,156 @@
+"""Small corpora: a few dialogs, and vectors whose gradient is whatever a test wants it to be."""
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tacit.corpora import customersim
+from tacit.corpus.writing import write
+from tacit.detection import detect
+from tacit.detection.mentions import write_lines
+from tacit.owners import Owners
+from tacit.planning.dry_run import apply_caps
+from tacit.planning.plan import Plan
+from tacit.privacy.ledger import Ledger
+from tacit.training.data.training_data import Material
+from tacit.training.dp.random_source import Chance
+from tacit.training.methods import Seen, make_dp_fedavg, make_dp_sgd, make_uedp
+from tacit.training.settings import LocalSettings, UedpSettings
+
+
+def dialogs(folder: Path, customers: int = 120) -> dict[str, Any]:
+    """Settings of a run on a few generated dialogs, whose names are given, by a tiny LSTM."""
+    corpus = customersim.generate(customers, 3)
+    found = detect(corpus, "given", kinds=["PERSON", "PII"])
+    write(corpus, folder / "c.jsonl")
+    write_lines(folder / "m.jsonl", found.mentions)
+    write_lines(folder / "m.entities.jsonl", found.entities)
+    return {
+        "corpus": str(folder / "c.jsonl"),
+        "mentions": str(folder / "m.jsonl"),
+        "model": {"kind": "lstm", "config": {"embedding_size": 8, "hidden_size": 8, "layers": 1}},
+        "tokenizer": {"size": 400},
+        "context": 24,
+        "seed": 1,
+    }
+
+
+@dataclass(frozen=True)
+class Record:
+    """One record: who wrote it, what it names, and where it pulls."""
+
+    user: int
+    entities: tuple[int, ...]
+    pull: tuple[float, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Vectors:
+    """Records as examples; `owners` is the graph, which zeroing out leaves alone."""
+
+    records: tuple[Record, ...]
+    silent: frozenset[int] = frozenset()
+    user: np.ndarray = field(init=False)
+    record: np.ndarray = field(init=False)
+    lengths: np.ndarray = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "user", np.array([r.user for r in self.records]))
+        object.__setattr__(self, "record", np.arange(len(self.records)))
+        object.__setattr__(self, "lengths", np.ones(len(self.records), dtype=np.int64))
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def batch(self, rows: np.ndarray) -> dict[str, Tensor]:
+        wide = [
+            np.zeros(len(self.records[0].pull)) if r in self.silent else self.records[r].pull
+            for r in rows.tolist()
+        ]
+        return {"x": torch.tensor(np.array(wide), dtype=torch.float32)}
+
+    def owners(self) -> Owners:
+        return Owners.from_rows(
+            [
+                (f"r{i}", f"u{r.user}", [f"e{e}" for e in r.entities])
+                for i, r in enumerate(self.records)
+            ]
+        )
+
+    def without(self, user: int | None, entity: int | None) -> "Vectors":
+        """The neighbour: these records contribute zero, and the graph is the same."""
+        gone = {i for i, r in enumerate(self.records) if r.user == user or entity in r.entities}
+        return replace(self, silent=frozenset(gone))
+
+
+class Two(nn.Module):
+    """Two linear maps of one input: a gradient of more than one tensor."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.a = nn.Linear(width, 1, bias=False)
+        self.b = nn.Linear(width, 1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.a(x) + 0.5 * self.b(x)).squeeze(-1)
+
+
+def losses(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+    """Linear: the gradient of a record is its vector, wherever the weights are."""
+    return model(batch["x"])
+
+
+def curved(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+    """Not linear, so that local steps differ from one large step."""
+    return (model(batch["x"]) - 1.0).square()
+
+
+def material(vectors: Vectors, plan: Plan | None = None) -> Material:
+    """What the caps keep of it."""
+    owners = vectors.owners()
+    kept = np.arange(len(vectors))
+    bounded = None
+    if plan is not None and "entities" in plan.protect:
+        bounded = apply_caps(plan, owners)
+        kept = np.flatnonzero(bounded.kept)
+    users = [r.user for r in vectors.records]
+    rows = tuple(
+        np.array([i for i in kept if users[i] == user], dtype=np.int64)
+        for user in sorted(set(users))
+    )
+    return Material(vectors, kept, rows, owners, bounded)  # type: ignore[arg-type]
+
+
+def step_of(
+    method: str,
+    vectors: Vectors,
+    settings: Plan | UedpSettings,
+    folder: Path,
+    *,
+    local: LocalSettings | None = None,
+    chance: Chance | None = None,
+    model: nn.Module | None = None,
+    by: Any = losses,
+    step: int = 1,
+) -> tuple[np.ndarray, Seen]:
+    """The direction of one step of a method, flat, and what it saw."""
+    plan = settings if isinstance(settings, Plan) else None
+    stuff = material(vectors, plan)
+    model = model or Two(len(vectors.records[0].pull))
+    chance = chance or Chance(1)
+    with Ledger(folder / "ledger.jsonl", {}) as ledger:
+        if isinstance(settings, UedpSettings):
+            made: Any = make_uedp(model, by, stuff, chance, ledger, settings, token_budget=64)  # type: ignore[arg-type]
+        elif method == "fedavg":
+            made = make_dp_fedavg(
+                model, by, stuff, chance, ledger, settings, local or LocalSettings()
+            )
+        else:
+            made = make_dp_sgd(model, by, stuff, chance, ledger, settings, token_budget=64)
+        gradient, seen = made.gradient(step)
+    return torch.cat([t.reshape(-1) for t in gradient.values()]).double().numpy(), seen
