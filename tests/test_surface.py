@@ -63,7 +63,7 @@ def test_importing_tacit_loads_nothing_else() -> None:
         "import tacit.cli",
         "import tacit.cli; tacit.cli.run(['--help'])",
         "import tacit.cli; tacit.cli.run(['price', '--help'])",
-        "import tacit.corpus, tacit.corpus.reading, tacit.corpus.writing, tacit.corpus.description, tacit.owners",
+        "import tacit.corpus.reading, tacit.corpus.writing, tacit.corpus.description, tacit.owners",
     ],
 )
 def test_the_command_line_starts_light(code: str) -> None:

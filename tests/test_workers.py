@@ -46,7 +46,7 @@ def ray_here() -> Iterator[str]:
     ray.shutdown()
 
 
-def need_all(workers: Workers, folder: Path) -> None:
+def require_all(workers: Workers, folder: Path) -> None:
     """Fourteen shares, two of which end the process that has them first."""
     found = list(workers.map(Squares(folder, (3, 9)), range(14)))
     assert [square for square, _ in found] == [n * n for n in range(14)]
@@ -58,7 +58,7 @@ def need_all(workers: Workers, folder: Path) -> None:
 
 
 def test_processes_keep_order_and_do_lost_shares_again(tmp_path: Path) -> None:
-    need_all(Workers(2), tmp_path)
+    require_all(Workers(2), tmp_path)
 
 
 def test_a_share_that_always_ends_its_process_ends_the_work(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_nobody_works_nothing() -> None:
 
 
 def test_ray_keeps_order_and_does_lost_shares_again(tmp_path: Path, ray_here: str) -> None:
-    need_all(Workers(2, ray_here), tmp_path)
+    require_all(Workers(2, ray_here), tmp_path)
 
 
 @pytest.mark.parametrize("method", ["santext", pytest.param("pseudonym", marks=pytest.mark.slow)])

@@ -29,8 +29,8 @@ import torch
 from tacit.planning.plan import Plan
 from tacit.privacy.ledger import Ledger
 from tacit.training.data.attributes import Attribute
-from tacit.training.data.training_data import Material, prepare
-from tacit.training.dp.random_source import Chance
+from tacit.training.data.training_data import TrainingData, prepare
+from tacit.training.dp.random_source import RandomSource
 from tacit.training.methods import (
     AdversarialTraining,
     Plain,
@@ -39,8 +39,9 @@ from tacit.training.methods import (
     make_dp_sgd,
 )
 from tacit.training.models.last_states import LastStates
+from tacit.training.models.optimizers import make_optimizer
 from tacit.training.models.recurrent import LSTMConfig, LSTMForCausalLM
-from tacit.training.phases.loop import Loop, make_optimizer
+from tacit.training.phases.loop import Loop
 from tacit.training.settings import AdversarialSettings, OptimizerSettings, TripletSettings
 from tacit.training.tasks.examples import Examples
 from tacit.training.tasks.tasks import NextWord
@@ -61,16 +62,17 @@ class Contest:
 
 CONTESTS = {
     "paper": Contest(
-        2, 550, 40_000, 100, 20, OptimizerSettings(name="adam", rate=1e-3),
+        2, 550, 40_000, 100, 20, OptimizerSettings(name="adam", learning_rate=1e-3),
         ("adversarial", "triplet", "records"),
     ),
     "selective": Contest(
-        1, 200, 8192, 64, 32, OptimizerSettings(name="sgd", rate=0.1, momentum=0.0), ("selective",)
+        1, 200, 8192, 64, 32,
+        OptimizerSettings(name="sgd", learning_rate=0.1, momentum=0.0), ("selective",),
     ),
 }  # fmt: skip
 
 
-def records(contest: Contest) -> Material:
+def records(contest: Contest) -> TrainingData:
     """Records of random tokens, up to 4 of which stand for something sensitive."""
     rng = np.random.default_rng(0)
     ids = [
@@ -88,7 +90,7 @@ def records(contest: Contest) -> Material:
     return prepare(examples, None, [], None)  # type: ignore[arg-type]
 
 
-def loop_of(name: str, contest: Contest, material: Material, ledger: Ledger) -> Loop:
+def loop_of(name: str, contest: Contest, training_data: TrainingData, ledger: Ledger) -> Loop:
     """A model of its own, trained by a method."""
     torch.manual_seed(0)
     config = LSTMConfig(
@@ -96,8 +98,8 @@ def loop_of(name: str, contest: Contest, material: Material, ledger: Ledger) -> 
         layers=contest.layers, tie_word_embeddings=False,
     )  # fmt: skip
     model = LSTMForCausalLM(config)
-    chance, size = Chance(0), contest.records
-    parts = (model, NextWord().losses, material, chance)
+    randomness, size = RandomSource(0), contest.records
+    parts = (model, NextWord().losses, training_data, randomness)
     authors = Attribute(np.arange(size), size)
     states = LastStates(model, next_words=True)
     # Everybody comes to every step, so that all steps are on the same records.
@@ -118,17 +120,17 @@ def loop_of(name: str, contest: Contest, material: Material, ledger: Ledger) -> 
         case "selective":
             promise = Plan(protect="tokens", mechanism="selective", segments=4, states=2, **plan)
             method = SelectiveTraining(
-                model, material, chance, ledger, promise, token_budget=8192, state_clip=1.0
+                model, training_data, randomness, ledger, promise, token_budget=8192, state_clip=1.0
             )
     optimizer = make_optimizer(model, contest.optimizer)
-    return Loop(model.train(), method, optimizer, contest.optimizer, 10**6, chance)
+    return Loop(model.train(), method, optimizer, contest.optimizer, 10**6, randomness)
 
 
 def measure(name: str, repeats: int, ledger: Ledger) -> dict[str, object]:
     """Every method's ratio to plain, with its quartiles, by wall and by CPU time."""
     contest = CONTESTS[name]
-    material = records(contest)
-    loops = {m: loop_of(m, contest, material, ledger) for m in ("plain", *contest.methods)}
+    training_data = records(contest)
+    loops = {m: loop_of(m, contest, training_data, ledger) for m in ("plain", *contest.methods)}
     clocks: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
     times: dict[tuple[str, str], list[float]] = {(c, m): [] for c in clocks for m in loops}
     for turn in range(repeats + 1):

@@ -33,9 +33,9 @@ from torch.nn import functional as F
 from tacit.planning.plan import Plan
 from tacit.privacy.events import SampledGaussian
 from tacit.privacy.ledger import Ledger
-from tacit.training.data.training_data import Material
+from tacit.training.data.training_data import TrainingData
 from tacit.training.dp.noise import release
-from tacit.training.dp.random_source import Chance
+from tacit.training.dp.random_source import RandomSource
 from tacit.training.dp.sampling import PoissonUsers
 from tacit.training.methods.dp_sgd import make_dp_sgd
 from tacit.training.models.memory import keep_freed_memory
@@ -97,7 +97,7 @@ def step_of(size: Size, ledger: Ledger) -> Callable[[], None]:
     def step() -> None:
         sampler.draw(rng)
         total = sums.users(partial(losses, model), [({"input_ids": ids}, owner)], clip_norm=1.0)
-        noisy = release(total, event, ledger, Chance(), phase="train", step=1)
+        noisy = release(total, event, ledger, RandomSource(), phase="train", step=1)
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 parameter.sub_(noisy[name], alpha=1e-4)
@@ -126,7 +126,7 @@ def _peak(size: Size) -> float:
     everything = np.arange(records)
     user = np.repeat(np.arange(size.corpus), size.records).astype(np.int32)
     ids = [rng.integers(size.vocabulary, size=size.tokens, dtype=np.int32) for _ in range(records)]
-    material = Material(
+    training_data = TrainingData(
         Examples(ids, user, everything.astype(np.int32), pad=0),
         everything,
         tuple(everything.reshape(size.corpus, -1)),
@@ -147,7 +147,7 @@ def _peak(size: Size) -> float:
 
     with tempfile.TemporaryDirectory() as folder, Ledger(Path(folder) / "l.jsonl", {}) as ledger:
         method = make_dp_sgd(
-            size.model(), losses, material, Chance(0), ledger, plan, token_budget=2048
+            size.model(), losses, training_data, RandomSource(0), ledger, plan, token_budget=2048
         )
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         for step in range(3):

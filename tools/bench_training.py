@@ -40,7 +40,7 @@ from transformers import BertConfig, BertForSequenceClassification, GPT2Config, 
 from tacit.privacy.events import SampledGaussian
 from tacit.privacy.ledger import Ledger
 from tacit.training.dp.noise import release
-from tacit.training.dp.random_source import Chance
+from tacit.training.dp.random_source import RandomSource
 from tacit.training.models.lstm import GateLSTM
 from tacit.training.models.memory import keep_freed_memory
 
@@ -176,7 +176,9 @@ class Steps:
         total = call(self.losses, [(self.batch, self.owner)], clip_norm=1.0, **options)
         tensors = total.tensors
         if noise:
-            tensors = release(total, self._event, self._ledger, Chance(), phase="train", step=1)
+            tensors = release(
+                total, self._event, self._ledger, RandomSource(), phase="train", step=1
+            )
         del total
         for name, parameter in self.model.named_parameters():
             parameter.grad = tensors.pop(name)

@@ -62,8 +62,11 @@ class Study:
 
 def _rates(preset: str, epsilon: float) -> dict[str, Any]:
     """The learning rate falls with epsilon, as the noise grows: a rule that looks at no data."""
-    highest = yaml.safe_load((PRESETS / f"{preset}.yml").read_text())["optimizer"]["rate"]
-    return {"plan.epsilon": epsilon, "optimizer.rate": highest * min(1.0, (epsilon / 8) ** 0.5)}
+    highest = yaml.safe_load((PRESETS / f"{preset}.yml").read_text())["optimizer"]["learning_rate"]
+    return {
+        "plan.epsilon": epsilon,
+        "optimizer.learning_rate": highest * min(1.0, (epsilon / 8) ** 0.5),
+    }
 
 
 def over_epsilon(corpus: str, model: str, epsilons: tuple[float, ...]) -> list[Case]:
@@ -135,7 +138,7 @@ def plain_rates() -> list[Case]:
             changes: dict[str, Any] = {"uedp.noise_multiplier": noise}
             changes |= {"uedp.plain_rate": share} if share else {"uedp.estimator": "f_E"}
             if noise < 1:
-                changes["optimizer.rate"] = round(0.5 * 7738 + share * 2909)
+                changes["optimizer.learning_rate"] = round(0.5 * 7738 + share * 2909)
             cases.append(Case(name, share, "conll2003-lstm-uedp", changes))
     return cases
 

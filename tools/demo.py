@@ -54,7 +54,7 @@ pretrain:
   corpus: generated
   steps: 120
   batch: 16
-  optimizer: {{name: adamw, rate: 0.01, schedule: linear, warmup: 10}}
+  optimizer: {{name: adamw, learning_rate: 0.01, schedule: linear, warmup: 10}}
 """,
     "run-plain": """\
 # Nobody is protected.
@@ -62,14 +62,14 @@ base: run.yml
 method: plain
 steps: 225
 batch: 32
-optimizer: {{name: adamw, rate: 0.01, schedule: linear, warmup: 10}}
+optimizer: {{name: adamw, learning_rate: 0.01, schedule: linear, warmup: 10}}
 """,
     "run-users": """\
 # Every customer is protected. Their number is public: a round one, known in advance.
 base: run.yml
 method: private
 plan: {{protect: users, epsilon: 8, steps: 6, user_rate: 1.0, users: 600, clip_norm: 0.1}}
-optimizer: {{name: sgd, rate: 10.0, momentum: 0.5, schedule: linear}}
+optimizer: {{name: sgd, learning_rate: 10.0, momentum: 0.5, schedule: linear}}
 """,
     "run-users+entities": """\
 # Every customer is protected, and every person and private number that dialogs name.
@@ -78,7 +78,7 @@ optimizer: {{name: sgd, rate: 10.0, momentum: 0.5, schedule: linear}}
 base: run.yml
 method: private
 plan:
-{plan}optimizer: {{name: sgd, rate: 4.0, momentum: 0.5, schedule: linear}}
+{plan}optimizer: {{name: sgd, learning_rate: 4.0, momentum: 0.5, schedule: linear}}
 """,
 }
 

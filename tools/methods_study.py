@@ -44,7 +44,7 @@ STEPS = 250
 _FREE = ("plain", "deidentify", "adversarial", "triplet")
 _SMALL: dict[str, dict[str, Any]] = {
     **{method: {"steps": STEPS} for method in _FREE},
-    "records": {"plan": {"records": 1200, "steps": 150}, "optimizer": {"rate": 4.0}},
+    "records": {"plan": {"records": 1200, "steps": 150}, "optimizer": {"learning_rate": 4.0}},
     "selective": {"plan": {"record_rate": 0.03, "steps": STEPS, "clip_norm": 1e-4}},
     "redact-then-private": {"redacted": {"steps": STEPS}},
 }
@@ -80,10 +80,10 @@ def corpus_of(name: str, data: str | None, folder: Path, *, seed: int) -> Path:
         whole = customersim.generate(1000, 5, 100)
     else:
         whole = open_corpus("newsgroups20", data)
-        counts = Counter(whole.need_users().to_pylist())
+        counts = Counter(whole.require_users().to_pylist())
         # Every fourth of those with eight posts or more: some with many, most with few.
         able = [user for user, n in counts.most_common() if n >= 8][::4]
-        users = whole.need_users().to_pylist()
+        users = whole.require_users().to_pylist()
         chosen = set(able)
         whole = whole.take([row for row, user in enumerate(users) if user in chosen])
     rng = np.random.default_rng(seed)
@@ -106,7 +106,7 @@ def dealt_within_users(corpus: Any, rng: np.random.Generator) -> Any:
     from tacit.corpus import Corpus
 
     by_user = defaultdict(list)
-    for row, user in enumerate(corpus.need_users().to_pylist()):
+    for row, user in enumerate(corpus.require_users().to_pylist()):
         by_user[user].append(row)
     split = ["train"] * len(corpus)
     for rows in by_user.values():

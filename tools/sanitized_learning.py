@@ -184,7 +184,8 @@ class Study:
             task="regression" if task == "stsb" else "classification",
             model={"kind": "folder", "folder": str(start)},
             context=CONTEXT if task == "sst2" else 2 * CONTEXT,
-            optimizer={"name": "adamw", "rate": rate, "schedule": "linear", "warmup": steps // 10},
+            optimizer={"name": "adamw", "learning_rate": rate, "schedule": "linear",
+                       "warmup": steps // 10},
             checkpoint_every=steps, seed=1,
         )  # fmt: skip
         found = session.train(run, folder).metrics["valid"]

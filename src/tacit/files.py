@@ -21,7 +21,7 @@ def refuse_overwrite(*paths: Path, overwrite: bool = False) -> None:
             raise UsageError(f"{path} is a folder; give the name of a file.")
 
 
-def need_file(path: Path) -> Path:
+def require_file(path: Path) -> Path:
     """The path, if a file is there; else one clear sentence."""
     if path.is_dir():
         raise DataError(f"{path} is a folder; give a file.")

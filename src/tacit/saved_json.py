@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tacit.errors import DataError
-from tacit.files import need_file, whole_file
+from tacit.files import require_file, whole_file
 
 
 def spelled(value: Any) -> Any:
@@ -52,7 +52,7 @@ def _dense(value: Any) -> str:
 def read_fields(path: Path, format_: str, version: int) -> dict[str, Any]:
     """The fields of a file that `write_fields` wrote, if format and version are as wanted."""
     try:
-        data = need_file(path).read_bytes()
+        data = require_file(path).read_bytes()
         if data[:2] == b"\x1f\x8b":
             data = gzip.decompress(data)
         fields = json.loads(data)

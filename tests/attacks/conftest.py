@@ -29,7 +29,7 @@ def learnt(tmp_path_factory: pytest.TempPathFactory) -> Path:
         corpus=str(source), detect="given", method="plain", steps=250, batch=16, context=48, seed=1,
         model={"kind": "lstm", "config": {"hidden_size": 48, "embedding_size": 24}},
         tokenizer={"kind": "bpe", "size": 300},
-        optimizer={"name": "adam", "rate": 0.01}, checkpoint_every=250,
+        optimizer={"name": "adam", "learning_rate": 0.01}, checkpoint_every=250,
         keep_checkpoints=2,
     )  # fmt: skip
     train(run, folder / "run")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tacit.attacks import attack_named, chosen, known, read_scores, register, write_scores
-from tacit.attacks.attack import NEEDS, Scores, missing, need_all
+from tacit.attacks.attack import NEEDS, Scores, missing, require_all
 from tacit.attacks.canaries import TEMPLATES, Planted
 from tacit.attacks.exposure import Exposing, _all_ids, _before, _secret_ids, exposures
 from tacit.attacks.target import Target, open_target
@@ -113,9 +113,9 @@ def test_canaries_come_out_when_prompted(target: Target) -> None:
 def test_the_needs_are_named_when_they_are_missing(target: Target) -> None:
     bare = Target(target.folder, target.reader)
     with pytest.raises(DataError, match="tacit canaries plant"):
-        need_all(attack_named("exposure"), bare.has())
+        require_all(attack_named("exposure"), bare.has())
     with pytest.raises(DataError, match="--corpus"):
-        need_all(attack_named("membership"), bare.has())
+        require_all(attack_named("membership"), bare.has())
 
 
 def test_unknown_attacks_and_taken_names_are_refused() -> None:

@@ -15,7 +15,7 @@ from tacit.attacks.canaries import TEMPLATES, Planted, beside, plant, words_temp
 from tacit.attacks.extraction import _prompts, _said
 from tacit.attacks.spelling import (
     form_for,
-    need_words,
+    require_words,
     spelled_form,
     spelled_plan,
     spells,
@@ -117,8 +117,8 @@ def test_words_are_chosen_again_among_those_that_are_known(whole_words) -> None:
     with pytest.raises(UsageError, match=r"tokenizer\.digits: true"):
         form_for(whole_words, TEMPLATES["digits"], "run.yml", rng(0))
     with pytest.raises(UsageError, match="3 of the 17 given words"):
-        need_words(whole_words, words_template([*COMMON, *RARE[:3]]), "run.yml")
-    need_words(whole_words, words_template(COMMON), "run.yml")
+        require_words(whole_words, words_template([*COMMON, *RARE[:3]]), "run.yml")
+    require_words(whole_words, words_template(COMMON), "run.yml")
 
 
 def test_our_words_are_known_to_the_presets_of_whole_words() -> None:
@@ -141,7 +141,7 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Target:
         corpus=str(source), detect="given", method="plain", steps=80, batch=16, context=32, seed=1,
         model={"kind": "lstm", "config": {"hidden_size": 32, "embedding_size": 16}},
         tokenizer={"kind": "words", "min_count": 1, "public_text": str(folder / "public.jsonl")},
-        optimizer={"name": "adam", "rate": 0.02},
+        optimizer={"name": "adam", "learning_rate": 0.02},
     )  # fmt: skip
     train(run, folder / "run")
     return open_target(folder / "run")

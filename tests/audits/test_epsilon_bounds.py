@@ -40,7 +40,7 @@ from tacit.planning.plan import Plan, calibrated
 from tacit.privacy.certificates.certificate import read_certificate
 from tacit.privacy.events import Selective
 from tacit.replication.published import uedp_claim
-from tacit.training.dp.random_source import Chance
+from tacit.training.dp.random_source import RandomSource
 from tacit.training.settings import Run, UedpSettings
 
 # (canaries, guesses, correct, delta): epsilon at 95 %, computed elsewhere from the formulas.
@@ -226,7 +226,7 @@ def test_honest_steps_stay_below_their_certificate(name: str) -> None:
         plan.protect,
         canaries=1024,
         epsilon=3,
-        chance=Chance(1),
+        randomness=RandomSource(1),
         rng=np.random.default_rng(0),
     )
     assert 0.3 < found.lower <= 3
@@ -246,7 +246,7 @@ def test_what_is_heard_of_selective_training_is_what_is_declared() -> None:
     inside = rng.random(600) < 0.5
     with passing_ledger() as ledger:
         method = Overheard(
-            worst_model(600, 1), canary_records(inside, 3), Chance(1), ledger, plan,
+            worst_model(600, 1), canary_records(inside, 3), RandomSource(1), ledger, plan,
             token_budget=8192, state_clip=0.1,
         )  # fmt: skip
         for step in range(1, 7):
@@ -274,7 +274,12 @@ def test_a_paper_s_figure_beside_a_proved_one_breaks_nothing(tmp_path: Path) -> 
 def test_at_epsilon_8_for_users_the_bound_says_something() -> None:
     plan = calibrated(Plan(protect="users", epsilon=8, steps=30, user_rate=0.1, users=500))
     found = audit_plan(
-        settings(plan), plan, "users", epsilon=8, chance=Chance(1), rng=np.random.default_rng(0)
+        settings(plan),
+        plan,
+        "users",
+        epsilon=8,
+        randomness=RandomSource(1),
+        rng=np.random.default_rng(0),
     )
     assert 2.5 <= found.lower <= 8
 
@@ -287,7 +292,7 @@ def test_at_epsilon_8_without_sampling_fewer_canaries_do() -> None:
         "users",
         canaries=2048,
         epsilon=8,
-        chance=Chance(1),
+        randomness=RandomSource(1),
         rng=np.random.default_rng(0),
     )
     assert 2.5 <= found.lower <= 8
@@ -360,7 +365,7 @@ from tacit.audits.white_box import audit_plan, audit_uedp
 from tacit.planning.plan import Plan, calibrated
 from tacit.privacy.accounting.pricing import price
 from tacit.replication.published import uedp_release
-from tacit.training.dp.random_source import Chance
+from tacit.training.dp.random_source import RandomSource
 from tacit.training.settings import Run, UedpSettings
 rng = np.random.default_rng(0)
 """
@@ -369,7 +374,8 @@ AUDITS = {
 plan = calibrated(
     Plan(protect="users", epsilon=1, steps=6, clip_norm=0.01, users=500, user_rate=0.05))
 run = Run(method="private", plan=plan.model_dump(mode="json", exclude_none=True), corpus="none")
-found = audit_plan(run, plan, "users", canaries=2048, epsilon=1, chance=Chance(1), rng=rng)
+found = audit_plan(run, plan, "users", canaries=2048, epsilon=1,
+                   randomness=RandomSource(1), rng=rng)
 print(found.lower, 1.0)
 """,
     "entities": """
@@ -377,7 +383,8 @@ plan = calibrated(Plan(protect="entities", epsilon=1, steps=6, clip_norm=0.1, us
                        user_rate=0.25, entity_share=0.05))
 fields = plan.model_dump(mode="json", exclude_none=True)
 run = Run(method="private", plan=fields, corpus="none", detect="given")
-found = audit_plan(run, plan, "entities", canaries=2048, epsilon=1, chance=Chance(1), rng=rng)
+found = audit_plan(run, plan, "entities", canaries=2048, epsilon=1,
+                   randomness=RandomSource(1), rng=rng)
 print(found.lower, 1.0)
 """,
     "tokens": """
@@ -385,7 +392,8 @@ plan = calibrated(Plan(protect="tokens", mechanism="selective", epsilon=1, steps
                        record_rate=0.1, segments=2))
 run = Run(method="selective", plan=plan.model_dump(mode="json", exclude_none=True), corpus="none",
           policy="digits", selective={"state_clip": 0.1})
-found = audit_plan(run, plan, "tokens", canaries=1024, epsilon=1, chance=Chance(1), rng=rng)
+found = audit_plan(run, plan, "tokens", canaries=1024, epsilon=1,
+                   randomness=RandomSource(1), rng=rng)
 print(found.lower, 1.0)
 """,
     "uedp": """
@@ -426,7 +434,7 @@ def test_planted_bugs_are_contradicted_by_the_same_audit(name: str, tmp_path: Pa
     assert text.count(old) == 1, "does not apply"
     (source / "tacit" / file).write_text(text.replace(old, new))
     if kind == "uedp":  # the sampler would refuse such a price, so it is made to believe it
-        sampling = source / "tacit" / "training" / "sampling.py"
+        sampling = source / "tacit" / "training" / "dp" / "sampling.py"
         honest = '(self.entity_rate if self.rule == "all" else 1.0)'
         assert honest in sampling.read_text()
         sampling.write_text(sampling.read_text().replace(honest, "self.entity_rate"))

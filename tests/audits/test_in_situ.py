@@ -22,7 +22,7 @@ from tacit.privacy.certificates.certificate import publish, read_certificate
 from tacit.privacy.events import SampledGaussian
 from tacit.privacy.ledger import Ledger
 from tacit.training.dp import gradients, noise
-from tacit.training.dp.random_source import Chance, Normals
+from tacit.training.dp.random_source import Normals, RandomSource
 from tacit.training.dp.sampling import PoissonUsers
 from tacit.training.models import tokens
 from tacit.training.models.recurrent import LSTMBody
@@ -65,7 +65,7 @@ def failed(found: Found) -> list[str]:
 def test_an_honest_run_passes_and_its_folder_is_left_alone(trained: Path) -> None:
     before = {path.name: path.read_bytes() for path in trained.iterdir() if path.is_file()}
     told: list[str] = []
-    (audit,) = audit_run(trained, canaries=1024, tell=told.append)
+    (audit,) = audit_run(trained, canaries=1024, on_progress=told.append)
     assert audit.failed == ()
     assert 1 < audit.lower <= audit.upper <= 8
     assert audit.verdict in ("consistent", "inconclusive")
@@ -199,7 +199,7 @@ def plant(name: str, patch: pytest.MonkeyPatch) -> None:
 
     own, std, normals = LSTMBody.forward, noise._noise_std, Normals.draw
     bugs: dict[str, tuple[Any, str, Callable[..., Any]]] = {
-        "one key": (Chance, "key", lambda self, step, part=0: bytes(32)),
+        "one key": (RandomSource, "key", lambda self, step, part=0: bytes(32)),
         "one stream": (Normals, "draw", lambda self, stream, count: normals(self, 0, count)),
         "half the noise": (noise, "_noise_std", lambda *given: std(*given) / 2),
         "another shape": (

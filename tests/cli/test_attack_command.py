@@ -12,7 +12,7 @@ from tacit.attacks.attack import read_scores, read_series
 from tacit.attacks.running import at_step, steps_of
 from tacit.attacks.target import open_target
 from tacit.privacy.ledger import read_ledger
-from tacit.training.dp.random_source import Chance
+from tacit.training.dp.random_source import RandomSource
 
 RUN = """
 corpus: {corpus}
@@ -358,7 +358,7 @@ def test_a_private_run_is_audited(
     unknown = tacit("audit", attacked / "private", "--using", "grey-box")
     assert unknown.code == 2
     assert "in-situ, white-box, black-box" in unknown.err
-    monkeypatch.setattr(Chance, "key", lambda self, step, part=0: bytes(32))
+    monkeypatch.setattr(RandomSource, "key", lambda self, step, part=0: bytes(32))
     broken = tacit("audit", attacked / "private", "--canaries", 128)
     assert broken.code == 4
     assert "Broken: it does not hold that noise of different steps is independent" in " ".join(
@@ -426,7 +426,7 @@ def test_a_model_that_was_not_trained_as_certified_is_found_out(
         COINS.format(corpus=planted)
         .replace("method: private\n", "method: plain\nsteps: 150\nbatch: 16\n")
         .replace("plan:", "# plan:")
-        + "optimizer: {name: adam, rate: 0.01}\ncheckpoint_every: 150\nseed: 1\n"
+        + "optimizer: {name: adam, learning_rate: 0.01}\ncheckpoint_every: 150\nseed: 1\n"
     )
     assert tacit("train", tmp_path / "plain.yml", "-o", tmp_path / "plain").code == 0
     weights = (tmp_path / "plain" / "model.safetensors").read_bytes()
@@ -501,7 +501,9 @@ def test_methods_are_compared_and_finished_ones_left_alone(
 
 def test_of_many_kept_models_few_are_attacked(tacit: Tacit, attacked: Path, tmp_path: Path) -> None:
     """One is near to what the worse run reached, as if all had been scored."""
-    shared = RUN.replace("method: plain\nsteps: 3\n", "optimizer: {{name: adam, rate: 0.01}}\n")
+    shared = RUN.replace(
+        "method: plain\nsteps: 3\n", "optimizer: {{name: adam, learning_rate: 0.01}}\n"
+    )
     (tmp_path / "small.yml").write_text(shared.format(corpus=attacked / "planted.jsonl"))
     for name, steps in {"long": 24, "short": 8}.items():
         own = f"base: small.yml\nmethod: plain\nsteps: {steps}\n"

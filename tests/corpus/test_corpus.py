@@ -81,7 +81,7 @@ def test_span_length_is_counted_in_characters() -> None:
 def test_users_are_needed_only_where_they_are_asked_for() -> None:
     without = Corpus.from_records([{"id": "1", "text": "a"}])
     with pytest.raises(DataError, match="--user NAME"):
-        without.need_users()
+        without.require_users()
     some = Corpus.from_records([{"id": "1", "text": "a", "user": "u"}, {"id": "2", "text": "b"}])
     with pytest.raises(DataError, match="record 2, has no user"):
         some.users()

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from tacit import corpora
 from tacit.corpus import Corpus, overlap
 from tacit.corpus.overlap import (
-    need_independent,
-    need_other_file,
-    need_other_words,
     read_pieces,
+    require_independent,
+    require_other_file,
+    require_other_words,
     shares,
 )
 from tacit.errors import DataError, PrivacyRefused, UsageError
@@ -40,13 +40,13 @@ OTHER = sentences(2, 400)
 
 def refused(private: object, public: object, says: str = "private text") -> str:
     with pytest.raises(PrivacyRefused, match=says) as found:
-        need_independent(private, public, what="--some-text a.txt")  # type: ignore[arg-type]
+        require_independent(private, public, what="--some-text a.txt")  # type: ignore[arg-type]
     assert str(found.value).startswith("--some-text a.txt ")
     return str(found.value)
 
 
 def test_other_text_goes_through_and_is_named_by_a_digest() -> None:
-    found = need_independent(PRIVATE, OTHER, what="the text a.txt")
+    found = require_independent(PRIVATE, OTHER, what="the text a.txt")
     assert set(found.shares.values()) == {0.0}
     assert found.texts == 400
     assert found.stated() == {
@@ -55,11 +55,11 @@ def test_other_text_goes_through_and_is_named_by_a_digest() -> None:
     assert found.digest in found.assumption
     assert "no more than 1 % of the records" in found.assumption
     # It names the public text alone, exactly as it stands.
-    assert need_independent(OTHER[:3], iter(OTHER[3:]), what="x").digest != found.digest
-    assert need_independent(PRIVATE[:9], OTHER, what="x").digest == found.digest
-    assert need_independent(PRIVATE, [t + " " for t in OTHER], what="x").digest != found.digest
+    assert require_independent(OTHER[:3], iter(OTHER[3:]), what="x").digest != found.digest
+    assert require_independent(PRIVATE[:9], OTHER, what="x").digest == found.digest
+    assert require_independent(PRIVATE, [t + " " for t in OTHER], what="x").digest != found.digest
     moved = [OTHER[0] + OTHER[1][:3], OTHER[1][3:], *OTHER[2:]]
-    assert need_independent(PRIVATE, moved, what="x").digest != found.digest
+    assert require_independent(PRIVATE, moved, what="x").digest != found.digest
 
 
 def shuffled(texts: list[str]) -> list[str]:
@@ -131,34 +131,34 @@ def test_second_texts_of_pairs_are_looked_at_on_both_sides() -> None:
     corpus = Corpus.from_records(rows)
     refused(corpus, OTHER)
     refused(OTHER, corpus)
-    need_independent(corpus, sentences(5, 50), what="x")
+    require_independent(corpus, sentences(5, 50), what="x")
 
 
 def test_the_limit_is_what_it_says() -> None:
     """400 records of one sentence each: four of them are 1 %, and five are more."""
     private, public = sentences(6, 400, 5, 12), sentences(7, 400, 5, 12)
     allowed = [*private[:4], *public[:-4]]
-    found = need_independent(private, allowed, what="x")
+    found = require_independent(private, allowed, what="x")
     for piece in ("records", "sentences", "copies"):
         assert found.shares[f"{piece} of the private"] == 4 / 400
         assert found.shares[f"{piece} of the public"] == 4 / 400
     said = refused(private, [*private[:5], *public[:-5]])
     assert "1.25 % of the records of the private text" in said
     assert "at most 1 % may" in said
-    need_independent(private, [*private[:5], *public[:-5]], what="x", limit=0.0125)
+    require_independent(private, [*private[:5], *public[:-5]], what="x", limit=0.0125)
     with pytest.raises(PrivacyRefused, match="overlaps"):
-        need_independent(private, [private[0], *public], what="x", limit=0)
+        require_independent(private, [private[0], *public], what="x", limit=0)
     with pytest.raises(UsageError, match="limit=2"):
-        need_independent(private, public, what="x", limit=2)
+        require_independent(private, public, what="x", limit=2)
 
 
 def test_short_phrases_that_everybody_says_do_not_count() -> None:
     polite = ["Yes.", "Thank you!", "ok", "Good morning to you"]
-    found = need_independent([*PRIVATE, *polite], [*OTHER, *polite], what="x")
+    found = require_independent([*PRIVATE, *polite], [*OTHER, *polite], what="x")
     assert found.shares["records of the private"] == 0
     assert found.shares["copies of the private"] == 4 / 404
     # Said a thousand times, they are still the same four.
-    need_independent([*PRIVATE, *polite * 1000], [*OTHER, *polite * 1000], what="x")
+    require_independent([*PRIVATE, *polite * 1000], [*OTHER, *polite * 1000], what="x")
 
 
 def test_shares_are_the_shares_of_distinct_pieces() -> None:
@@ -199,7 +199,7 @@ def test_a_large_text_is_compared_by_a_part_that_is_the_same_in_both(
     assert found["records of the public"] == 1
     half = shares(ours, read_pieces([*private[:1500], *other[:1500]]))
     assert half["records of the public"] == pytest.approx(0.5, abs=0.15)
-    need_independent(private, other, what="x")
+    require_independent(private, other, what="x")
     refused(private, [*other, *private[:600]])
 
 
@@ -207,14 +207,14 @@ def test_no_message_quotes_a_text() -> None:
     private = [f"{SECRET} {text}" for text in PRIVATE]
     for public in (private, [*OTHER, *private[:20]], [" ".join(private)]):
         assert SECRET not in refused(private, public).lower()
-    found = need_independent(private, OTHER, what="x")
+    found = require_independent(private, OTHER, what="x")
     assert SECRET not in repr(found) + found.assumption
 
 
 @pytest.mark.parametrize("public", [[], iter(())])
 def test_public_text_without_text_is_refused(public: object) -> None:
     with pytest.raises(DataError, match="holds no text"):
-        need_independent(PRIVATE, public, what="x")  # type: ignore[arg-type]
+        require_independent(PRIVATE, public, what="x")  # type: ignore[arg-type]
 
 
 def test_the_private_file_under_any_name(tmp_path: Path) -> None:
@@ -225,16 +225,16 @@ def test_the_private_file_under_any_name(tmp_path: Path) -> None:
     (tmp_path / "link.txt").symlink_to(private)
     for name in ("a.txt", "b.txt", "link.txt"):
         with pytest.raises(PrivacyRefused, match="--text is the private corpus itself"):
-            need_other_file(private, tmp_path / name, what="--text")
-    need_other_file(private, other, what="--text")
-    need_other_file(private, tmp_path / "none.txt", what="--text")
+            require_other_file(private, tmp_path / name, what="--text")
+    require_other_file(private, other, what="--text")
+    require_other_file(private, tmp_path / "none.txt", what="--text")
     with pytest.raises(PrivacyRefused, match="itself"):
-        need_independent(PRIVATE, OTHER, what="--text", files=(private, copy))
-    need_independent(PRIVATE, OTHER, what="--text", files=(private, other))
+        require_independent(PRIVATE, OTHER, what="--text", files=(private, copy))
+    require_independent(PRIVATE, OTHER, what="--text", files=(private, other))
     # Packed, it is another file with the same text.
     packed = tmp_path / "d.gz"
     packed.write_bytes(gzip.compress(private.read_bytes()))
-    need_other_file(private, packed, what="--text")
+    require_other_file(private, packed, what="--text")
 
 
 def test_a_list_of_the_private_texts_words() -> None:
@@ -242,18 +242,20 @@ def test_a_list_of_the_private_texts_words() -> None:
     counted = sorted({word for text in private for word in text.split()})
     for words in (counted, [w.upper() for w in counted], counted[:-5], [*counted, "one", "two"]):
         with pytest.raises(PrivacyRefused, match="the words of the private text"):
-            need_other_words(private, words, what="--vocabulary v.txt")
+            require_other_words(private, words, what="--vocabulary v.txt")
     with pytest.raises(PrivacyRefused, match="holds private text"):
-        need_other_words(PRIVATE, ["one", "two", PRIVATE[3]], what="--vocabulary v.txt")
+        require_other_words(PRIVATE, ["one", "two", PRIVATE[3]], what="--vocabulary v.txt")
     # Few of them, or all of them among many others, may be public.
-    assert "could not be told" in need_other_words(private, counted[:80], what="x")
-    need_other_words(private, [*counted, *(f"x{n}" for n in range(60))], what="x")
+    assert "could not be told" in require_other_words(private, counted[:80], what="x")
+    require_other_words(private, [*counted, *(f"x{n}" for n in range(60))], what="x")
 
 
 def test_private_pieces_can_be_read_once() -> None:
     ours = read_pieces(PRIVATE)
     refused(ours, PRIVATE[:9])
-    assert need_independent(ours, OTHER, what="x") == need_independent(PRIVATE, OTHER, what="x")
+    assert require_independent(ours, OTHER, what="x") == require_independent(
+        PRIVATE, OTHER, what="x"
+    )
 
 
 @settings(max_examples=150)
@@ -266,6 +268,6 @@ def test_any_text_is_read_and_is_the_same_as_itself(text: str, form: str) -> Non
 
 def test_real_corpora_of_other_origins(data_dir: Path) -> None:
     wiki, news = (corpora.load(name, data_dir) for name in ("wikitext2", "conll2003"))
-    found = need_independent(wiki, news, what="x")
+    found = require_independent(wiki, news, what="x")
     assert max(v for name, v in found.shares.items() if "copies" not in name) < 0.001
     refused(news, [" ".join(news.column("text").to_pylist()[:2000])])

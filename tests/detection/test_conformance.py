@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.corpus import Record
-from tacit.detection import given as _given  # noqa: F401
+from tacit.detection import gold_labels as _given  # noqa: F401
 from tacit.detection import lists as _lists  # noqa: F401
 from tacit.detection import patterns as _patterns  # noqa: F401
 from tacit.detection.detector import Detector, Finding, open_detectors, registered

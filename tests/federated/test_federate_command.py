@@ -162,7 +162,7 @@ def test_runs_are_started_from_this_machine(
 def test_a_superlink_and_two_supernodes_are_processes_of_their_own(tmp_path: Path) -> None:
     """Flower's own programs on loopback, each client with its own file; one round, certified."""
     told: list[str] = []
-    out = demo(tmp_path, tell=told.append, users=30, rounds=1, clients=2, kill=False)
+    out = demo(tmp_path, on_progress=told.append, users=30, rounds=1, clients=2, kill=False)
     assert any("round 1/1" in line for line in told)
     assert [check.what for check in verify(out) if not check.ok] == []
     assert len(read_ledger(out / "ledger.jsonl").entries) == 1

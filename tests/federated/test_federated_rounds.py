@@ -74,10 +74,10 @@ def test_only_permitted_records_are_used(tmp_path: Path, corpus: Path, clients: 
     """With caps that bind, a round is the central step of exactly the records that they keep."""
     run = small_run(corpus, plan=PLANS["both"] | ALL | {"users_per_entity": 1})
     part = training_part(open_corpus(str(corpus), None))
-    writer, users = part.need_users().to_pylist(), part.users()
+    writer, users = part.require_users().to_pylist(), part.users()
     with one_round(tmp_path, run, clients=clients) as step:
         got = step.gradient()
-        permits, id_ = step.clients.roster.permits, str(step.clients._kit.settings["id"])
+        permits, id_ = step.clients.cohort.permits, str(step.clients._kit.settings["id"])
     key, rows = read_key(tmp_path / "home" / "key"), []
     assert permits is not None
     for number, user in enumerate(users):
@@ -295,7 +295,7 @@ def test_a_client_looks_again_before_rounds(
     from tacit.federated import client
 
     looked: list[int | None] = []
-    true = client._Local.need_independent_users
+    true = client._Local.require_independent_users
 
     def later(self: Any, step: int | None = None) -> None:
         looked.append(step)
@@ -303,7 +303,7 @@ def test_a_client_looks_again_before_rounds(
             self._model = counting(lambda: self._model)()
         true(self, step)
 
-    monkeypatch.setattr(client._Local, "need_independent_users", later)
+    monkeypatch.setattr(client._Local, "require_independent_users", later)
     with one_round(tmp_path, small_run(corpus, plan=ALL)) as step:
         got = step.gradient()
         assert step.counted.answered == 0

@@ -18,11 +18,11 @@ from support.small_federation import PLANS, begun, small_run, write_corpus
 from tacit.detection import detect
 from tacit.detection.mentions import fold, write_lines
 from tacit.errors import DataError, PrivacyRefused, UsageError
-from tacit.federated.cohort import Roster, Whereabouts, make_roster
+from tacit.federated.cohort import Cohort, Whereabouts, make_roster
 from tacit.federated.keyed_names import entity_name, read_key, user_name
 from tacit.federated.protocol import Present
 from tacit.federated.server import serve
-from tacit.federated.settings import Federation, need_federated, need_flower, need_ray
+from tacit.federated.settings import Federation, require_federated, require_flower, require_ray
 from tacit.owners.bounding import Caps
 from tacit.planning.plan import Plan
 from tacit.privacy.ledger import read_ledger
@@ -62,7 +62,7 @@ def test_a_run_leaves_the_folder_of_a_run(tmp_path: Path, corpus: Path) -> None:
         told.append(at)
         grid.nodes.pop(100, None)
 
-    done = serve(grid, folder, tell=after, clock=FakeClock())
+    done = serve(grid, folder, on_progress=after, clock=FakeClock())
     assert broken(folder) == []
     assert done.certificate.standing == "proved"
     assert "epsilon <= 1.839 of 3" in told[-1].spent
@@ -89,13 +89,13 @@ def test_entities_are_capped_on_a_graph_of_keyed_names(tmp_path: Path, corpus: P
     folder, grid = begun(tmp_path, run)
     done = serve(grid, folder, clock=FakeClock())
     assert broken(folder) == []
-    roster = Roster.load(folder)
-    assert roster is not None
-    assert roster.owners is not None
-    assert roster.bounded is not None
-    assert roster.permits is not None
-    assert roster.bounded.records_dropped > 0
-    kept = roster.owners.subset(roster.bounded.kept)
+    cohort = Cohort.load(folder)
+    assert cohort is not None
+    assert cohort.owners is not None
+    assert cohort.bounded is not None
+    assert cohort.permits is not None
+    assert cohort.bounded.records_dropped > 0
+    kept = cohort.owners.subset(cohort.bounded.kept)
     assert not Caps(users_per_entity=1, records_per_user_entity=1).broken_by(kept)
     assert "saw, under keyed names" in done.certificate.context["entity graph"]
     assert "trusted to clip each record" in done.certificate.context["record clipping"]
@@ -106,7 +106,7 @@ def test_entities_are_capped_on_a_graph_of_keyed_names(tmp_path: Path, corpus: P
     for told in asked:
         ends = np.cumsum([0, *told["sizes"]])
         for place, name in enumerate(told["names"]):
-            allowed = roster.permits[name]
+            allowed = cohort.permits[name]
             assert tuple(told["records"][ends[place] : ends[place + 1]]) == allowed
     # The graph is that of the names in the text, and none of them was sent.
     key = read_key(tmp_path / "home" / "key")
@@ -116,7 +116,7 @@ def test_entities_are_capped_on_a_graph_of_keyed_names(tmp_path: Path, corpus: P
         record.text[s.start : s.end]
         for record in part.records() for s in record.spans or () if s.kind == "PERSON"
     }  # fmt: skip
-    assert {entity_name(key, id_, name, "PERSON") for name in spoken} == set(roster.owners.entities)
+    assert {entity_name(key, id_, name, "PERSON") for name in spoken} == set(cohort.owners.entities)
     left = bytes_of(grid.answered)
     assert not [n for n in spoken if n.encode() in left or fold(n, "PERSON").encode() in left]
 
@@ -125,7 +125,7 @@ def test_averaging_without_protection_promises_nothing_and_learns(
     tmp_path: Path, corpus: Path
 ) -> None:
     run = small_run(corpus, method="plain", steps=3)
-    folder, grid = begun(tmp_path, run, local={"local_epochs": 2, "local_rate": 1.0})
+    folder, grid = begun(tmp_path, run, local={"local_epochs": 2, "local_learning_rate": 1.0})
     done = serve(grid, folder, clock=FakeClock())
     assert broken(folder) == []
     assert done.certificate.standing == "heuristic"
@@ -200,7 +200,7 @@ def test_a_server_that_is_killed_goes_on_and_pays_for_the_round_in_flight(
     # The clients come back as other nodes; the roster knows them by their users.
     grid = LocalGrid({node + 7: config for node, config in grid.nodes.items()})
     rounds = []
-    done = serve(grid, folder, tell=lambda at: rounds.append(at.round), clock=FakeClock())
+    done = serve(grid, folder, on_progress=lambda at: rounds.append(at.round), clock=FakeClock())
     # One round was paid for twice, so the budget ends before the plan does.
     assert rounds == [2]
     assert done.stopped is not None
@@ -216,12 +216,14 @@ def test_going_on_with_another_federation_is_refused(tmp_path: Path, corpus: Pat
     folder, grid = begun(tmp_path, small_run(corpus))
     serve(grid, folder, clock=FakeClock())
     settings = folder / "federation.yml"
-    settings.write_text(settings.read_text().replace("local_rate: 0.5", "local_rate: 0.25"))
+    settings.write_text(
+        settings.read_text().replace("local_learning_rate: 0.5", "local_learning_rate: 0.25")
+    )
     with pytest.raises(PrivacyRefused, match="another plan, corpus or run"):
         serve(grid, folder, clock=FakeClock())
-    roster = folder / "federation" / "roster.json"
-    fields = json.loads(roster.read_text())
-    roster.write_text(json.dumps(fields | {"users": fields["users"][1:]}))
+    cohort = folder / "federation" / "roster.json"
+    fields = json.loads(cohort.read_text())
+    cohort.write_text(json.dumps(fields | {"users": fields["users"][1:]}))
     with pytest.raises(DataError, match="was changed"):
         serve(grid, folder, clock=FakeClock())
 
@@ -254,7 +256,7 @@ def test_a_silent_client_keeps_nobody_from_joining(tmp_path: Path, corpus: Path)
     grid.faults[99] = lambda q, a: []
     told = []
     clock = Arriving(grid, 102, grid.nodes.pop(102))
-    serve(grid, folder, tell=told.append, clock=clock)
+    serve(grid, folder, on_progress=told.append, clock=clock)
     assert [at.answered for at in told] == [12, 12]
     # It was waited for once, while clients joined, and held up no round.
     asked = [m.metadata.message_type for m in grid.asked if m.metadata.dst_node_id == 99]
@@ -298,7 +300,7 @@ def test_a_client_that_fails_to_join_once_is_asked_again(tmp_path: Path, corpus:
             failing.append(True)
 
     grid.faults[100] = fault
-    serve(grid, folder, tell=change, clock=FakeClock())
+    serve(grid, folder, on_progress=change, clock=FakeClock())
     assert told == [12, 6, 6, 12]
 
 
@@ -336,7 +338,7 @@ def test_going_on_waits_for_as_many_as_a_round_needs(tmp_path: Path, corpus: Pat
             raise Killed
 
     with pytest.raises(Killed):
-        serve(grid, folder, tell=kill, clock=FakeClock())
+        serve(grid, folder, on_progress=kill, clock=FakeClock())
     gone = grid.nodes.pop(100)
     serve(grid, folder, clock=FakeClock())
     (folder / "certificate.json").unlink()
@@ -381,7 +383,7 @@ def test_a_client_may_have_a_file_of_its_own(tmp_path: Path, corpus: Path) -> No
             "home": str(tmp_path / f"home-{number}"),
         }
     told = []
-    serve(LocalGrid(nodes), folder, tell=told.append, clock=FakeClock())
+    serve(LocalGrid(nodes), folder, on_progress=told.append, clock=FakeClock())
     assert (told[0].drawn, told[0].answered, told[0].faults) == (12, 12, {})
 
 
@@ -396,9 +398,9 @@ def test_a_user_of_two_clients_is_one_of_them_alone() -> None:
     )
     one = Present((NAMES[0], NAMES[1]), "1", "", (0, 1, 1), ((NAMES[7],), (NAMES[8],), ()))
     two = Present((NAMES[1], NAMES[2]), "1", "", (0, 1), ((NAMES[8],), (NAMES[7],)))
-    roster = make_roster(plan, [one, two])
-    assert roster.users == (NAMES[0], NAMES[1], NAMES[2])
-    assert roster.permits == {NAMES[0]: (0,), NAMES[1]: (1, 2), NAMES[2]: (1,)}
+    cohort = make_roster(plan, [one, two])
+    assert cohort.users == (NAMES[0], NAMES[1], NAMES[2])
+    assert cohort.permits == {NAMES[0]: (0,), NAMES[1]: (1, 2), NAMES[2]: (1,)}
 
 
 def present(*users: str) -> Present:
@@ -406,7 +408,7 @@ def present(*users: str) -> Present:
 
 
 def test_users_who_were_not_there_at_the_beginning_are_not_added() -> None:
-    where = Whereabouts(Roster((NAMES[0], NAMES[1]), 1))
+    where = Whereabouts(Cohort((NAMES[0], NAMES[1]), 1))
     where.put(5, present(NAMES[0], NAMES[1], NAMES[2]), {5})
     assert where.drawn([0, 1]) == {5: [0, 1]}
     where.put(6, present(NAMES[0]), {5, 6})  # who claims a user of a client that is here
@@ -421,15 +423,15 @@ def test_permits_are_given_to_who_has_the_records_that_the_graph_knows(tmp_path:
     one = Present((NAMES[0],), "1", "", (0, 0), ((NAMES[7],), ()))
     two = Present((NAMES[0], NAMES[1]), "1", "", (0, 1), ((), (NAMES[8],)))
     make_roster(plan, [one, two]).save(tmp_path)
-    roster = Roster.load(tmp_path)
-    assert roster is not None
+    cohort = Cohort.load(tmp_path)
+    assert cohort is not None
     # After a crash they come in another order.
-    where = Whereabouts(roster)
+    where = Whereabouts(cohort)
     where.put(6, two, {5, 6})
     where.put(5, one, {5, 6})
     assert where.drawn([0, 1]) == {5: [0], 6: [1]}
     changed = Present((NAMES[0],), "1", "", (0, 0), ((), (NAMES[7],)))
-    assert roster.agreeing(changed) == []
+    assert cohort.agreeing(changed) == []
 
 
 def test_a_client_whose_file_has_changed_is_left_out(tmp_path: Path, corpus: Path) -> None:
@@ -447,7 +449,7 @@ def test_a_client_whose_file_has_changed_is_left_out(tmp_path: Path, corpus: Pat
         told.append((at.answered, at.faults))
         own.write_text("".join(lines[1:] if at.round < 3 else lines))
 
-    serve(grid, folder, tell=change, clock=FakeClock())
+    serve(grid, folder, on_progress=change, clock=FakeClock())
     assert told[0] == (12, {})
     assert told[1] == (0, {"could not take part": 1})  # all users are its own
     assert told[2][0] == 6  # those of the other client are known there, too
@@ -520,7 +522,7 @@ def test_what_is_not_done_or_not_true_is_refused(
 
     def settle() -> None:
         run = small_run(corpus, **changes)
-        need_federated(run, Federation(**federation))
+        require_federated(run, Federation(**federation))
 
     with pytest.raises(UsageError, match=says):
         settle()
@@ -532,7 +534,7 @@ def test_a_name_of_no_parameter_is_refused(tmp_path: Path, corpus: Path) -> None
         serve(grid, folder, clock=FakeClock())
 
 
-@pytest.mark.parametrize(("need", "name"), [(need_flower, "flwr"), (need_ray, "ray")])
+@pytest.mark.parametrize(("need", "name"), [(require_flower, "flwr"), (require_ray, "ray")])
 def test_without_flower_one_sentence_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, need: Any, name: str
 ) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from tacit.errors import UsageError
-from tacit.privacy.arguments import need_small_delta
+from tacit.privacy.arguments import require_small_delta
 
 
 @pytest.mark.parametrize(
@@ -12,14 +12,14 @@ from tacit.privacy.arguments import need_small_delta
 )
 def test_a_delta_above_one_over_the_units_is_refused(units: int, name: str, one: str) -> None:
     with pytest.raises(UsageError, match=f"above 1/{name} = .* one {one} may be given away"):
-        need_small_delta(1e-3, units, name)
+        require_small_delta(1e-3, units, name)
 
 
 @pytest.mark.parametrize("units", [1, 10, 1_000])
 def test_a_delta_up_to_one_over_the_units_is_taken(units: int) -> None:
-    assert need_small_delta(1e-3, units, "users") == 1e-3
+    assert require_small_delta(1e-3, units, "users") == 1e-3
 
 
 def test_nobody_is_no_number_of_units() -> None:
     with pytest.raises(UsageError, match="users=0"):
-        need_small_delta(1e-5, 0, "users")
+        require_small_delta(1e-5, 0, "users")

@@ -175,11 +175,11 @@ def test_as_many_entries_are_not_yet_the_same_entries(tmp_path: Path) -> None:
         last = [own.charge(event).hash for event in (STEP, STEP)][-1]
         for event in (STEP, OTHER):
             other.charge(event)
-        own.need_entries(2, last)
-        own.need_entries(0, "")
+        own.require_entries(2, last)
+        own.require_entries(0, "")
         for ledger, count in ((other, 2), (own, 3), (own, 1)):
             with pytest.raises(PrivacyRefused, match="not the ledger of the checkpoint"):
-                ledger.need_entries(count, last)
+                ledger.require_entries(count, last)
 
 
 def test_charging_needs_an_open_unchanged_ledger_and_a_known_event(tmp_path: Path) -> None:

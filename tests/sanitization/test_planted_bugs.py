@@ -228,7 +228,7 @@ BUGS: dict[str, Change] = {
     ),
     "public text that is not compared": (
         "sanitization/public_inputs.py",
-        "checked = need_independent(self._pieces, public_texts(path), what=what).checked",
+        "checked = require_independent(self._pieces, public_texts(path), what=what).checked",
         'checked = ""',
         f"{COMMAND}::test_public_text_that_is_private_is_refused",
     ),

@@ -81,9 +81,9 @@ def test_a_token_for_one_dataset_knows_of_no_other(lite: Services) -> None:
     account = lite.identity.add_account("ann", "analyst")
     token = lite.identity.add_token(account["id"], dataset=one)["token"]
     caller = lite.identity.caller(token)
-    caller.need_dataset(one)
+    caller.require_dataset(one)
     with pytest.raises(NotThere):
-        caller.need_dataset(other)
+        caller.require_dataset(other)
     assert [d["id"] for d in lite.datasets.all(caller.dataset)] == [one]
 
 

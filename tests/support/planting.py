@@ -10,7 +10,7 @@ from pathlib import Path
 
 import tacit
 
-HERE = Path(__file__).resolve().parent
+HERE = Path(__file__).resolve().parent.parent
 Change = tuple[str, str, str, str]
 """The file, what stands there, what a bug would make of it, the test that must notice."""
 
@@ -25,7 +25,7 @@ def planted(changes: Mapping[str, Change], folder: Path) -> dict[str, int | str]
         {"name": name, **dict(zip(names, change, strict=True))} for name, change in changes.items()
     ]
     done = subprocess.run(
-        [sys.executable, str(HERE / "training" / "mutating.py"), str(HERE), str(source)],
+        [sys.executable, str(HERE / "support" / "mutating.py"), str(HERE), str(source)],
         input=json.dumps(given), capture_output=True, text=True, check=False,
         env=os.environ | {"OMP_NUM_THREADS": "1"}, cwd=folder,
     )  # fmt: skip

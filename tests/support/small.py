@@ -16,9 +16,9 @@ from tacit.owners import Owners
 from tacit.planning.dry_run import apply_caps
 from tacit.planning.plan import Plan
 from tacit.privacy.ledger import Ledger
-from tacit.training.data.training_data import Material
-from tacit.training.dp.random_source import Chance
-from tacit.training.methods import Seen, make_dp_fedavg, make_dp_sgd, make_uedp
+from tacit.training.data.training_data import TrainingData
+from tacit.training.dp.random_source import RandomSource
+from tacit.training.methods import StepStats, make_dp_fedavg, make_dp_sgd, make_uedp
 from tacit.training.settings import LocalSettings, UedpSettings
 
 
@@ -110,7 +110,7 @@ def curved(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
     return (model(batch["x"]) - 1.0).square()
 
 
-def material(vectors: Vectors, plan: Plan | None = None) -> Material:
+def data_of(vectors: Vectors, plan: Plan | None = None) -> TrainingData:
     """What the caps keep of it."""
     owners = vectors.owners()
     kept = np.arange(len(vectors))
@@ -123,7 +123,7 @@ def material(vectors: Vectors, plan: Plan | None = None) -> Material:
         np.array([i for i in kept if users[i] == user], dtype=np.int64)
         for user in sorted(set(users))
     )
-    return Material(vectors, kept, rows, owners, bounded)  # type: ignore[arg-type]
+    return TrainingData(vectors, kept, rows, owners, bounded)  # type: ignore[arg-type]
 
 
 def step_of(
@@ -133,24 +133,28 @@ def step_of(
     folder: Path,
     *,
     local: LocalSettings | None = None,
-    chance: Chance | None = None,
+    randomness: RandomSource | None = None,
     model: nn.Module | None = None,
     by: Any = losses,
     step: int = 1,
-) -> tuple[np.ndarray, Seen]:
+) -> tuple[np.ndarray, StepStats]:
     """The direction of one step of a method, flat, and what it saw."""
     plan = settings if isinstance(settings, Plan) else None
-    stuff = material(vectors, plan)
+    training_data = data_of(vectors, plan)
     model = model or Two(len(vectors.records[0].pull))
-    chance = chance or Chance(1)
+    randomness = randomness or RandomSource(1)
     with Ledger(folder / "ledger.jsonl", {}) as ledger:
         if isinstance(settings, UedpSettings):
-            made: Any = make_uedp(model, by, stuff, chance, ledger, settings, token_budget=64)  # type: ignore[arg-type]
+            made: Any = make_uedp(
+                model, by, training_data, randomness, ledger, settings, token_budget=64
+            )  # type: ignore[arg-type]
         elif method == "fedavg":
             made = make_dp_fedavg(
-                model, by, stuff, chance, ledger, settings, local or LocalSettings()
+                model, by, training_data, randomness, ledger, settings, local or LocalSettings()
             )
         else:
-            made = make_dp_sgd(model, by, stuff, chance, ledger, settings, token_budget=64)
+            made = make_dp_sgd(
+                model, by, training_data, randomness, ledger, settings, token_budget=64
+            )
         gradient, seen = made.gradient(step)
     return torch.cat([t.reshape(-1) for t in gradient.values()]).double().numpy(), seen

@@ -17,7 +17,7 @@ from tacit.federated import server
 from tacit.federated.client import frozen_digest
 from tacit.federated.clients import Clients
 from tacit.federated.keyed_names import new_key
-from tacit.federated.messaging import Asking
+from tacit.federated.messaging import Messenger
 from tacit.federated.rounds import Counted, federated
 from tacit.federated.server import begin, make_kit
 from tacit.federated.settings import Federation
@@ -26,8 +26,8 @@ from tacit.privacy.ledger import Ledger
 from tacit.training.data.training_data import _by_user, prepare
 from tacit.training.methods import NoisySums, make_dp_fedavg, make_dp_sgd
 from tacit.training.models.tokens import byte_level_bpe
-from tacit.training.phases.checkpoints import trainable
-from tacit.training.phases.run_context import Opened, encode, open_run
+from tacit.training.models.weights import trainable
+from tacit.training.phases.run_context import RunContext, encode, open_run
 from tacit.training.settings import LocalSettings, Run
 
 USERS = 16
@@ -66,7 +66,7 @@ def small_run(corpus: Path, **changes: Any) -> Run:
         "model": {"kind": "lstm", "config": {"hidden_size": 12, "embedding_size": 12}},
         "tokenizer": {"kind": "folder", "folder": str(corpus.parent / "tokenizer")},
         "context": 24,
-        "optimizer": {"name": "sgd", "rate": 1.0, "momentum": 0.0},
+        "optimizer": {"name": "sgd", "learning_rate": 1.0, "momentum": 0.0},
     }
     if "entities" in plan["protect"]:
         fields["detect"] = "given"
@@ -94,7 +94,7 @@ def begun(root: Path, run: Run, *, clients: int = 3, **federation: Any) -> tuple
 class Step:
     """One round without noise, up to the noise."""
 
-    opened: Opened
+    ctx: RunContext
     clients: Clients
     grid: LocalGrid
     method: NoisySums[Any]
@@ -112,22 +112,20 @@ def one_round(
 ) -> Iterator[Step]:
     """The server of a run, up to its first round; without noise unless some is asked for."""
     folder, grid = begun(root, run, clients=clients, **federation)
-    opened = server._open(run)
+    ctx = server._open(run)
     plan = quiet(run, noise)
     settings = Federation(**{"clients": clients} | federation)
-    server.keep_personal(opened.model, settings, folder)
-    shared = trainable(opened.model)
-    kit = make_kit(opened, plan, settings, folder, shared)
-    asking = Asking(grid, at_once=settings.at_once, clock=FakeClock())
-    frozen = frozen_digest(opened.model, shared, settings.personal)
-    there = Clients(asking, kit, settings, plan, frozen)
+    server.keep_personal(ctx.model, settings, folder)
+    shared = trainable(ctx.model)
+    kit = make_kit(ctx, plan, settings, folder, shared)
+    messenger = Messenger(grid, at_once=settings.at_once, clock=FakeClock())
+    frozen = frozen_digest(ctx.model, shared, settings.personal)
+    there = Clients(messenger, kit, settings, plan, frozen)
     there.gather(None)
     counted = Counted()
     with Ledger(folder / "ledger.jsonl", {}) as ledger:
-        method = federated(
-            opened.model, there, opened.chance, ledger, plan, opened.task.losses, counted
-        )
-        yield Step(opened, there, grid, method, counted, ledger)
+        method = federated(ctx.model, there, ctx.randomness, ledger, plan, ctx.task.losses, counted)
+        yield Step(ctx, there, grid, method, counted, ledger)
 
 
 def quiet(run: Run, noise: float = 0.0) -> Plan:
@@ -140,17 +138,17 @@ def central_gradient(
     root: Path, run: Run, users: set[str] | None = None, rows: list[int] | None = None
 ) -> np.ndarray:
     """The same step where everything is in one place; of some users or records only, if said."""
-    opened, plan = open_run(run), quiet(run)
-    part = opened.part
+    ctx, plan = open_run(run), quiet(run)
+    part = ctx.part
     if users is not None:
-        part = part.take([i for i, u in enumerate(part.need_users().to_pylist()) if u in users])
-    examples = encode(opened, part)
-    stuff = prepare(examples, part, opened.mentions, plan, opened.focus)
+        part = part.take([i for i, u in enumerate(part.require_users().to_pylist()) if u in users])
+    examples = encode(ctx, part)
+    training_data = prepare(examples, part, ctx.mentions, plan, ctx.focus)
     if rows is not None:  # the records that somebody else's caps keep
         kept = np.asarray(rows)
-        stuff = replace(stuff, rows=kept, rows_of_user=_by_user(examples, kept))
+        training_data = replace(training_data, rows=kept, rows_of_user=_by_user(examples, kept))
     with Ledger(root / "central" / "ledger.jsonl", {}) as ledger:
-        made_of = (opened.model, opened.task.losses, stuff, opened.chance, ledger, plan)
+        made_of = (ctx.model, ctx.task.losses, training_data, ctx.randomness, ledger, plan)
         method = (
             make_dp_fedavg(*made_of, run.fedavg or LocalSettings())
             if run.method == "fedavg"

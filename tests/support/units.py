@@ -8,11 +8,11 @@ import torch
 from torch import nn
 
 from tacit.planning.plan import Plan
-from tacit.training.data.training_data import Material
+from tacit.training.data.training_data import TrainingData
 from tacit.training.dp import dropout
-from tacit.training.dp.random_source import Chance
+from tacit.training.dp.random_source import RandomSource
 from tacit.training.methods.dp_sgd import record_sums, user_sums
-from tacit.training.methods.noisy_sums import Losses, Watched
+from tacit.training.methods.noisy_sums import Losses, LossMeter
 from tacit.training.models import networks
 from tacit.training.tasks.examples import Examples
 from tacit.training.tasks.masked_words import MaskedWord
@@ -65,7 +65,7 @@ def model_of(kind: str, task: str, **changes: Any) -> nn.Module:
     return networks.with_lora(made, 2, dropout=0.3) if kind.endswith(" lora") else made
 
 
-def records(task: str, lengths: tuple[int, ...] = (3, 9, 2, 5, 9, 4, 6, 3)) -> Material:
+def records(task: str, lengths: tuple[int, ...] = (3, 9, 2, 5, 9, 4, 6, 3)) -> TrainingData:
     """Records of these lengths, two a user."""
     rng = np.random.default_rng(1)
     ids = [rng.integers(4, WORDS, length).astype(np.int32) for length in lengths]
@@ -77,13 +77,13 @@ def records(task: str, lengths: tuple[int, ...] = (3, 9, 2, 5, 9, 4, 6, 3)) -> M
     }.get(task)
     examples = Examples(ids, rows.astype(np.int32) // 2, rows.astype(np.int32), 0, labels)
     users = tuple(np.split(rows, np.arange(2, len(rows), 2)))
-    return Material(examples, rows, users, None, None)
+    return TrainingData(examples, rows, users, None, None)
 
 
 def sum_over(
     model: nn.Module,
     losses: Losses,
-    stuff: Material,
+    training_data: TrainingData,
     units: Any,
     *,
     plan: Plan = USERS,
@@ -92,14 +92,16 @@ def sum_over(
 ) -> torch.Tensor:
     """The clipped sum over some units of one step, flat and in double precision."""
     made = user_sums if plan.user_rate is not None else record_sums
-    total = made(model, Watched(model, losses), stuff, Chance(1), plan, token_budget)
+    total = made(
+        model, LossMeter(model, losses), training_data, RandomSource(1), plan, token_budget
+    )
     model.train()
     with dropout.step(seed):
         sums = total(1, np.asarray(units)).tensors
     return torch.cat([tensor.reshape(-1) for tensor in sums.values()]).double()
 
 
-def renumbered(stuff: Material, users: list[list[int]]) -> Material:
+def renumbered(training_data: TrainingData, users: list[list[int]]) -> TrainingData:
     """The same records, by other users."""
     rows = np.asarray([row for own in users for row in own])
-    return replace(stuff, rows=rows, rows_of_user=tuple(np.asarray(own) for own in users))
+    return replace(training_data, rows=rows, rows_of_user=tuple(np.asarray(own) for own in users))

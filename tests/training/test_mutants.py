@@ -19,7 +19,7 @@ NEIGHBOURS = (
 ROUNDS = "federated/test_federated_rounds.py"
 FAULTY = f"{ROUNDS}::test_a_faulty_client_counts_as_missing_and_nobody_else_does"
 ALONE = "training/dp/test_dropout.py::test_a_unit_gives_alone_what_it_gives_among_others"
-LOOKED_AT = "training/dp/test_independence.py"
+LOOKED_AT = "training/methods/test_independence.py"
 APART = "training/dp/test_steps_apart.py::test_steps_share_neither_coins_nor_noise"
 UNMOVED = "training/methods/test_methods.py::test_who_else_is_drawn_decides_nothing_about_a_user"
 PASSED_ON = (
@@ -91,8 +91,8 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
     ),
     "the phase before noise reads the whole text": (
         "training/phases/redacted_start.py",
-        "masked = redacted(opened.part, opened.tokenizer, sensitive_spans(opened, opened.part))",
-        "masked = opened.part",
+        "masked = redacted(ctx.part, ctx.tokenizer, sensitive_spans(ctx, ctx.part))",
+        "masked = ctx.part",
         "training/phases/test_kept_models.py::test_models_of_the_masked_phase_do_not_know_a_sensitive_token",
     ),
     "the phase before noise is not in the ledger": (
@@ -133,8 +133,8 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
     ),
     "one noise key for all steps of a seed": (
         "training/dp/noise.py",
-        "key = chance.key(step, part)",
-        "key = chance.key(1, part)",
+        "key = randomness.key(step, part)",
+        "key = randomness.key(1, part)",
         f"{APART}[users-seed]",
     ),
     "a key of noise that can be tried through": (
@@ -194,14 +194,14 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
     ),
     "weights that go on without their ledger": (
         "training/phases/loop.py",
-        "self.ledger.need_entries(saved.entries, saved.ledger)",
+        "self.ledger.require_entries(saved.entries, saved.ledger)",
         "pass",
         "training/phases/test_session.py::test_resuming_is_refused_when_what_it_stands_on_changed",
     ),
     "users give records that the caps dropped": (
         "training/data/training_data.py",
-        "return Material(examples, kept, _by_user(examples, kept), graph, bounded)",
-        "return Material(examples, kept, _by_user(examples, everything), graph, bounded)",
+        "return TrainingData(examples, kept, _by_user(examples, kept), graph, bounded)",
+        "return TrainingData(examples, kept, _by_user(examples, everything), graph, bounded)",
         "training/phases/test_session.py::test_only_records_that_the_caps_keep_can_take_part[userclip]",
     ),
     "another ledger of as many entries is gone on with": (
@@ -354,7 +354,7 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
     ),
     "units that nobody looks at before they are charged": (
         "training/phases/session.py",
-        "    need_independent_units(opened.run, model, opened.task.losses, stuff, plan)\n",
+        "    require_independent_units(ctx.run, model, ctx.task.losses, training_data, plan)\n",
         "",
         f"{LOOKED_AT}::test_a_run_is_refused_before_anything_is_charged[redacted]",
     ),
@@ -365,14 +365,14 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
         f"{LOOKED_AT}::test_what_begins_later_is_refused_before_its_release",
     ),
     "units that may differ": (
-        "training/dp/independence.py",
+        "training/methods/independence.py",
         "TOLERANCE, EXACT = 1e-5, 1e-7",
         "TOLERANCE, EXACT = 1.0, 1.0",
         f"{LOOKED_AT}::test_users_who_train_for_themselves_must_not_meet_in_the_model"
         "[a count of calls]",
     ),
     "units looked at in another mode than training's": (
-        "training/dp/independence.py",
+        "training/methods/independence.py",
         "    model.train()\n    try:",
         "    model.eval()\n    try:",
         f"{LOOKED_AT}::test_what_couples_units_is_refused[packed-users]",

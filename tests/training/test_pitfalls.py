@@ -13,10 +13,10 @@ from tacit.corpora import customersim
 from tacit.planning.plan import Plan
 from tacit.privacy.events import SampledGaussian
 from tacit.privacy.ledger import Ledger
-from tacit.training.data.training_data import Material
+from tacit.training.data.training_data import TrainingData
 from tacit.training.dp.gradients import ClippedSums
 from tacit.training.dp.noise import release
-from tacit.training.dp.random_source import Chance
+from tacit.training.dp.random_source import RandomSource
 from tacit.training.methods import make_dp_sgd
 from tacit.training.models import networks
 from tacit.training.models.tokens import byte_level_bpe
@@ -41,14 +41,14 @@ def test_no_vocabulary_is_counted_from_private_text_without_a_word() -> None:
 
 FORKING = """
 import os
-from tacit.training.dp.random_source import Chance
+from tacit.training.dp.random_source import RandomSource
 for _ in range(2):
     if os.fork() == 0:
-        print(Chance().key(1).hex(), flush=True)
+        print(RandomSource().key(1).hex(), flush=True)
         os._exit(0)
 for _ in range(2):
     os.wait()
-print(Chance().key(1).hex())
+print(RandomSource().key(1).hex())
 """
 
 
@@ -66,7 +66,7 @@ def test_parameters_of_one_shape_get_noise_of_their_own(tmp_path: Path) -> None:
     total = ClippedSums(model).users(lambda b: b["x"].sum(1), [], clip_norm=1.0, units=0)
     event = SampledGaussian(unit="users", rate=1.0, noise_multiplier=1.0)
     with Ledger(tmp_path / "ledger.jsonl", {}) as ledger:
-        out = release(total, event, ledger, Chance(1), phase="train", step=1)
+        out = release(total, event, ledger, RandomSource(1), phase="train", step=1)
     one, other = (out[f"{i}.weight"].flatten().numpy() for i in (0, 1))
     assert abs(np.corrcoef(one, other)[0, 1]) < 0.15
 
@@ -82,11 +82,13 @@ def test_every_adapter_moves_in_a_private_step(tmp_path: Path) -> None:
     task = NextWord()
     examples = task.encode(corpus, tokenizer, context=12)
     rows = np.arange(len(examples))
-    stuff = Material(examples, rows, tuple(np.split(rows, len(rows))), None, None)
+    training_data = TrainingData(examples, rows, tuple(np.split(rows, len(rows))), None, None)
     plan = Plan(**PLAN, noise_multiplier=1.0)
     before = networks.snapshot(model)
     with Ledger(tmp_path / "ledger.jsonl", {}) as ledger:
-        made = make_dp_sgd(model, task.losses, stuff, Chance(1), ledger, plan, token_budget=256)
+        made = make_dp_sgd(
+            model, task.losses, training_data, RandomSource(1), ledger, plan, token_budget=256
+        )
         gradient, _ = made.gradient(1)
     with torch.no_grad():
         for name, parameter in model.named_parameters():

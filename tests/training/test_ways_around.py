@@ -210,7 +210,7 @@ def test_files_that_the_run_did_not_write_are_not_certified(
 ) -> None:
     run = Run(**base(data, keep_checkpoints=1), plan=USERS | {"steps": 4})
     with pytest.raises(Stop):
-        session.train(run, tmp_path / "run", tell=_stop)
+        session.train(run, tmp_path / "run", on_progress=_stop)
     planted = tmp_path / "run" / name
     planted.parent.mkdir(exist_ok=True)
     planted.write_bytes(b"private text")

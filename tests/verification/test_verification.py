@@ -10,7 +10,7 @@ import pytest
 from support.runs import BOTH, BY_DEGREE, PLAN, TOKENS, make_run
 from tacit.errors import TacitError
 from tacit.planning.plan import Plan
-from tacit.privacy.accounting.pricing import pricing
+from tacit.privacy.accounting import pricing
 from tacit.privacy.certificates.certificate import (
     Certificate,
     Finding,

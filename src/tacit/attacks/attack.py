@@ -184,7 +184,7 @@ def missing(attack: Attack, has: Iterable[Need]) -> list[Need]:
     return [need for need in attack.needs if need not in there]
 
 
-def need_all(attack: Attack, has: Iterable[Need]) -> None:
+def require_all(attack: Attack, has: Iterable[Need]) -> None:
     """Refuse an attack whose needs are not met, and say how to meet them."""
     lacking = missing(attack, has)
     if lacking:

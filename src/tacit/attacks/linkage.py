@@ -73,7 +73,7 @@ class Linkage:
         self, corpus: Corpus, rng: np.random.Generator
     ) -> tuple[list[int], NDArray[np.int64], NDArray[np.bool_]]:
         by_user: dict[str, list[int]] = {}
-        for row, user in enumerate(corpus.need_users().to_pylist()):
+        for row, user in enumerate(corpus.require_users().to_pylist()):
             by_user.setdefault(user, []).append(row)
         able = [rows for rows in by_user.values() if len(rows) >= 4]
         if len(able) < 2:

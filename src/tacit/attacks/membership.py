@@ -129,7 +129,7 @@ def _some(corpus: Corpus, most: int, rng: np.random.Generator) -> Corpus:
 def _scored(
     target: Target, members: Corpus, others: Corpus, progress: Progress | None
 ) -> Iterator[tuple[str, tuple[Values, Values]]]:
-    def tell(corpus: Corpus) -> None:
+    def on_progress(corpus: Corpus) -> None:
         if progress:
             progress(len(corpus))
 
@@ -140,7 +140,7 @@ def _scored(
         means.append(mean)
         sums.append(mean * np.maximum(examples.lengths - 1, 0))
         sizes.append(zipped_sizes(corpus))
-        tell(corpus)
+        on_progress(corpus)
     yield "loss", (-means[0], -means[1])
     yield "zlib", (-sums[0] / sizes[0], -sums[1] / sizes[1])
     if target.reference is not None:

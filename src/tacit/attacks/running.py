@@ -15,14 +15,14 @@ from tacit.attacks.attack import (
     chosen,
     known,
     missing,
-    need_all,
+    require_all,
 )
 from tacit.attacks.matching import common_level, near_and_spread
 from tacit.attacks.target import Target, run_perplexity
 from tacit.errors import DataError, UsageError
 from tacit.training.models import networks
 from tacit.training.phases.checkpoints import kept_models, read_place
-from tacit.training.phases.run_context import Opened, load_run
+from tacit.training.phases.run_context import RunContext, load_run
 
 Watch = Callable[[str, int | None], AbstractContextManager[Progress]]
 
@@ -33,7 +33,7 @@ def wanted(target: Target, using: str | None) -> list[Attack]:
     if using is not None:
         named = chosen(using)
         for attack in named:
-            need_all(attack, has)
+            require_all(attack, has)
         return named
     # Those without a need of their own make do with canaries.
     every = [attack_named(name) for name in known()]
@@ -60,34 +60,34 @@ def run_attacks(
 def steps_of(target: Target) -> list[int | None]:
     """After which steps a run kept its model; None stands for its last."""
     _need_run(target)
-    need_kept(target.folder)
+    require_kept(target.folder)
     return [*kept_models(target.folder), None]
 
 
-def _need_run(target: Target) -> Opened:
-    if target.opened is None:
+def _need_run(target: Target) -> RunContext:
+    if target.ctx is None:
         raise UsageError(f"{target.folder} is no run; only runs keep models on the way.")
-    return target.opened
+    return target.ctx
 
 
 def at_step(target: Target, step: int | None) -> Target:
     """The target with the model that its run kept after a step; None is the last."""
-    opened = _need_run(target)
+    ctx = _need_run(target)
     if step is None:
         return target
-    then = opened_at(opened, target.folder, step)
+    then = opened_at(ctx, target.folder, step)
     reader = replace(target.reader, model=then.model)
-    return replace(target, reader=reader, opened=then, perplexity=run_perplexity(then))
+    return replace(target, reader=reader, ctx=then, perplexity=run_perplexity(then))
 
 
-def opened_at(opened: Opened, folder: Path, step: int | None) -> Opened:
+def opened_at(ctx: RunContext, folder: Path, step: int | None) -> RunContext:
     """A run with the model that it kept after a step; None is the last."""
     if step is None:
-        return opened
+        return ctx
     place = kept_models(folder)[step]
-    networks.need_safe_weights(place)
-    model = networks.load_model(place, "next-word", pad_token_id=opened.tokenizer.pad_token_id)
-    return replace(opened, model=model)
+    networks.require_safe_weights(place)
+    model = networks.load_model(place, "next-word", pad_token_id=ctx.tokenizer.pad_token_id)
+    return replace(ctx, model=model)
 
 
 def last_step(target: Target) -> int:
@@ -96,7 +96,7 @@ def last_step(target: Target) -> int:
     return run.masked_steps + (run.total_steps if place is None else place.step)
 
 
-def need_kept(folder: Path) -> None:
+def require_kept(folder: Path) -> None:
     """Refuse a run that kept no model on the way, and say how one does."""
     if not kept_models(folder):
         raise DataError(
@@ -112,7 +112,7 @@ def few_of_each(folders: Mapping[str, Path], count: int) -> dict[str, list[int]]
     one at a time, twice: all of them may not fit into memory.
     """
     for folder in folders.values():
-        need_kept(folder)
+        require_kept(folder)
     ends = {name: _Scored(folder).of(None) for name, folder in folders.items()}
     level = common_level(ends)
     return {

@@ -123,7 +123,7 @@ def tokenizer_for(where: str, corpus: Corpus) -> PreTrainedTokenizerBase:
     return tokens.load_tokenizer(where)
 
 
-def need_words(tokenizer: PreTrainedTokenizerBase, template: Template, whose: str) -> None:
+def require_words(tokenizer: PreTrainedTokenizerBase, template: Template, whose: str) -> None:
     """Refuse words of one's own that a tokenizer does not know, and name some of them."""
     words = template.slots[0]
     unknown = [

@@ -127,7 +127,7 @@ class Tab:
     ) -> dict[str, Any]:
         """The record of each user that the reference finds least likely."""
         assert target.reference is not None
-        users = corpus.need_users().to_pylist()
+        users = corpus.require_users().to_pylist()
         by_user: dict[str, list[int]] = {}
         for row, user in enumerate(users):
             by_user.setdefault(user, []).append(row)

@@ -20,7 +20,7 @@ from tacit.planning.plan import read_plan
 from tacit.sanitization.sanitizer import Sanitizer
 from tacit.training.evaluation.scoring import whole_text_scores
 from tacit.training.models import networks, tokens
-from tacit.training.phases.run_context import Opened, load_run
+from tacit.training.phases.run_context import RunContext, load_run
 from tacit.training.tasks.examples import Examples
 from tacit.training.tasks.masking import load_masked
 from tacit.training.tasks.tasks import NextWord
@@ -76,7 +76,7 @@ class Target:
     planted: Planted | None = None
     reference: Reader | None = None
     perplexity: float | None = None
-    opened: Opened | None = None
+    ctx: RunContext | None = None
     kept: frozenset[str] | None = None
     masked: Masked | None = None
 
@@ -113,7 +113,7 @@ def open_target(
     A run brings its own corpus; canaries are looked for beside it. Pickled weights are refused.
     """
     folder = Path(folder)
-    need_model(folder)
+    require_model(folder)
     known = Reader(*_reader(reference), context) if reference is not None else None
     if not (folder / "run.yml").exists():
         made = Reader(*_reader(folder), context)
@@ -121,27 +121,27 @@ def open_target(
         return _with_perplexity(target) if perplexity else target
     if corpus is not None:
         raise UsageError(f"{folder} is a run and brings its own corpus; leave --corpus out.")
-    opened = load_run(folder)
-    if opened.run.task != "next-word":
+    ctx = load_run(folder)
+    if ctx.run.task != "next-word":
         raise UsageError(
-            f"{folder} was trained for task={opened.run.task}; attacks are on models of next words."
+            f"{folder} was trained for task={ctx.run.task}; attacks are on models of next words."
         )
-    plan = canaries or canary_plan(folder, Path(opened.run.corpus))
-    split = held_out(opened.corpus)
-    found = opened.mentions
+    plan = canaries or canary_plan(folder, Path(ctx.run.corpus))
+    split = held_out(ctx.corpus)
+    found = ctx.mentions
     if mentions is not None:
-        found = read_mentions(mentions, opened.corpus)
+        found = read_mentions(mentions, ctx.corpus)
     return Target(
         folder,
-        Reader(opened.model, opened.tokenizer, opened.run.context),
-        members=opened.part,
-        others=opened.corpus.only(split) if split else None,
+        Reader(ctx.model, ctx.tokenizer, ctx.run.context),
+        members=ctx.part,
+        others=ctx.corpus.only(split) if split else None,
         mentions=tuple(found),
         planted=read_planted(plan) if plan is not None else None,
         reference=known,
-        perplexity=run_perplexity(opened) if perplexity else None,
-        opened=opened,
-        kept=kept_records(folder, opened),
+        perplexity=run_perplexity(ctx) if perplexity else None,
+        ctx=ctx,
+        kept=kept_records(folder, ctx),
     )
 
 
@@ -150,35 +150,35 @@ def canary_plan(folder: Path, corpus: Path) -> Path | None:
     return next((p for p in (folder / "canaries.json", beside(corpus)) if p.exists()), None)
 
 
-def kept_records(folder: Path, opened: Opened) -> frozenset[str] | None:
+def kept_records(folder: Path, ctx: RunContext) -> frozenset[str] | None:
     """The ids of the records that a run's plan kept; None where it capped nothing."""
-    if opened.focus is None or not (folder / "plan.yml").exists():
+    if ctx.protected is None or not (folder / "plan.yml").exists():
         return None
     bounded = apply_caps(
-        read_plan(folder / "plan.yml"), opened.focus.owners(opened.part, opened.mentions)
+        read_plan(folder / "plan.yml"), ctx.protected.owners(ctx.part, ctx.mentions)
     )
-    ids = opened.part.column("id").to_pylist()
+    ids = ctx.part.column("id").to_pylist()
     return frozenset(name for name, kept in zip(ids, bounded.kept, strict=True) if kept)
 
 
 def open_masked(folder: Path, masked: Masked, *, context: int = 64) -> Target:
     """The folder of a masked-word model, and sanitized text for it to guess."""
     folder = Path(folder)
-    need_model(folder)
+    require_model(folder)
     reader = Reader(load_masked(folder), tokens.load_tokenizer(folder), context)
     return Target(folder, reader, masked=masked)
 
 
-def run_perplexity(opened: Opened) -> float | None:
+def run_perplexity(ctx: RunContext) -> float | None:
     """The perplexity of a run's model on the split that it never saw, where there is one.
 
     Of text as it was written: one from de-identified text could be compared with no other.
     """
-    split = held_out(opened.corpus)
-    return float(whole_text_scores(opened, split)["perplexity"]) if split else None
+    split = held_out(ctx.corpus)
+    return float(whole_text_scores(ctx, split)["perplexity"]) if split else None
 
 
-def need_model(folder: Path) -> None:
+def require_model(folder: Path) -> None:
     """Refuse what is no folder of a model, and weights that could run code when they are read."""
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder; give a run, or the folder of a model.")
@@ -187,11 +187,11 @@ def need_model(folder: Path) -> None:
             f"{folder} holds no trained model (there is no config.json); give a finished run, or "
             "the folder of a model."
         )
-    networks.need_safe_weights(folder)
+    networks.require_safe_weights(folder)
 
 
 def _reader(folder: Path) -> tuple[Any, PreTrainedTokenizerBase]:
-    need_model(Path(folder))
+    require_model(Path(folder))
     tokenizer = tokens.load_tokenizer(folder)
     model = networks.load_model(folder, "next-word", pad_token_id=tokenizer.pad_token_id)
     return model, tokenizer

@@ -11,7 +11,7 @@ import numpy as np
 from tacit.attacks.attack import Progress
 from tacit.attacks.canaries import Planted, read_planted
 from tacit.attacks.target import Target, canary_plan, open_target
-from tacit.audits.canary_guesses import Tell
+from tacit.audits.canary_guesses import OnProgress
 from tacit.audits.epsilon_bounds import (
     WANTED,
     Audit,
@@ -56,7 +56,7 @@ def audit_run(
     steps: int | None = None,
     confidence: float = 0.95,
     watch: Watch = _nobody,
-    tell: Tell | None = None,
+    on_progress: OnProgress | None = None,
 ) -> list[Audit]:
     """Audit a run, write `audit.json` beside its certificate, and say what was found.
 
@@ -75,9 +75,9 @@ def audit_run(
         )
     under = _Auditing(
         folder, read_run(folder / "run.yml"), certificate, tuple(units), canaries, steps,
-        confidence, watch, tell or (lambda _: None), np.random.default_rng(),
+        confidence, watch, on_progress or (lambda _: None), np.random.default_rng(),
     )  # fmt: skip
-    under.need_steps()
+    under.require_steps()
     made: list[Audit] = []
     if "white-box" in using:
         made += under.white_box()
@@ -103,7 +103,7 @@ class _Auditing:
     steps: int | None
     confidence: float
     watch: Watch
-    tell: Tell
+    on_progress: OnProgress
     rng: np.random.Generator
 
     @property
@@ -126,7 +126,7 @@ class _Auditing:
         """How many of them are audited."""
         return min(self.steps or self.done, self.done)
 
-    def need_steps(self) -> None:
+    def require_steps(self) -> None:
         """Refuse a run that promises something and has done nothing yet."""
         if self.promised and self.done < 1:
             raise UsageError(f"{self.folder} has taken no step; train it, or --resume it, first.")
@@ -152,7 +152,8 @@ class _Auditing:
         with self.watch("Auditing in situ", self.taken) as advance:
             found = audit_in_situ(
                 self.folder, self.run, plan, limits, canaries=self.canaries, steps=self.taken,
-                confidence=self.confidence, progress=advance, tell=self.tell, rng=self.rng,
+                confidence=self.confidence, progress=advance,
+                on_progress=self.on_progress, rng=self.rng,
             )  # fmt: skip
         # Where canaries cannot share the run's training, the bound is that of its step.
         bounds = found.evidence or self._white(plan)
@@ -187,7 +188,7 @@ class _Auditing:
                     self.run, plan, unit, canaries=self.canaries, steps=self.taken,
                     confidence=self.confidence,
                     epsilon=self._part(unit) or certified(self.certificate, unit),
-                    progress=advance, tell=self._said("White box"), rng=self.rng,
+                    progress=advance, on_progress=self._said("White box"), rng=self.rng,
                 )  # fmt: skip
         return found
 
@@ -205,13 +206,13 @@ class _Auditing:
             found = audit_uedp(
                 self.run.uedp or UedpSettings(), users=int(published["inputs"]["users"]),
                 holders=event.users_per_entity, steps=self.taken, runs=runs,
-                confidence=self.confidence, progress=advance, tell=self._said("White box"),
+                confidence=self.confidence, progress=advance, on_progress=self._said("White box"),
                 rng=self.rng,
             )  # fmt: skip
         return dict.fromkeys(wanted, found)
 
-    def _said(self, how: str) -> Tell:
-        return lambda sentence: self.tell(f"{how}: {sentence}")
+    def _said(self, how: str) -> OnProgress:
+        return lambda sentence: self.on_progress(f"{how}: {sentence}")
 
     def black_box(self) -> list[Audit]:
         """The trained model asked about canaries by coins, where there are any."""
@@ -242,7 +243,7 @@ class _Auditing:
         if np.isfinite(upper) and best < WANTED * upper:
             said += f", less than a third of the {up(upper)} certified"
             said += f"; plant {enough:,} for that (--each)" if enough else ""
-        self.tell(f"{said}.")
+        self.on_progress(f"{said}.")
 
     def nothing(self, using: Sequence[Way]) -> str:
         """Why there is nothing to audit."""

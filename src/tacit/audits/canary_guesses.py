@@ -31,7 +31,7 @@ _AIM = 1.25
 _SIMULATED = 1 << 24
 """Numbers that a simulation may draw."""
 
-Tell = Callable[[str], None]
+OnProgress = Callable[[str], None]
 """Says a sentence to whoever started the audit."""
 Simulate = Callable[[int], Array]
 """Scores of so many canaries, as they would be if all is as declared."""

@@ -27,17 +27,18 @@ from tacit.errors import OverBudget, PrivacyRefused
 from tacit.planning.plan import Plan
 from tacit.privacy.events import AnyEvent, UserClip, part_of
 from tacit.privacy.ledger import Books, Ledger
-from tacit.training.data.training_data import Material
+from tacit.training.data.training_data import TrainingData
 from tacit.training.dp.gradients import BoundedSum
-from tacit.training.dp.sampling import Drawn, PoissonRecords, Turnout
-from tacit.training.methods import InTurn, Method, NoisySums, SelectiveTraining
-from tacit.training.methods.noisy_sums import Seen, Watched
-from tacit.training.methods.uedp import Weights, event_of, need_entities, weighted_sums
+from tacit.training.dp.sampling import Drawn, PoissonRecords, UserEntityDraw
+from tacit.training.methods import Method, NoisySums, SelectiveTraining, SequentialMethod
+from tacit.training.methods.noisy_sums import LossMeter, StepStats
+from tacit.training.methods.uedp import Weights, event_of, require_entities, weighted_sums
+from tacit.training.models.optimizers import make_optimizer
 from tacit.training.phases.checkpoints import load_weights
-from tacit.training.phases.loop import Loop, make_optimizer
+from tacit.training.phases.loop import Loop
 from tacit.training.phases.public_start import NAME as PUBLIC_START
 from tacit.training.phases.redacted_start import NAME as REDACTED_START
-from tacit.training.phases.run_context import Opened, open_run
+from tacit.training.phases.run_context import RunContext, open_run
 from tacit.training.phases.session import method_of
 from tacit.training.settings import Run, UedpSettings
 
@@ -48,13 +49,13 @@ Totals = Callable[[int, Any], BoundedSum]
 """From a step and those who were drawn for it to the sum over them."""
 
 
-def open_at_start(run: Run, folder: Path) -> Opened:
+def open_at_start(run: Run, folder: Path) -> RunContext:
     """The run as it was before its private steps: after its phases on public or masked text."""
-    opened = open_run(run)
+    ctx = open_run(run)
     for name in (REDACTED_START, PUBLIC_START):
-        if (folder / name).exists() and load_weights(opened.model, folder / name):
+        if (folder / name).exists() and load_weights(ctx.model, folder / name):
             break
-    return opened
+    return ctx
 
 
 class Copy:
@@ -62,14 +63,14 @@ class Copy:
 
     def __init__(
         self,
-        opened: Opened,
-        stuff: Material,
+        ctx: RunContext,
+        training_data: TrainingData,
         plan: Plan | None,
         ledger: Ledger,
         steps: int,
         rng: np.random.Generator,
     ) -> None:
-        self.opened, self.stuff, self.plan, self.ledger = opened, stuff, plan, ledger
+        self.ctx, self.training_data, self.plan, self.ledger = ctx, training_data, plan, ledger
         self.steps, self.rng, self.done = steps, rng, 0
         self.noise = Noise()
         self.coins: dict[str, Coins] = {}
@@ -80,12 +81,12 @@ class Copy:
 
     def train(self, progress: Progress | None) -> str | None:
         """Take the steps; why the training itself refused them, if it did."""
-        run, model = self.opened.run, self.opened.model
+        run, model = self.ctx.run, self.ctx.model
         optimizer = make_optimizer(model, run.optimizer)
         optimizer.register_step_post_hook(self._updated)
         method = self.listening(progress)
         loop = Loop(
-            model, method, optimizer, run.optimizer, run.total_steps, self.opened.chance,
+            model, method, optimizer, run.optimizer, run.total_steps, self.ctx.randomness,
             ledger=self.ledger,
         )  # fmt: skip
         try:
@@ -94,7 +95,7 @@ class Copy:
             return str(refusal)
         return None
 
-    def listening(self, progress: Progress | None) -> Method | InTurn:
+    def listening(self, progress: Progress | None) -> Method | SequentialMethod:
         """The run's own method, overheard."""
         raise NotImplementedError
 
@@ -104,13 +105,13 @@ class Copy:
         for coins in self.coins.values():
             found += coins.checks()
         if self.plan is not None:
-            found += caps_checks(self.stuff, self.plan)
+            found += caps_checks(self.training_data, self.plan)
         found += ledger_checks(books, self.executed, self.updates, own)
         if self._replayed is not None:
-            found.append(self._replayed.check(self.opened.model))
+            found.append(self._replayed.check(self.ctx.model))
         return found + (self._parts.checks() if self._parts is not None else [])
 
-    def need_more(self, step: int) -> None:
+    def require_more(self, step: int) -> None:
         """End the training as the loop ends one whose budget is spent.
 
         The loop has all steps of the run, because rates of learning go by them.
@@ -121,8 +122,8 @@ class Copy:
     def replay(self, step: int, released: Mapping[str, Tensor]) -> None:
         """Do with a release what the optimizer should do with it."""
         if self._replayed is None:
-            run = self.opened.run
-            self._replayed = Replayed(self.opened.model, run.optimizer, run.total_steps)
+            run = self.ctx.run
+            self._replayed = Replayed(self.ctx.model, run.optimizer, run.total_steps)
         self._replayed.update(released, step)
 
     def look_at_parts(
@@ -157,9 +158,9 @@ class Heard:
         self._method, self._copy, self._heard = method, copy, heard
         self._progress = progress
 
-    def gradient(self, step: int) -> tuple[dict[str, Tensor], Seen]:
+    def gradient(self, step: int) -> tuple[dict[str, Tensor], StepStats]:
         """What the run's own method releases."""
-        self._copy.need_more(step)
+        self._copy.require_more(step)
         released, seen = self._method.gradient(step)
         self._copy.replay(step, released)
         self._heard(step, released)
@@ -174,35 +175,37 @@ class CopyOfUedp(Copy):
 
     def listening(self, progress: Progress | None) -> Method:
         """The run's own method, and the coins of users, entities and plain records."""
-        settings = self.opened.run.uedp or UedpSettings()
-        owners = need_entities(self.stuff)
-        method = method_of(self.opened, self.stuff, self.ledger, None)
+        settings = self.ctx.run.uedp or UedpSettings()
+        owners = require_entities(self.training_data)
+        method = method_of(self.ctx, self.training_data, self.ledger, None)
         assert isinstance(method, NoisySums)
         self.coins = {
-            "users": Coins("users", self.stuff.users, settings.user_rate, self.rng),
+            "users": Coins("users", self.training_data.users, settings.user_rate, self.rng),
             "entities": Coins("entities", len(owners.entities), settings.entity_rate, self.rng),
             "plain": Coins("plain records", len(owners), settings.plain_rate, self.rng),
         }
-        self._event = event_of(self.stuff, settings)
-        weights = Weights.count(self.stuff, owners, settings)
-        self._clip_norm = settings.clip_norm / settings.local_rate * float(weights.users.max())
-        self._scale = weights.denominator(settings) / settings.local_rate
+        self._event = event_of(self.training_data, settings)
+        weights = Weights.count(self.training_data, owners, settings)
+        self._clip_norm = (
+            settings.clip_norm / settings.local_learning_rate * float(weights.users.max())
+        )
+        self._scale = weights.denominator(settings) / settings.local_learning_rate
         self._everything = (np.ones(len(owners.entities), dtype=bool),
                             np.ones(len(owners), dtype=bool))  # fmt: skip
-        watched = Watched(self.opened.model, self.opened.task.losses)
-        budget = self.opened.run.token_budget
-        self._probe = weighted_sums(self.opened.model, watched, self.stuff, settings, budget)
+        meter = LossMeter(self.ctx.model, self.ctx.task.losses)
+        budget = self.ctx.run.token_budget
+        self._probe = weighted_sums(self.ctx.model, meter, self.training_data, settings, budget)
         method.spread(self._over)
         return Heard(method, self, self._heard, progress)
 
     def _over(self, total: Totals) -> Totals:
-        def heard(step: int, drawn: Turnout) -> BoundedSum:
+        def heard(step: int, drawn: UserEntityDraw) -> BoundedSum:
             self.coins["users"].note(drawn.users)
             self.coins["entities"].note(np.flatnonzero(drawn.entities))
             self.coins["plain"].note(np.flatnonzero(drawn.plain))
             self.look_at_parts(
-                step, self._probe, lambda units: Turnout(units, *self._everything),
-                self.stuff.users, self._clip_norm,
+                step, self._probe, lambda units: UserEntityDraw(units, *self._everything),
+                self.training_data.users, self._clip_norm,
             )  # fmt: skip
             made = total(step, drawn)
             self._before = made.tensors
@@ -221,16 +224,16 @@ class CopyOfUedp(Copy):
 class CopyOfSelective(Copy):
     """Selective training, whose steps release gradients and states, and plain updates between."""
 
-    def listening(self, progress: Progress | None) -> InTurn:
+    def listening(self, progress: Progress | None) -> SequentialMethod:
         """The run's own method, and the coins of records."""
-        run, plan = self.opened.run, self.plan
+        run, plan = self.ctx.run, self.plan
         assert plan is not None
         rate = float(plan.record_rate or 0)
         self.updates = None  # plain updates are made between what is released
-        self.coins = {"records": Coins("records", len(self.stuff.rows), rate, self.rng)}
+        self.coins = {"records": Coins("records", len(self.training_data.rows), rate, self.rng)}
         return _HeardSelective(
-            self, progress, self.opened.model, self.stuff, self.opened.chance, self.ledger, plan,
-            token_budget=run.token_budget,
+            self, progress, self.ctx.model, self.training_data, self.ctx.randomness, self.ledger,
+            plan, token_budget=run.token_budget,
             **(run.selective.model_dump() if run.selective else {}),
         )  # fmt: skip
 
@@ -245,9 +248,9 @@ class _HeardSelective(SelectiveTraining):
         self._copy, self._progress = copy, progress
         self._sampler = _Drawing(self._sampler, copy.coins["records"])
 
-    def gradients(self, step: int) -> Iterator[tuple[dict[str, Tensor], Seen]]:
+    def gradients(self, step: int) -> Iterator[tuple[dict[str, Tensor], StepStats]]:
         """The updates of a step."""
-        self._copy.need_more(step)
+        self._copy.require_more(step)
         yield from super().gradients(step)
         self._copy.done = step
         if self._progress:

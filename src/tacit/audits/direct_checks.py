@@ -21,10 +21,10 @@ from tacit.owners.bounding import Caps
 from tacit.planning.plan import Plan
 from tacit.privacy.events import AnyEvent
 from tacit.privacy.ledger import Books
-from tacit.training.data.training_data import Material
+from tacit.training.data.training_data import TrainingData
 from tacit.training.dp.gradients import BoundedSum
 from tacit.training.dp.random_source import Normals
-from tacit.training.phases.loop import factor, make_optimizer
+from tacit.training.models.optimizers import factor, make_optimizer
 from tacit.training.settings import OptimizerSettings
 
 ALPHA = 1e-9
@@ -263,7 +263,7 @@ class Replayed:
     def update(self, gradient: Mapping[str, Tensor], step: int) -> None:
         """One step of the run's optimizer, here."""
         for group in self._optimizer.param_groups:
-            group["lr"] = self._settings.rate * factor(self._settings, step, self._steps)
+            group["lr"] = self._settings.learning_rate * factor(self._settings, step, self._steps)
         for name, parameter in zip(self._names, self._copy, strict=True):
             given = gradient.get(name)
             parameter.grad = None if given is None else given.detach().clone()
@@ -327,14 +327,16 @@ def _norm(tensors: Mapping[str, Tensor]) -> float:
     return math.sqrt(sum(float(tensor.double().square().sum()) for tensor in tensors.values()))
 
 
-def caps_checks(stuff: Material, plan: Plan) -> list[Check]:
+def caps_checks(training_data: TrainingData, plan: Plan) -> list[Check]:
     """Whether the records that users give, or that are drawn, are within the caps of the plan."""
-    if stuff.owners is None or not plan.caps:
+    if training_data.owners is None or not plan.caps:
         return []
-    given = stuff.rows if plan.user_rate is None else np.concatenate(stuff.rows_of_user)
-    used = np.zeros(len(stuff.owners), dtype=bool)
-    used[stuff.examples.record[given]] = True
-    broken = Caps(**plan.caps).broken_by(stuff.owners.subset(used))
+    given = (
+        training_data.rows if plan.user_rate is None else np.concatenate(training_data.rows_of_user)
+    )
+    used = np.zeros(len(training_data.owners), dtype=bool)
+    used[training_data.examples.record[given]] = True
+    broken = Caps(**plan.caps).broken_by(training_data.owners.subset(used))
     said = ", ".join(f"{name}={found}" for name, found in (broken or plan.caps).items())
     name = "the records that are used are within the caps"
     return [Check(name, not broken, f"found {said}" if broken else f"at most {said}")]

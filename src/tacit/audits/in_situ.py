@@ -26,8 +26,8 @@ from torch import Tensor, nn
 from tacit.attacks.attack import Progress
 from tacit.audits.canary_guesses import (
     MOST,
+    OnProgress,
     Reach,
-    Tell,
     declared,
     evidence_of,
     log_ratio,
@@ -51,23 +51,23 @@ from tacit.audits.worst_cases import (
     Canaries,
     Directions,
     Draw,
+    canary_data,
     design,
     losses,
-    material,
 )
 from tacit.errors import UsageError
 from tacit.planning.plan import Plan
 from tacit.privacy.events import Unit
 from tacit.privacy.ledger import Ledger, read_ledger
-from tacit.training.data.training_data import Material, prepare
+from tacit.training.data.training_data import TrainingData, prepare
 from tacit.training.dp.gradients import BoundedSum, joined
-from tacit.training.dp.random_source import Chance
+from tacit.training.dp.random_source import RandomSource
 from tacit.training.dp.sampling import Drawn
 from tacit.training.methods import Losses, Method, NoisySums
 from tacit.training.methods.dp_fedavg import user_updates
 from tacit.training.methods.dp_sgd import denominator, record_sums, user_sums
-from tacit.training.methods.noisy_sums import Watched
-from tacit.training.phases.checkpoints import trainable
+from tacit.training.methods.noisy_sums import LossMeter
+from tacit.training.models.weights import trainable
 from tacit.training.phases.run_context import encode
 from tacit.training.phases.session import method_of
 from tacit.training.settings import LocalSettings, Run
@@ -98,7 +98,7 @@ def audit_in_situ(
     steps: int | None = None,
     confidence: float = 0.95,
     progress: Progress | None = None,
-    tell: Tell | None = None,
+    on_progress: OnProgress | None = None,
     rng: np.random.Generator,
 ) -> Found:
     """Train a copy of a run with hypothetical units, and look at all that it does.
@@ -109,18 +109,18 @@ def audit_in_situ(
     """
     opened = open_at_start(run, folder)
     examples = encode(opened, opened.part)
-    stuff = prepare(examples, opened.part, opened.mentions, plan, opened.focus)
+    training_data = prepare(examples, opened.part, opened.mentions, plan, opened.protected)
     steps = min(steps or run.total_steps, run.total_steps)
     with tempfile.TemporaryDirectory() as place:
         # Its first line tells it from the ledger of any run.
         about = {"audit": "a copy of a run, trained to be audited", "config": run.digest()}
         with Ledger(Path(place) / "ledger.jsonl", about) as ledger:
-            given = (opened, stuff, plan, ledger, steps, rng)
+            given = (opened, training_data, plan, ledger, steps, rng)
             if run.method in _CHECKED:
                 copy = _CHECKED[run.method](*given)
             else:
                 copy = hosting = CopyWithGuests(*given)
-                hosting.invite(units, canaries, confidence, tell)
+                hosting.invite(units, canaries, confidence, on_progress)
             refused = copy.train(progress)
         books = read_ledger(Path(place) / "ledger.jsonl")
     checks = copy.checks(books, read_ledger(folder / "ledger.jsonl"))
@@ -195,13 +195,13 @@ class CopyWithGuests(Copy):
         units: Mapping[Unit, float],
         canaries: int | None,
         confidence: float,
-        tell: Tell | None,
+        on_progress: OnProgress | None,
     ) -> None:
         """Make the canaries of every unit, and say what they can show."""
         noise = noise_of(self.plan)
         if noise == 0:
             raise UsageError("noise_multiplier=0 promises nothing, so there is nothing to audit.")
-        weights = trainable(self.opened.model)
+        weights = trainable(self.ctx.model)
         room = sum(t.numel() for t in weights.values()) // len(units) // TENSORS * TENSORS
         if (canaries or TENSORS) > room:
             raise UsageError(
@@ -216,15 +216,15 @@ class CopyWithGuests(Copy):
                 declared(draw, noise, self.steps), self.plan.delta, confidence, epsilon,
                 canaries=canaries, most=self._most(build, room),
             )  # fmt: skip
-            if tell:
-                tell(f"In situ: {reach.sentence(unit)}")
+            if on_progress:
+                on_progress(f"In situ: {reach.sentence(unit)}")
             self.guests.append(self._made(unit, reach, build, draw))
         self._places = Places(weights, self.guests[-1].place.stop, self.rng)
         self._scores = [np.zeros(len(made.inside)) for made in self.guests]
 
     def _most(self, build: Build, room: int) -> int:
         """As many canaries as there are coordinates, and hands to compute them."""
-        slow = 4 if self.opened.run.method == "fedavg" else 1
+        slow = 4 if self.ctx.run.method == "fedavg" else 1
         most = min(MOST // slow, _MOST_ROWS // len(list(build(0))), room)
         return max(TENSORS, most // TENSORS * TENSORS)
 
@@ -232,10 +232,12 @@ class CopyWithGuests(Copy):
         inside = self.rng.random(reach.canaries) < 0.5
         rows = [row for number in range(reach.canaries) for row in build(number)]
         examples = Canaries(rows, reach.canaries, inside)
-        stuff = material(examples, self.plan)
+        training_data = canary_data(examples, self.plan)
         model = Directions(examples.width)
-        total = totals_of(self.opened.run, self.plan, model, losses, stuff, self.opened.chance)
-        units = stuff.users if self._by_user else len(stuff.rows)
+        total = totals_of(
+            self.ctx.run, self.plan, model, losses, training_data, self.ctx.randomness
+        )
+        units = training_data.users if self._by_user else len(training_data.rows)
         start = self.guests[-1].place.stop if self.guests else 0
         place = slice(start, start + TENSORS * examples.width)
         return Guests(
@@ -249,7 +251,7 @@ class CopyWithGuests(Copy):
     @property
     def _people(self) -> int:
         """How many real units the sampler draws from."""
-        return self.stuff.users if self._by_user else len(self.stuff.rows)
+        return self.training_data.users if self._by_user else len(self.training_data.rows)
 
     @property
     def _population(self) -> int:
@@ -258,31 +260,37 @@ class CopyWithGuests(Copy):
 
     def listening(self, progress: Progress | None) -> Method:
         """The run's own method, whose sampler draws guests, too."""
-        run, plan = self.opened.run, self.plan
-        stuff, plan = self._extended()
-        method = method_of(self.opened, stuff, self.ledger, plan)
+        run, plan = self.ctx.run, self.plan
+        training_data, plan = self._extended()
+        method = method_of(self.ctx, training_data, self.ledger, plan)
         assert isinstance(method, NoisySums)
         rate = plan.user_rate if plan.user_rate is not None else plan.record_rate
         what = "users" if self._by_user else "records"
         self.coins = {what: Coins(what, self._population, float(rate or 0), self.rng)}
-        self._scale = denominator(plan, stuff)
+        self._scale = denominator(plan, training_data)
         # Coins of its own, which are the same whenever it is asked.
-        fixed = Chance(int(self.rng.integers(2**31)))
-        by = self.opened.task.losses
-        self._probe = totals_of(run, plan, self.opened.model, by, stuff, fixed)
+        fixed = RandomSource(int(self.rng.integers(2**31)))
+        by = self.ctx.task.losses
+        self._probe = totals_of(run, plan, self.ctx.model, by, training_data, fixed)
         method.spread(self._over)
         return Heard(method, self, self._heard, progress)
 
-    def _extended(self) -> tuple[Material, Plan]:
+    def _extended(self) -> tuple[TrainingData, Plan]:
         """The run's material with numbers for the guests, and its public denominator as it was."""
         more, plan = self._population - self._people, self.plan
         if self._by_user:
             nothing = (np.zeros(0, dtype=np.int64),) * more
-            stuff = replace(self.stuff, rows_of_user=self.stuff.rows_of_user + nothing)
-            return stuff, plan.model_copy(update={"users": plan.users or self.stuff.users})
-        rows = np.concatenate([self.stuff.rows, np.repeat(self.stuff.rows[:1], more)])
-        counted = plan.records or len(self.stuff.rows)
-        return replace(self.stuff, rows=rows), plan.model_copy(update={"records": counted})
+            training_data = replace(
+                self.training_data, rows_of_user=self.training_data.rows_of_user + nothing
+            )
+            return training_data, plan.model_copy(
+                update={"users": plan.users or self.training_data.users}
+            )
+        rows = np.concatenate(
+            [self.training_data.rows, np.repeat(self.training_data.rows[:1], more)]
+        )
+        counted = plan.records or len(self.training_data.rows)
+        return replace(self.training_data, rows=rows), plan.model_copy(update={"records": counted})
 
     def _over(self, total: Totals) -> Totals:
         """The run's own sum over real units, and what the guests who were drawn add to it."""
@@ -344,11 +352,18 @@ def _one_thread() -> Iterator[None]:
 
 
 def totals_of(
-    run: Run, plan: Plan, model: nn.Module, by: Losses, stuff: Material, chance: Chance
+    run: Run,
+    plan: Plan,
+    model: nn.Module,
+    by: Losses,
+    training_data: TrainingData,
+    randomness: RandomSource,
 ) -> Totals:
     """The sums of a run's method, for any model and any material."""
-    watched = Watched(model, by)
+    meter = LossMeter(model, by)
     if run.method == "fedavg":
-        return user_updates(model, watched, stuff, chance, plan, run.fedavg or LocalSettings())
+        return user_updates(
+            model, meter, training_data, randomness, plan, run.fedavg or LocalSettings()
+        )
     sums = user_sums if plan.user_rate is not None else record_sums
-    return sums(model, watched, stuff, chance, plan, max(64, run.token_budget))
+    return sums(model, meter, training_data, randomness, plan, max(64, run.token_budget))

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from tacit.planning.plan import Plan
 from tacit.privacy.events import Selective
 from tacit.privacy.ledger import Ledger
-from tacit.training.data.training_data import Material
-from tacit.training.dp.random_source import Chance
+from tacit.training.data.training_data import TrainingData
+from tacit.training.dp.random_source import RandomSource
 from tacit.training.methods import SelectiveTraining
 from tacit.training.models.recurrent import LSTMConfig, LSTMForCausalLM
 from tacit.training.tasks.examples import Examples
@@ -69,7 +69,7 @@ def worst_model(canaries: int, layers: int) -> LSTMForCausalLM:
     return model
 
 
-def canary_records(inside: NDArray[np.bool_], segments: int) -> Material:
+def canary_records(inside: NDArray[np.bool_], segments: int) -> TrainingData:
     """One record for each canary, with as many sensitive segments as a record may have."""
     ids, marks = [], []
     for number, one in enumerate(inside):
@@ -80,7 +80,7 @@ def canary_records(inside: NDArray[np.bool_], segments: int) -> Material:
         marks[-1][-2:] = False
     each = np.arange(len(ids), dtype=np.int32)
     examples = Examples(ids=ids, user=each, record=each, pad=0, labels=None, sensitive=marks)
-    return Material(examples, each.astype(np.int64), tuple(each.reshape(-1, 1)), None, None)
+    return TrainingData(examples, each.astype(np.int64), tuple(each.reshape(-1, 1)), None, None)
 
 
 class Overheard(SelectiveTraining):
@@ -94,15 +94,15 @@ class Overheard(SelectiveTraining):
     def __init__(
         self,
         model: LSTMForCausalLM,
-        material: Material,
-        chance: Chance,
+        training_data: TrainingData,
+        randomness: RandomSource,
         ledger: Ledger,
         plan: Plan,
         **rest: Any,
     ) -> None:
-        super().__init__(model, material, chance, ledger, plan, **rest)
-        self.of_gradients = np.zeros(len(material.rows))
-        self.of_states = np.zeros((plan.states, len(material.rows)))
+        super().__init__(model, training_data, randomness, ledger, plan, **rest)
+        self.of_gradients = np.zeros(len(training_data.rows))
+        self.of_states = np.zeros((plan.states, len(training_data.rows)))
         self._begun = False
 
     def step(self, number: int) -> None:

@@ -24,7 +24,7 @@ from scipy.special import logsumexp
 from tacit.attacks.attack import Progress
 from tacit.audits.canary_guesses import (
     MOST,
-    Tell,
+    OnProgress,
     declared,
     evidence_of,
     log_ratio,
@@ -36,9 +36,9 @@ from tacit.audits.worst_cases import (
     Canaries,
     Directions,
     Row,
+    canary_data,
     design,
     losses,
-    material,
     uncapped,
 )
 from tacit.errors import UsageError
@@ -46,8 +46,8 @@ from tacit.planning.plan import Plan
 from tacit.privacy.events import Selective, Unit
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.rounding import down
-from tacit.training.data.training_data import Material
-from tacit.training.dp.random_source import Chance
+from tacit.training.data.training_data import TrainingData
+from tacit.training.dp.random_source import RandomSource
 from tacit.training.methods import Method, make_dp_fedavg, make_dp_sgd, make_uedp
 from tacit.training.methods.dp_sgd import denominator
 from tacit.training.methods.uedp import Weights, event_of
@@ -73,9 +73,9 @@ def audit_plan(
     steps: int | None = None,
     confidence: float = 0.95,
     epsilon: float = 8.0,
-    chance: Chance | None = None,
+    randomness: RandomSource | None = None,
     progress: Progress | None = None,
-    tell: Tell | None = None,
+    on_progress: OnProgress | None = None,
     rng: np.random.Generator,
 ) -> Evidence:
     """A lower bound on epsilon of a plan's steps, as the run's method takes them.
@@ -87,8 +87,8 @@ def audit_plan(
     steps = min(steps or plan.steps, plan.steps)
     if plan.mechanism == "selective":
         return _audit_selective(
-            run, plan, unit, canaries, steps, confidence, epsilon, chance or Chance(None),
-            progress, tell, rng,
+            run, plan, unit, canaries, steps, confidence, epsilon, randomness or RandomSource(None),
+            progress, on_progress, rng,
         )  # fmt: skip
     build, draw = design(plan, unit)
     noise = noise_of(plan)
@@ -96,17 +96,19 @@ def audit_plan(
         declared(draw, noise, steps), plan.delta, confidence, epsilon, canaries=canaries,
         most=MOST // 4 if run.method == "fedavg" else MOST,
     )  # fmt: skip
-    if tell:
-        tell(reach.sentence(unit))
+    if on_progress:
+        on_progress(reach.sentence(unit))
     count = reach.canaries
     rows = [row for number in range(count) for row in build(number)]
     inside = rng.random(count) < 0.5
     examples = Canaries(rows, count, inside)
-    stuff = material(examples, plan)
+    training_data = canary_data(examples, plan)
     total = np.zeros(count)
     with passing_ledger() as ledger:
-        method = _method(run, plan, examples.width, stuff, chance or Chance(None), ledger)
-        scale = denominator(plan, stuff) / plan.clip_norm
+        method = _method(
+            run, plan, examples.width, training_data, randomness or RandomSource(None), ledger
+        )
+        scale = denominator(plan, training_data) / plan.clip_norm
         for step in range(1, steps + 1):
             release, _ = method.gradient(step)
             total += log_ratio(examples.along(release, count) * scale, draw, noise)
@@ -130,14 +132,25 @@ def passing_ledger() -> Iterator[Ledger]:
 
 
 def _method(
-    run: Run, plan: Plan, width: int, stuff: Material, chance: Chance, ledger: Ledger
+    run: Run,
+    plan: Plan,
+    width: int,
+    training_data: TrainingData,
+    randomness: RandomSource,
+    ledger: Ledger,
 ) -> Method:
     model = Directions(width)
     if run.method == "fedavg":
         local = run.fedavg or LocalSettings()
-        return make_dp_fedavg(model, losses, stuff, chance, ledger, plan, local)
+        return make_dp_fedavg(model, losses, training_data, randomness, ledger, plan, local)
     return make_dp_sgd(
-        model, losses, stuff, chance, ledger, plan, token_budget=max(64, run.token_budget)
+        model,
+        losses,
+        training_data,
+        randomness,
+        ledger,
+        plan,
+        token_budget=max(64, run.token_budget),
     )
 
 
@@ -149,9 +162,9 @@ def _audit_selective(
     steps: int,
     confidence: float,
     epsilon: float,
-    chance: Chance,
+    randomness: RandomSource,
     progress: Progress | None,
-    tell: Tell | None,
+    on_progress: OnProgress | None,
     rng: np.random.Generator,
 ) -> Evidence:
     """The same for selective training, whose steps release gradients and states."""
@@ -172,13 +185,13 @@ def _audit_selective(
         lambda count: declared_evidence(event, count, steps, np.random.default_rng(0)),
         plan.delta, confidence, epsilon, canaries=canaries, most=_MOST_TOKENS,
     )  # fmt: skip
-    if tell:
-        tell(reach.sentence(unit))
+    if on_progress:
+        on_progress(reach.sentence(unit))
     count = reach.canaries
     inside = rng.random(count) < 0.5
     with passing_ledger() as ledger:
         method = Overheard(
-            worst_model(count, plan.states // 2), canary_records(inside, plan.segments), chance,
+            worst_model(count, plan.states // 2), canary_records(inside, plan.segments), randomness,
             ledger, plan, token_budget=max(64, run.token_budget),
             **(run.selective.model_dump() if run.selective else {}),
         )  # fmt: skip
@@ -209,7 +222,7 @@ def audit_uedp(
     epsilon: float = 0.0,
     seed: int | None = None,
     progress: Progress | None = None,
-    tell: Tell | None = None,
+    on_progress: OnProgress | None = None,
     rng: np.random.Generator,
 ) -> Evidence:
     """The published algorithm where one entity is in the text of `holders` of its `users`.
@@ -221,8 +234,8 @@ def audit_uedp(
     """
     runs = runs or uedp_runs(epsilon, settings.delta, confidence)
     best = _best_of_runs(runs, settings.delta, confidence)
-    if tell:
-        tell(
+    if on_progress:
+        on_progress(
             f"{runs:,} runs, half of them with the entity, can show epsilon {down(best)} "
             "at best (all told apart)."
         )
@@ -247,11 +260,17 @@ def audit_uedp(
     inside = np.arange(runs) % 2 == 1
     tests = np.zeros(runs)
     for number in range(runs):
-        examples, stuff = worlds[number % 2]
-        chance = Chance(None if seed is None else seed + number)
+        examples, training_data = worlds[number % 2]
+        randomness = RandomSource(None if seed is None else seed + number)
         with passing_ledger() as ledger:
             method = make_uedp(
-                Directions(1), losses, stuff, chance, ledger, settings, token_budget=8192
+                Directions(1),
+                losses,
+                training_data,
+                randomness,
+                ledger,
+                settings,
+                token_budget=8192,
             )
             values = [
                 float(examples.along(method.gradient(step)[0], 1)[0]) * scale

@@ -21,7 +21,7 @@ from tacit.owners import Owners
 from tacit.planning.dry_run import apply_caps
 from tacit.planning.plan import Plan
 from tacit.privacy.events import Unit
-from tacit.training.data.training_data import Material
+from tacit.training.data.training_data import TrainingData
 
 TENSORS = 16
 """A canary's gradient is spread over so many tensors: clipping each by itself would show."""
@@ -199,7 +199,7 @@ def _binomial(trials: int, rate: float) -> Array:
     return ways * rate**at * (1 - rate) ** (trials - at)
 
 
-def material(examples: Canaries, plan: Plan) -> Material:
+def canary_data(examples: Canaries, plan: Plan) -> TrainingData:
     """The canaries as a run's material, under the plan's caps, which must keep them all."""
     owners, bounded = None, None
     kept = np.arange(len(examples))
@@ -212,13 +212,13 @@ def material(examples: Canaries, plan: Plan) -> Material:
     order = np.argsort(examples.user[kept], kind="stable")
     _, starts = np.unique(examples.user[kept][order], return_index=True)
     by_user = tuple(np.split(kept[order], starts[1:]))
-    return Material(examples, kept, by_user, owners, bounded)
+    return TrainingData(examples, kept, by_user, owners, bounded)
 
 
-def uncapped(rows: list[Row], inside: bool) -> tuple[Canaries, Material]:
+def uncapped(rows: list[Row], inside: bool) -> tuple[Canaries, TrainingData]:
     """One canary, in or out, as the material of a method that caps nothing."""
     examples = Canaries(rows, 1, np.array([inside]))
     users = int(examples.user.max()) + 1
     by_user = tuple(np.flatnonzero(examples.user == user) for user in range(users))
     kept = np.arange(len(rows))
-    return examples, Material(examples, kept, by_user, examples.owners(), None)
+    return examples, TrainingData(examples, kept, by_user, examples.owners(), None)

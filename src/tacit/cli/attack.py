@@ -103,7 +103,7 @@ def plant(
     from tacit.attacks.canaries import TEMPLATES, beside, placing_named, words_template
     from tacit.attacks.canaries import plant as put
     from tacit.corpus.writing import write
-    from tacit.files import need_file, refuse_overwrite
+    from tacit.files import refuse_overwrite, require_file
 
     if template not in TEMPLATES:
         raise UsageError(f"template={template!r} is not known; accepted: {', '.join(TEMPLATES)}.")
@@ -111,7 +111,7 @@ def plant(
     if words is not None:
         if template != "words":
             raise UsageError("--words goes with --template words.")
-        form = words_template(need_file(words).read_text(encoding="utf-8").split())
+        form = words_template(require_file(words).read_text(encoding="utf-8").split())
     new_corpus_file(to, overwrite=overwrite, among=("jsonl",))
     refuse_overwrite(beside(to), overwrite=overwrite)
     if spelled_by is not None:
@@ -148,11 +148,11 @@ def _spelled_form(form: "Template", of: str, corpus: Corpus, *, own: bool, seed:
     """The form of secrets with what a tokenizer spells, and a sentence if that changed it."""
     import numpy as np
 
-    from tacit.attacks.spelling import form_for, need_words, tokenizer_for
+    from tacit.attacks.spelling import form_for, require_words, tokenizer_for
 
     tokenizer = tokenizer_for(of, corpus)
     if own:
-        need_words(tokenizer, form, of)
+        require_words(tokenizer, form, of)
     form, said = form_for(tokenizer, form, of, np.random.default_rng(seed))
     if said:
         say(said)
@@ -298,10 +298,10 @@ def attack_series(
     """
     from tacit.attacks import keep_scores
     from tacit.attacks.attack import write_series
-    from tacit.attacks.running import last_step, need_kept, steps_of, wanted
+    from tacit.attacks.running import last_step, require_kept, steps_of, wanted
 
     if (folder / "run.yml").exists():
-        need_kept(folder)
+        require_kept(folder)
     target = _opened(folder, given)
     names = [attack.name for attack in wanted(target, given.using)]
     among = steps_of(target) if steps is None else [*steps, None]
@@ -485,7 +485,7 @@ def audit(
 
     found = audit_run(
         run, using=_ways(using), unit=unit, canaries=canaries, steps=steps,
-        confidence=confidence, watch=progress, tell=say,
+        confidence=confidence, watch=progress, on_progress=say,
     )  # fmt: skip
     if as_json:
         print_json({"audits": [one.as_dict() for one in found]})

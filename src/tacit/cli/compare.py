@@ -297,8 +297,8 @@ def trained(folder: Path, settings: "Run") -> None:
         say(f"{name}: finished before, not trained again")
         return
     say(f"{name}: training")
-    with _live(name) as tell:
+    with _live(name) as on_progress:
         if begun.exists():
-            session.resume(folder, tell=tell)
+            session.resume(folder, on_progress=on_progress)
         else:
-            session.train(settings, folder, tell=tell)
+            session.train(settings, folder, on_progress=on_progress)

@@ -57,9 +57,9 @@ def run(
 
     Examples: `tacit federate run run.yml -o RUN` · `tacit federate run --resume RUN`
     """
-    from tacit.federated.settings import need_flower
+    from tacit.federated.settings import require_flower
 
-    need_flower()
+    require_flower()
     from tacit.federated.processes import parse_address, run_here
     from tacit.federated.server import begin
 
@@ -74,7 +74,7 @@ def run(
         if file is None or to is None:
             raise UsageError("Give a run file and -o FOLDER, or --resume FOLDER.")
         folder = begin(*_read(file, changes), to)
-    run_here(folder, at, tell=_tell)
+    run_here(folder, at, on_progress=_tell)
     _show(folder)
 
 
@@ -99,20 +99,20 @@ def join(
 
     Example: `tacit federate join 127.0.0.1:9092 --corpus mine.jsonl --key key --home client`
     """
-    from tacit.federated.settings import need_flower
+    from tacit.federated.settings import require_flower
 
-    need_flower()
+    require_flower()
     from tacit.federated.keyed_names import read_key
     from tacit.federated.processes import node_here, parse_address
-    from tacit.files import need_file
+    from tacit.files import require_file
 
     read_key(key)
-    given = {"corpus": need_file(corpus), "key": key, "mentions": mentions, "model": model}
+    given = {"corpus": require_file(corpus), "key": key, "mentions": mentions, "model": model}
     home.mkdir(parents=True, exist_ok=True)
     config = {name: str(path.resolve()) for name, path in given.items() if path is not None}
     at = parse_address(server, authority=authority)
     err.print(f"answering for {corpus}; Ctrl-C ends it")
-    node_here(at, config | {"home": str(home.resolve())}, tell=_tell)
+    node_here(at, config | {"home": str(home.resolve())}, on_progress=_tell)
 
 
 @app.command()
@@ -123,9 +123,9 @@ def key(to: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write 
 
     Example: `tacit federate key key`
     """
-    from tacit.federated.settings import need_flower
+    from tacit.federated.settings import require_flower
 
-    need_flower()
+    require_flower()
     from tacit.federated.keyed_names import new_key
 
     new_key(to)
@@ -154,10 +154,10 @@ def simulate(
     Examples: `tacit federate simulate --users 1000 -o RUN` ·
     `tacit federate simulate run.yml -o RUN --clients 20`
     """
-    from tacit.federated.settings import need_flower, need_ray
+    from tacit.federated.settings import require_flower, require_ray
 
-    need_flower()
-    need_ray()
+    require_flower()
+    require_ray()
     from tacit.federated.simulation import begin_generated, begin_simulated, go_on
 
     if resume is not None:
@@ -174,7 +174,7 @@ def simulate(
         folder = begin_generated(
             int(users or 0), to, clients=clients, changes=parse_overrides(changes or [])
         )
-    go_on(folder, tell=_tell, workers=workers)
+    go_on(folder, on_progress=_tell, workers=workers)
     _show(folder)
 
 
@@ -186,18 +186,18 @@ def demo(to: To = None) -> None:
 
     Example: `tacit federate demo -o DEMO`
     """
-    from tacit.federated.settings import need_flower
+    from tacit.federated.settings import require_flower
 
-    need_flower()
+    require_flower()
     from tacit.federated.demo import demo as show
 
     if to is None:
         with TemporaryDirectory(prefix="tacit-federation-") as scratch:
-            _show(show(Path(scratch) / "demo", tell=_tell), kept=False)
+            _show(show(Path(scratch) / "demo", on_progress=_tell), kept=False)
         return
     if to.exists() and any(to.iterdir()):
         raise UsageError(f"{to} is not empty; give a new folder.")
-    _show(show(to, tell=_tell))
+    _show(show(to, on_progress=_tell))
 
 
 def _read(file: Path, changes: list[str] | None) -> "tuple[Run, Federation]":

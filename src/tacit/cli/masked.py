@@ -61,7 +61,7 @@ def pretrain(
         made = train(
             encoder, texts, to, sanitizer=work, steps=steps, batch=batch, rate=rate, layers=layers,
             context=context, held_out=min(200, max(1, len(texts) // 10)), seed=seed,
-            tell=lambda _: advance(1),
+            on_progress=lambda _: advance(1),
         )  # fmt: skip
     if as_json:
         print_json({"folder": str(made.folder), **made.scores})

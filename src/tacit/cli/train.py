@@ -75,19 +75,19 @@ def train(
             raise UsageError("--resume takes its settings from the folder; give nothing else.")
         if ranks is not None and not ranks.leads:
             return worker_ranks.follow_folder(resume, ranks)
-        begin = lambda tell: session.resume(resume, tell=tell)  # noqa: E731
+        begin = lambda on_progress: session.resume(resume, on_progress=on_progress)  # noqa: E731
     elif file is None or to is None:
         raise UsageError("Give a run file and -o FOLDER, or --resume FOLDER.")
     else:
         settings = read_run(file, parse_overrides(changes or []))
         if ranks is not None and not ranks.leads:
             return worker_ranks.follow(settings, ranks)
-        begin = lambda tell: session.train(settings, to, tell=tell)  # noqa: E731
-    with _live() as tell, _noting(progress_file) as note:
+        begin = lambda on_progress: session.train(settings, to, on_progress=on_progress)  # noqa: E731
+    with _live() as on_progress, _noting(progress_file) as note:
 
         def told(at: Any) -> None:
             note(at)
-            tell(at)
+            on_progress(at)
 
         done = begin(told)
     if done.stopped:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from tacit.corpora.dealing import deal_users, split_rng
-from tacit.corpora.sources import bad_line, need, need_rows, read_csv, to_table
+from tacit.corpora.sources import bad_line, need, read_csv, require_rows, to_table
 
 FILES = {"train": ("train.csv", "train_subset.csv"), "test": ("test.csv",)}
 CLASSES = {"1": "World", "2": "Sports", "3": "Business", "4": "Sci-Tech"}
@@ -27,7 +27,7 @@ def _read_split(path: Path, split: str, seed: int) -> pa.Table:
     if rows and not rows[0][1][0].strip().isdigit():
         number, header = rows.pop(0)
         width, label_at, text_at = _read_header(path, number, header)
-    need_rows(path, rows, "rows of label, title, description")
+    require_rows(path, rows, "rows of label, title, description")
     labels, texts = [], []
     for number, row in rows:
         if len(row) != width:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tacit.corpora.sources import bad_line, need, need_rows, read_lines, to_table
+from tacit.corpora.sources import bad_line, need, read_lines, require_rows, to_table
 
 FILES = {
     "train": ("train.txt", "eng.train"),
@@ -60,7 +60,7 @@ def _read_split(path: Path, split: str) -> pa.Table:
         else:
             words.append((fields[0], fields[1], fields[3]))
     close_sentence()
-    need_rows(path, columns["id"], "one token per line in 4 columns, and blank lines")
+    require_rows(path, columns["id"], "one token per line in 4 columns, and blank lines")
     return to_table(columns, path)
 
 

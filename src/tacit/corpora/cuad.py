@@ -21,10 +21,10 @@ from tacit.corpora.dealing import deal_splits
 from tacit.corpora.sources import (
     bad_line,
     need,
-    need_rows,
     read_csv,
     read_json,
     read_text,
+    require_rows,
     to_table,
 )
 
@@ -94,7 +94,7 @@ def load_cuad(folder: Path, seed: int) -> pa.Table:
             columns["label"].append("; ".join(sorted(labels, key=order.__getitem__)) or None)
             columns["spans"].append(spans)
             columns["split"].append(splits[company])
-    need_rows(path, columns["id"], "contracts with paragraphs")
+    require_rows(path, columns["id"], "contracts with paragraphs")
     return to_table(columns, path)
 
 
@@ -105,12 +105,12 @@ def _read_contracts(folder: Path) -> tuple[list[tuple[str, str, str]], Path]:
         contracts = []
         for path in sorted(texts.glob("*.txt")):
             contracts.append((path.stem, _company(path.stem), read_text(path)))
-        need_rows(texts, contracts, "one .txt file for each contract")
+        require_rows(texts, contracts, "one .txt file for each contract")
         return contracts, texts
     path = need(folder, "cuad", "contracts.jsonl")
     fields = ("title", "company", "text")
     contracts = [(r["title"], r["company"], r["text"]) for _, r in read_json(path, fields)]
-    need_rows(path, contracts, "JSON lines with title, company and text")
+    require_rows(path, contracts, "JSON lines with title, company and text")
     return contracts, path
 
 
@@ -128,7 +128,7 @@ def _key(title: str) -> str:
 
 def _read_sheets(path: Path) -> tuple[dict[str, Sheet], dict[str, int]]:
     rows = read_csv(path)
-    need_rows(path, rows[1:], "a header and one row for each contract")
+    require_rows(path, rows[1:], "a header and one row for each contract")
     number, header = rows[0]
     if "Filename" not in header or "Parties" not in header:
         raise bad_line(path, number, "the header does not name Filename and Parties")

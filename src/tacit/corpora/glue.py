@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from tacit.corpora.dealing import deal_users, split_rng
-from tacit.corpora.sources import bad_line, find, need, need_rows, read_lines, to_table
+from tacit.corpora.sources import bad_line, find, need, read_lines, require_rows, to_table
 
 SENTIMENTS = {"0": "negative", "1": "positive"}
 ENTAILMENTS = {"entailment": "entailment", "not_entailment": "not_entailment"}
@@ -104,7 +104,7 @@ def _build(parts: dict[str, tuple[Rows, Path]], seed: int) -> pa.Table:
 
 def _header(path: Path) -> list[str]:
     lines = read_lines(path)
-    need_rows(path, lines, "a header and rows, separated by tabs")
+    require_rows(path, lines, "a header and rows, separated by tabs")
     return lines[0].split("\t")
 
 
@@ -115,7 +115,7 @@ def _has_labels(path: Path) -> bool:
 def _read_named(path: Path, text: str, pair: str | None, labels: dict[str, str]) -> Rows:
     """The rows of a tab-separated file whose header names the columns; quotes are text."""
     lines = read_lines(path)
-    need_rows(path, lines[1:], "a header and rows, separated by tabs")
+    require_rows(path, lines[1:], "a header and rows, separated by tabs")
     header = lines[0].split("\t")
     wanted = [text, "label", *([pair] if pair else [])]
     if any(name not in header for name in wanted):
@@ -142,13 +142,13 @@ def _read_named(path: Path, text: str, pair: str | None, labels: dict[str, str])
 def _read_scored(path: Path) -> Rows:
     """The rows of an STS file: no quoting, sources may follow as further columns."""
     lines = read_lines(path)
-    need_rows(path, lines, f"tab-separated columns {', '.join(_STS_COLUMNS)}")
+    require_rows(path, lines, f"tab-separated columns {', '.join(_STS_COLUMNS)}")
     header, first = list(_STS_COLUMNS), 1
     if "sentence1" in lines[0].split("\t"):
         header, first = lines[0].split("\t"), 2
         if "sentence2" not in header or "score" not in header:
             raise bad_line(path, 1, "the header does not name sentence1, sentence2 and score")
-        need_rows(path, lines[1:], "a header and rows, separated by tabs")
+        require_rows(path, lines[1:], "a header and rows, separated by tabs")
     places = [header.index(name) for name in ("sentence1", "sentence2", "score")]
     rows = Rows()
     for number, line in enumerate(lines[first - 1 :], first):

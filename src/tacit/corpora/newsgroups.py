@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tacit.corpora.sources import need, need_rows, read_json, read_text, to_table
+from tacit.corpora.sources import need, read_json, read_text, require_rows, to_table
 from tacit.errors import DataError
 
 _FIELDS = ("id", "group", "author", "text")
@@ -26,7 +26,7 @@ def load_newsgroups20(folder: Path, seed: int) -> pa.Table:
     tables = []
     for split, path in paths.items():
         posts = [tuple(row[f] for f in _FIELDS) for _, row in read_json(path, _FIELDS)]
-        need_rows(path, posts, "JSON lines with id, group, author and text")
+        require_rows(path, posts, "JSON lines with id, group, author and text")
         tables.append(_build(posts, split, path))
     return pa.concat_tables(tables)
 
@@ -51,7 +51,7 @@ def _read_release(folder: Path) -> pa.Table:
         if not root.is_dir():
             raise DataError(f"{folder} has no folder {root.name}; newsgroups20 needs it.")
         posts = list(_read_posts(root, authors))
-        need_rows(root, posts, "folders of groups with one file for each post")
+        require_rows(root, posts, "folders of groups with one file for each post")
         tables.append(_build(posts, split, root))
     return pa.concat_tables(tables)
 

@@ -111,7 +111,7 @@ def bad_line(path: Path, number: int, fault: str) -> DataError:
     return DataError(f"{path}, line {number}: {fault}.")
 
 
-def need_rows(path: Path, rows: Sequence[object], what: str) -> None:
+def require_rows(path: Path, rows: Sequence[object], what: str) -> None:
     """Stop where a file holds nothing."""
     if not rows:
         raise DataError(f"{path} is empty; expected are {what}.")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tacit.corpora.sources import bad_line, find, need, need_rows, read_lines, to_table
+from tacit.corpora.sources import bad_line, find, need, read_lines, require_rows, to_table
 
 FILES = {
     "train": ("train.txt", "wiki.train.tokens"),
@@ -39,7 +39,7 @@ def _read_split(path: Path, split: str) -> pa.Table:
             raise bad_line(path, at + 1, "no article title (= Title =) comes before it")
         texts.append(line)
         users.append(f"{split}-article-{article:04d}")
-    need_rows(path, texts, "articles that open with = Title =")
+    require_rows(path, texts, "articles that open with = Title =")
     columns = {
         "id": [f"{split}-{n + 1:05d}" for n in range(len(texts))],
         "user": users,

@@ -165,7 +165,7 @@ class Corpus:
             )
         return self.table.column(name)
 
-    def need_users(self) -> pa.ChunkedArray:
+    def require_users(self) -> pa.ChunkedArray:
         """The user of every record; a record without one is an error here."""
         users = self.column("user")
         if users.null_count:
@@ -178,7 +178,7 @@ class Corpus:
 
     def users(self) -> list[str]:
         """The distinct users, in order of first appearance."""
-        return pc.unique(self.need_users()).to_pylist()
+        return pc.unique(self.require_users()).to_pylist()
 
     def splits(self) -> list[str]:
         """The names of the splits, in order of first appearance."""

@@ -117,7 +117,7 @@ class Independence:
         }
 
 
-def need_independent(
+def require_independent(
     private: "Texts | Pieces",
     public: Texts,
     *,
@@ -134,7 +134,7 @@ def need_independent(
     """
     check_probability("limit", limit)
     if files is not None:
-        need_other_file(*files, what=what)
+        require_other_file(*files, what=what)
     ours = private if isinstance(private, Pieces) else read_pieces(private)
     theirs = read_pieces(public)
     if not theirs.texts:
@@ -147,7 +147,7 @@ def need_independent(
     return Independence(what, theirs.digest, theirs.texts, limit, found)
 
 
-def need_other_file(private: Path, public: Path, *, what: str) -> None:
+def require_other_file(private: Path, public: Path, *, what: str) -> None:
     """Refuse the private file itself, or a copy of it under another name, as public text."""
     if not (private.is_file() and public.is_file()):
         return
@@ -158,7 +158,7 @@ def need_other_file(private: Path, public: Path, *, what: str) -> None:
         raise PrivacyRefused(f"{what} is the private corpus itself; {_OTHER}.")
 
 
-def need_other_words(private: "Texts | Pieces", words: Iterable[str], *, what: str) -> str:
+def require_other_words(private: "Texts | Pieces", words: Iterable[str], *, what: str) -> str:
     """Refuse a list of words that is the vocabulary of the private text; say how it was compared.
 
     A list is refused if nine tenths of all words that either has are in both, or if it holds
@@ -176,7 +176,7 @@ def need_other_words(private: "Texts | Pieces", words: Iterable[str], *, what: s
         )
     long = [entry for entry in listed if len(entry.split()) >= SHORTEST]
     if long:
-        need_independent(ours, long, what=what)
+        require_independent(ours, long, what=what)
     return "it is not the list of all words of that text; a shorter one could not be told"
 
 

@@ -51,7 +51,7 @@ class Entry:
 
 
 _REGISTRY: dict[str, Entry] = {}
-_OURS = ("patterns", "lists", "given", "tagger", "pipelines")
+_OURS = ("patterns", "lists", "gold_labels", "tagger.tagger", "pipelines")
 
 
 def register(name: str, make: Maker, summary: str, option: str = "") -> None:

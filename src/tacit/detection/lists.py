@@ -37,7 +37,7 @@ from tacit.corpus import Record
 from tacit.detection.detector import Finding, register
 from tacit.detection.kinds import kind_of
 from tacit.errors import DataError, UsageError
-from tacit.files import need_file
+from tacit.files import require_file
 
 LONGEST_TERM = 1000
 CASES = ("any", "proper", "exact")
@@ -61,7 +61,7 @@ _SETTING = re.compile(r"#\s*(kind|case|score)\s*:\s*(.*?)\s*\Z")
 
 def read_list(path: Path) -> list[Term]:
     """The terms of a file; what is wrong is named by file and line, never quoted."""
-    raw = need_file(path).read_bytes()
+    raw = require_file(path).read_bytes()
     if raw.startswith(b"\x1f\x8b"):
         try:
             raw = gzip.decompress(raw)

@@ -21,7 +21,7 @@ from tacit.corpus import Corpus
 from tacit.detection.detector import Finding
 from tacit.detection.kinds import kind_of
 from tacit.errors import DataError
-from tacit.files import need_file, whole_file
+from tacit.files import require_file, whole_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ class Aliases:
     def read(cls, path: Path) -> "Aliases":
         """The rules of a YAML file."""
         try:
-            rules = yaml.safe_load(need_file(path).read_text(encoding="utf-8"))
+            rules = yaml.safe_load(require_file(path).read_text(encoding="utf-8"))
             return cls(rules or {})
         except (yaml.YAMLError, UnicodeDecodeError, AttributeError, TypeError):
             raise DataError(
@@ -252,7 +252,7 @@ def read_entities(path: Path) -> list[Entity]:
 
 
 def _json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    with need_file(path).open(encoding="utf-8") as lines:
+    with require_file(path).open(encoding="utf-8") as lines:
         try:
             for number, line in enumerate(lines, 1):
                 row = json.loads(line)

@@ -34,20 +34,20 @@ from tacit.federated.protocol import Answer, Kit, Present, Round, Update, unpack
 from tacit.federated.settings import CANNOT, Federation
 from tacit.files import whole_file
 from tacit.planning.plan import Plan
-from tacit.training.data.protected_entities import Focus
+from tacit.training.data.protected_entities import ProtectedEntities
 from tacit.training.data.training_data import (
-    Material,
     Rows,
+    TrainingData,
     find_mentions,
     open_corpus,
     training_part,
 )
 from tacit.training.dp import dropout
-from tacit.training.dp.random_source import Chance
+from tacit.training.dp.random_source import RandomSource
 from tacit.training.dp.updates import ClippedUpdates
 from tacit.training.methods.dp_fedavg import fedavg_check, train_locally, user_updates
 from tacit.training.methods.dp_sgd import private_check, user_sums
-from tacit.training.methods.noisy_sums import Watched
+from tacit.training.methods.noisy_sums import LossMeter
 from tacit.training.models import weights
 from tacit.training.models.memory import keep_freed_memory
 from tacit.training.models.tokens import load_tokenizer
@@ -69,8 +69,8 @@ def join(content: RecordDict, node: Node) -> RecordDict:
         place = _Place.of(kit, node)
         place.keep_kit(kit)
         local = _Local.open(kit, place)
-        local.need_same_corpus(begin=True)
-        local.need_independent_users()
+        local.require_same_corpus(begin=True)
+        local.require_independent_users()
         return local.present().record()
     except Exception as error:
         # The server learns that it failed and not why: a message might name files of ours.
@@ -88,9 +88,9 @@ def update(content: RecordDict, node: Node) -> RecordDict:
         return RecordDict({"refused": ConfigRecord({"because": "no kit"})})
     try:
         local = _Local.open(kit, place)
-        local.need_same_corpus()
+        local.require_same_corpus()
         local.take(dict(unpacked(content.array_records["weights"])))
-        local.need_independent_users(asked.step)
+        local.require_independent_users(asked.step)
     except Exception as error:
         log.error("%s in round %d: %s", CANNOT, asked.step, _said(error))
         return RecordDict({"refused": ConfigRecord({"because": type(error).__name__})})
@@ -212,7 +212,7 @@ def _own_corpus(place: _Place) -> Corpus:
     corpus, number = _whole_corpus(place.corpus, place.data, changed)
     if place.part is None:
         return corpus
-    users = corpus.need_users().to_pylist()
+    users = corpus.require_users().to_pylist()
     mine = [row for row, user in enumerate(users) if number[user] % place.parts == place.part]
     if not mine:
         raise DataError(f"Part {place.part} of {place.parts} has no user; make fewer parts.")
@@ -283,7 +283,7 @@ class _Local:
         key, users = read_key(place.key), corpus.users()
         self._users = tuple(user_name(key, self._id, user) for user in users)
         self._code = {name: code for code, name in enumerate(self._users)}
-        self._key, self._chance = key, Chance(run.seed)
+        self._key, self._chance = key, RandomSource(run.seed)
         personal = self.federation.personal
         self._sent = {n: p for n, p in model.named_parameters() if n in set(kit.settings["shared"])}
         self._own = {n: p for n, p in model.named_parameters() if is_personal(n, personal)}
@@ -296,11 +296,11 @@ class _Local:
         folder = place.home / "kits" / kit.digest
         run, tokenizer, task, model = _tools(kit.digest, folder, place.model)
         corpus = _own_corpus(place)
-        corpus.need_users()
+        corpus.require_users()
         examples = task.encode(corpus, tokenizer, context=run.context)
         return cls(kit, place, corpus, examples, run, task, model)
 
-    def need_same_corpus(self, *, begin: bool = False) -> None:
+    def require_same_corpus(self, *, begin: bool = False) -> None:
         """Refuse a file that changed since this client joined: the server counts on its records."""
         place = self._place
         name = hashlib.sha256(f"{place.corpus}\0{place.part}".encode()).hexdigest()[:16]
@@ -328,7 +328,7 @@ class _Local:
                 self._place.corpus, self._place.data, Path(self._place.corpus).stat().st_mtime
             )[0]
         found = find_mentions(run, searched)
-        graph = Focus(self.plan.kinds).owners(self._corpus, found.mentions)
+        graph = ProtectedEntities(self.plan.kinds).owners(self._corpus, found.mentions)
         named = {e.id: e.name for e in found.entities}
         if any(entity not in named for entity in graph.entities):
             raise DataError(
@@ -358,7 +358,7 @@ class _Local:
             self._sent[name].copy_(tensor)
         self._before = {name: p.detach().clone() for name, p in self._sent.items()}
 
-    def need_independent_users(self, step: int | None = None) -> None:
+    def require_independent_users(self, step: int | None = None) -> None:
         """Refuse a model in which a user's update depends on other users' records.
 
         It is looked at when this client joins, and again before some rounds.
@@ -366,12 +366,15 @@ class _Local:
         if self.plan is None:
             return
         rows = np.arange(len(self._examples))
-        stuff, losses = Material(self._examples, rows, (rows,), None, None), self._task.losses
+        training_data, losses = (
+            TrainingData(self._examples, rows, (rows,), None, None),
+            self._task.losses,
+        )
         local, budget = self.run.fedavg or LocalSettings(), self.run.token_budget
         check = (
-            fedavg_check(self._model, losses, stuff, self.plan, local)
+            fedavg_check(self._model, losses, training_data, self.plan, local)
             if self.run.method == "fedavg"
-            else private_check(self._model, losses, stuff, self.plan, budget)
+            else private_check(self._model, losses, training_data, self.plan, budget)
         )
         with _only_trainable(self._model, self._sent):
             check.need(first=True) if step is None else check.due(step)
@@ -382,16 +385,16 @@ class _Local:
         rows = self._rows(name, asked.permits[place] if asked.permits is not None else None)
         of_user: list[Rows] = [rows[:0]] * asked.users
         of_user[number] = rows
-        stuff = Material(self._examples, rows, tuple(of_user), None, None)
-        watched = Watched(self._model, self._task.losses)
+        training_data = TrainingData(self._examples, rows, tuple(of_user), None, None)
+        meter = LossMeter(self._model, self._task.losses)
         self._model.train()
         seed = self._chance.torch_seed("dropout", asked.step)
         try:
             # Clients number their records from 0, so coins are keyed by the user as well.
             with dropout.step(seed), dropout.part(number):
-                self._learn_personal(name, watched, stuff, asked)
+                self._learn_personal(name, meter, training_data, asked)
                 with _only_trainable(self._model, self._sent):
-                    total = self._total(watched, stuff)(asked.step, np.asarray([number]))
+                    total = self._total(meter, training_data)(asked.step, np.asarray([number]))
         finally:
             with torch.no_grad():
                 for own, parameter in self._sent.items():
@@ -407,28 +410,35 @@ class _Local:
         allowed = np.isin(self._examples.record[rows], np.asarray(permitted, dtype=np.int64))
         return rows[allowed]
 
-    def _total(self, watched: Watched, stuff: Material) -> Callable[[int, Any], Any]:
+    def _total(self, meter: LossMeter, training_data: TrainingData) -> Callable[[int, Any], Any]:
         """The sum over users, as central training has it; here over one of them."""
         if self.plan is None:
             local = self.federation.local
             return lambda step, drawn: ClippedUpdates(self._model).users(
-                lambda _: self._train(watched, stuff, local, step, int(drawn[0])), 1,
+                lambda _: self._train(meter, training_data, local, step, int(drawn[0])), 1,
                 clip_norm=math.inf,
             )  # fmt: skip
         if self.run.method == "fedavg":
             local = self.run.fedavg or LocalSettings()
-            return user_updates(self._model, watched, stuff, self._chance, self.plan, local)
+            return user_updates(self._model, meter, training_data, self._chance, self.plan, local)
         return user_sums(
-            self._model, watched, stuff, self._chance, self.plan, self.run.token_budget
+            self._model, meter, training_data, self._chance, self.plan, self.run.token_budget
         )
 
     def _train(
-        self, watched: Watched, stuff: Material, local: LocalSettings, step: int, number: int
+        self,
+        meter: LossMeter,
+        training_data: TrainingData,
+        local: LocalSettings,
+        step: int,
+        number: int,
     ) -> int:
-        rng = self._chance.of_users("order", step, stuff.users)(number)
-        return train_locally(self._model, watched, stuff, stuff.rows, local, rng)
+        rng = self._chance.of_users("order", step, training_data.users)(number)
+        return train_locally(self._model, meter, training_data, training_data.rows, local, rng)
 
-    def _learn_personal(self, name: str, watched: Watched, stuff: Material, asked: Round) -> None:
+    def _learn_personal(
+        self, name: str, meter: LossMeter, training_data: TrainingData, asked: Round
+    ) -> None:
         """Train what is this user's own, with what is shared held still; it stays on our disk.
 
         Source: Pillutla et al. 2022 (alternating updates of personal and shared parameters).
@@ -442,7 +452,7 @@ class _Local:
                 parameter.copy_(found[own])
         number = asked.numbers[asked.names.index(name)]
         with _only_trainable(self._model, self._own):
-            self._train(watched, stuff, self.federation.personal_training, asked.step, number)
+            self._train(meter, training_data, self.federation.personal_training, asked.step, number)
         if not all(bool(torch.isfinite(p).all()) for p in self._own.values()):
             raise DataError("A user's personal parameters are not finite.")
         with whole_file(kept) as draft:

@@ -9,8 +9,8 @@ from flwr.app import RecordDict
 from torch import Tensor
 
 from tacit.errors import DataError
-from tacit.federated.cohort import Roster, Whereabouts, make_roster
-from tacit.federated.messaging import Asking, Faults, Question
+from tacit.federated.cohort import Cohort, Whereabouts, make_roster
+from tacit.federated.messaging import Faults, Messenger, Question
 from tacit.federated.protocol import JOIN, TRAIN, Kit, Present, Round, packed
 from tacit.federated.settings import Federation
 from tacit.planning.plan import Plan
@@ -24,11 +24,11 @@ class Clients:
     """The clients of a run: who joined, and the answers to a round."""
 
     def __init__(
-        self, asking: Asking, kit: Kit, federation: Federation, plan: Plan | None, frozen: str
+        self, messenger: Messenger, kit: Kit, federation: Federation, plan: Plan | None, frozen: str
     ) -> None:
-        self._asking, self._kit, self._federation, self._plan = asking, kit, federation, plan
+        self._asking, self._kit, self._federation, self._plan = messenger, kit, federation, plan
         self._frozen = frozen
-        self._roster: Roster | None = None
+        self._roster: Cohort | None = None
         self._where: Whereabouts | None = None
         self._refused: set[int] = set()
         """Nodes that are not asked again: another version, another model, or no answer at all.
@@ -41,12 +41,12 @@ class Clients:
         self.faults = Faults()
 
     @property
-    def roster(self) -> Roster:
+    def cohort(self) -> Cohort:
         """Who takes part."""
         assert self._roster is not None, "nobody has joined"
         return self._roster
 
-    def gather(self, known: Roster | None) -> Roster:
+    def gather(self, known: Cohort | None) -> Cohort:
         """Wait for clients to join; those of a `known` roster join when a round needs them."""
         joined: dict[int, Present] = {}
         if known is None:
@@ -175,13 +175,13 @@ class Clients:
             yield from self._of_one(node, content, step, attempt, by_node[node])
 
     def _question(self, step: int, attempt: str, numbers: list[int]) -> Round:
-        names = tuple(self.roster.users[n] for n in numbers)
-        permits = self.roster.permits
+        names = tuple(self.cohort.users[n] for n in numbers)
+        permits = self.cohort.permits
         return Round(
             self._kit.digest,
             step,
             attempt,
-            len(self.roster.users),
+            len(self.cohort.users),
             tuple(numbers),
             names,
             tuple(permits[name] for name in names) if permits is not None else None,

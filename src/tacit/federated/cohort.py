@@ -1,6 +1,6 @@
 """Who takes part in a federation: users by keyed name, where each is, and what each may use.
 
-The roster is closed when training begins: the coins are thrown over a known list of users, and the
+The cohort is closed when training begins: the coins are thrown over a known list of users, and the
 caps on entities are kept on a known graph. A client that comes back later speaks for the users it
 had; users who were not there at the beginning are not added.
 """
@@ -25,7 +25,7 @@ from tacit.owners import Owners
 from tacit.owners.bounding import Bounded, Caps
 from tacit.planning.dry_run import apply_caps
 from tacit.planning.plan import Plan
-from tacit.training.data.training_data import Material, Rows
+from tacit.training.data.training_data import Rows, TrainingData
 
 
 class Elsewhere:
@@ -43,7 +43,7 @@ class Elsewhere:
 
 
 @dataclass(frozen=True)
-class Roster:
+class Cohort:
     """The users of a federation, in order of their keyed names; with the graph, where caps are."""
 
     users: tuple[str, ...]
@@ -79,7 +79,7 @@ class Roster:
         return found
 
     def agreeing(self, one: Present) -> list[str]:
-        """The users of a client that are on the roster, and whose records are those of the graph.
+        """The users of a client that are on the cohort, and whose records are those of the graph.
 
         What a user may use is told by numbers of records; a client whose file has changed, or who
         has others of the user's records, would take them for others.
@@ -92,18 +92,18 @@ class Roster:
             said.setdefault(one.users[code], {})[record] = tuple(sorted(named))
         return [name for name in known if said.get(name) == self._told[name]]
 
-    def material(self) -> Material:
+    def training_data(self) -> TrainingData:
         """Who owns what, without what it is."""
         none: Rows = np.zeros(0, dtype=np.int64)
         if self.owners is None or self.bounded is None:
-            return Material(Elsewhere(), none, (none,) * len(self.users), None, None)
+            return TrainingData(Elsewhere(), none, (none,) * len(self.users), None, None)
         kept = np.flatnonzero(self.bounded.kept)
         names = [self.owners.users[self.owners.record_user[row]] for row in kept]
         of_user: dict[str, list[int]] = {name: [] for name in self.users}
         for name, row in zip(names, kept.tolist(), strict=True):
             of_user[name].append(row)
         rows = tuple(np.asarray(of_user[name], dtype=np.int64) for name in self.users)
-        return Material(Elsewhere(), kept, rows, self.owners, self.bounded)
+        return TrainingData(Elsewhere(), kept, rows, self.owners, self.bounded)
 
     def digest(self) -> str:
         """A SHA-256 of all of it."""
@@ -118,7 +118,7 @@ class Roster:
         if self.owners is not None and self.bounded is not None:
             self.owners.save(place / "graph.json.gz")
             self.bounded.save(place / "kept.json.gz")
-        with whole_file(place / "roster.json") as draft:
+        with whole_file(place / "cohort.json") as draft:
             fields = {
                 "users": self.users,
                 "clients": self.clients,
@@ -128,9 +128,9 @@ class Roster:
             draft.write_text(json.dumps(fields, allow_nan=False), encoding="utf-8")
 
     @classmethod
-    def load(cls, folder: Path) -> "Roster | None":
-        """The roster of a run that was begun; None where it has none yet."""
-        path = folder / FOLDER / "roster.json"
+    def load(cls, folder: Path) -> "Cohort | None":
+        """The cohort of a run that was begun; None where it has none yet."""
+        path = folder / FOLDER / "cohort.json"
         if not path.exists():
             return None
         owners = bounded = None
@@ -143,12 +143,12 @@ class Roster:
             if made.digest() != fields["digest"]:
                 raise ValueError
         except (ValueError, KeyError, TypeError):
-            raise DataError(f"{path} was changed; a roster stays as training began.") from None
+            raise DataError(f"{path} was changed; a cohort stays as training began.") from None
         return made
 
 
-def make_roster(plan: Plan | None, present: Iterable[Present]) -> Roster:
-    """The roster of all that joined; a user of two clients is the first one's alone.
+def make_roster(plan: Plan | None, present: Iterable[Present]) -> Cohort:
+    """The cohort of all that joined; a user of two clients is the first one's alone.
 
     A user whose records lay with two clients would be clipped at each, and count twice.
 
@@ -164,7 +164,7 @@ def make_roster(plan: Plan | None, present: Iterable[Present]) -> Roster:
     if not holders:
         raise DataError("No client has a user; there is nobody to learn from.")
     if plan is None or not plan.caps:
-        return Roster(tuple(sorted(holders)), clients)
+        return Cohort(tuple(sorted(holders)), clients)
     rows = sorted(
         (name, record, named)
         for one in {id(p): p for p in holders.values()}.values()
@@ -177,14 +177,14 @@ def make_roster(plan: Plan | None, present: Iterable[Present]) -> Roster:
     if broken:
         raise PrivacyRefused(f"The kept records exceed the caps: {broken}; nothing was trained.")
     kept = {owners.users[owners.record_user[row]] for row in np.flatnonzero(bounded.kept)}
-    return Roster(tuple(sorted(kept)), clients, owners, bounded)
+    return Cohort(tuple(sorted(kept)), clients, owners, bounded)
 
 
 class Whereabouts:
     """Which of Flower's nodes speaks for which user at the moment."""
 
-    def __init__(self, roster: Roster) -> None:
-        self._roster = roster
+    def __init__(self, cohort: Cohort) -> None:
+        self._roster = cohort
         self._node: dict[str, int] = {}
         self._agreed: dict[int, list[str]] = {}
 
@@ -194,7 +194,7 @@ class Whereabouts:
         return set(self._agreed)
 
     def put(self, node: int, one: Present, connected: set[int]) -> bool:
-        """A node that joined, if it speaks for anybody of the roster.
+        """A node that joined, if it speaks for anybody of the cohort.
 
         Users of a node that is still connected stay there.
         """

@@ -27,7 +27,7 @@ from tacit.training.settings import Run
 def demo(
     folder: Path,
     *,
-    tell: Callable[[str], None],
+    on_progress: Callable[[str], None],
     users: int = 90,
     rounds: int = 2,
     clients: int = 3,
@@ -43,7 +43,7 @@ def demo(
     begin(run, Federation(clients=clients, join_seconds=240, round_seconds=75), out)
     with processes() as running:
         at = Transport(port=free_port())
-        tell(f"starting Flower's SuperLink and {clients} SuperNodes on this machine")
+        on_progress(f"starting Flower's SuperLink and {clients} SuperNodes on this machine")
         start_link(running, at)
         for number, home in enumerate(homes):
             config = {
@@ -56,16 +56,16 @@ def demo(
 
         def meanwhile() -> None:
             if kill:
-                _kill_one(running, f"client-{clients - 1}", out, tell)
+                _kill_one(running, f"client-{clients - 1}", out, on_progress)
 
-        wait_for_run(running, child, out, tell=tell, meanwhile=meanwhile)
+        wait_for_run(running, child, out, on_progress=on_progress, meanwhile=meanwhile)
     return out
 
 
-def _kill_one(running: Processes, last: str, out: Path, tell: Callable[[str], None]) -> None:
+def _kill_one(running: Processes, last: str, out: Path, on_progress: Callable[[str], None]) -> None:
     """Kill the last client once all have joined: it vanishes in the first round."""
     if last in running.children and (out / FOLDER / "roster.json").exists():
-        tell("all have joined; killing the last one, in the middle of the first round")
+        on_progress("all have joined; killing the last one, in the middle of the first round")
         running.end(last, at_once=True)
 
 
@@ -77,7 +77,7 @@ def _deal(folder: Path, users: int, rounds: int, clients: int) -> tuple[Run, lis
     write(held_out, folder / "server" / "held-out.jsonl")
     train = whole.only("train")
     number = {user: n for n, user in enumerate(train.users())}
-    of_client = np.array([number[u] % clients for u in train.need_users().to_pylist()])
+    of_client = np.array([number[u] % clients for u in train.require_users().to_pylist()])
     key = folder / "clients" / "key"
     new_key(key)
     homes = []
@@ -103,6 +103,6 @@ def _deal(folder: Path, users: int, rounds: int, clients: int) -> tuple[Run, lis
         model={"kind": "lstm", "config": {"hidden_size": 32, "embedding_size": 32}},
         tokenizer={"size": 1000},
         context=64,
-        optimizer={"name": "sgd", "rate": 2.0, "momentum": 0.9},
+        optimizer={"name": "sgd", "learning_rate": 2.0, "momentum": 0.9},
     )
     return run, homes

@@ -57,7 +57,7 @@ class Faults:
             self.counts[what] = self.counts.get(what, 0) + count
 
 
-class Asking:
+class Messenger:
     """Sends questions, and yields answers, a bounded number at once, until a deadline.
 
     *Guarantee*: all questions are sent before any answer is waited for, so how long one client

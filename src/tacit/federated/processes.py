@@ -259,8 +259,8 @@ def start_link(running: Processes, at: Transport) -> None:
     """Start a SuperLink and wait until it listens."""
     child = running.start(
         "superlink",
-        [sys.executable, "-m", "tacit.federated.superlink", "--host", at.host, "--port", str(at.port),
-         *at.of_server(), "--disable-runtime-dependency-installation"],
+        [sys.executable, "-m", "tacit.federated.superlink", "--host", at.host,
+         "--port", str(at.port), *at.of_server(), "--disable-runtime-dependency-installation"],
     )  # fmt: skip
     until = time.monotonic() + _STARTING
     while time.monotonic() < until:
@@ -319,15 +319,15 @@ def submit(running: Processes, at: Transport, folder: Path) -> subprocess.Popen[
     )  # fmt: skip
 
 
-def run_here(folder: Path, at: Transport, *, tell: Callable[[str], None]) -> None:
+def run_here(folder: Path, at: Transport, *, on_progress: Callable[[str], None]) -> None:
     """Start a SuperLink for one run, carry the run out, and end the SuperLink."""
     with processes() as running:
         start_link(running, at)
-        tell(f"waiting for clients at {at.address}")
-        wait_for_run(running, submit(running, at, folder), folder, tell=tell)
+        on_progress(f"waiting for clients at {at.address}")
+        wait_for_run(running, submit(running, at, folder), folder, on_progress=on_progress)
 
 
-def node_here(at: Transport, config: dict[str, str], *, tell: Callable[[str], None]) -> None:
+def node_here(at: Transport, config: dict[str, str], *, on_progress: Callable[[str], None]) -> None:
     """Answer for one client until somebody stops us; a server that went away may come back."""
     in_vain = 0
     while in_vain < _IN_VAIN:
@@ -336,17 +336,17 @@ def node_here(at: Transport, config: dict[str, str], *, tell: Callable[[str], No
             child = start_node(running, "client", at, config)
             read = 0
             while child.poll() is None:
-                read = _pass_on(running.log("client"), read, tell)
+                read = _pass_on(running.log("client"), read, on_progress)
                 time.sleep(1.0)
             said = running.log("client").read_text(encoding="utf-8", errors="replace")
         in_vain = in_vain + 1 if time.monotonic() - begun < _SOON else 0
-        tell("Flower's SuperNode ended, as it does when the server is gone; joining again")
+        on_progress("Flower's SuperNode ended, as it does when the server is gone; joining again")
         time.sleep(_AGAIN)
     sys.stderr.write(said)
     raise DataError(f"Flower's SuperNode does not stay; does a SuperLink listen at {at.address}?")
 
 
-def _pass_on(log: Path, read: int, tell: Callable[[str], None]) -> int:
+def _pass_on(log: Path, read: int, on_progress: Callable[[str], None]) -> int:
     """Tell what is new of our own words in a log, which has Flower's, too; how far it was read."""
     with log.open("rb") as file:
         file.seek(read)
@@ -355,7 +355,7 @@ def _pass_on(log: Path, read: int, tell: Callable[[str], None]) -> int:
     for line in whole.decode(errors="replace").splitlines():
         _, found, rest = line.partition(CANNOT)
         if found:
-            tell(found + rest)
+            on_progress(found + rest)
     return read + len(whole)
 
 
@@ -368,16 +368,16 @@ def wait_for_run(
     child: subprocess.Popen[bytes],
     folder: Path,
     *,
-    tell: Callable[[str], None],
+    on_progress: Callable[[str], None],
     meanwhile: Callable[[], None] = lambda: None,
 ) -> None:
     """Tell the rounds as they are noted, until the run has ended; raise what ended it."""
     lines = Lines(folder / FOLDER / "progress.jsonl")
     while child.poll() is None:
-        lines.tell(tell)
+        lines.on_progress(on_progress)
         meanwhile()
         time.sleep(0.5)
-    lines.tell(tell)
+    lines.on_progress(on_progress)
     raise_ended(folder)
     if not (folder / "certificate.json").exists():
         kept = folder / FOLDER / "flower.log"
@@ -412,7 +412,7 @@ class Lines:
         self._path = path
         self._seen = path.stat().st_size if path.exists() else 0
 
-    def tell(self, tell: Callable[[str], None]) -> None:
+    def on_progress(self, on_progress: Callable[[str], None]) -> None:
         """Tell what is new."""
         if not self._path.exists():
             return
@@ -421,7 +421,7 @@ class Lines:
             for line in file:
                 if line.endswith(b"\n"):
                     self._seen += len(line)
-                    tell(as_line(json.loads(line)))
+                    on_progress(as_line(json.loads(line)))
 
 
 def as_line(fields: dict[str, object]) -> str:

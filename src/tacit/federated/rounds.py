@@ -13,18 +13,18 @@ from tacit.planning.plan import Plan
 from tacit.privacy.events import NotPrivate
 from tacit.privacy.ledger import Ledger
 from tacit.training.dp.gradients import BoundedSum
-from tacit.training.dp.random_source import Chance
+from tacit.training.dp.random_source import RandomSource
 from tacit.training.dp.sampling import Drawn, PoissonUsers
-from tacit.training.methods import Losses, NoisySums, Seen
+from tacit.training.methods import Losses, NoisySums, StepStats
 from tacit.training.methods.dp_sgd import denominator, poisson
-from tacit.training.methods.noisy_sums import Watched
-from tacit.training.phases.checkpoints import trainable
+from tacit.training.methods.noisy_sums import LossMeter
+from tacit.training.models.weights import trainable
 
 
 def federated(
     model: nn.Module,
     clients: Clients,
-    chance: Chance,
+    randomness: RandomSource,
     ledger: Ledger,
     plan: Plan,
     losses: Losses,
@@ -35,7 +35,7 @@ def federated(
     *Guarantee*: the plan's, if the server draws and adds noise as this does, and, for entities
     with a share below 2, if clients clip each record and use only those that were permitted.
     """
-    stuff, shared = clients.roster.material(), trainable(model)
+    training_data, shared = clients.cohort.training_data(), trainable(model)
 
     def total(step: int, drawn: Drawn) -> BoundedSum:
         clients.ready()
@@ -46,13 +46,13 @@ def federated(
         return received.bounded(len(drawn))
 
     return NoisySums(
-        poisson(plan, stuff),
+        poisson(plan, training_data),
         plan.event(),
         total,
-        denominator(plan, stuff),
-        Watched(model, losses),
+        denominator(plan, training_data),
+        LossMeter(model, losses),
         ledger,
-        chance,
+        randomness,
         check=None,  # clients look, who have the records
     )
 
@@ -81,18 +81,18 @@ class Averaged:
         self,
         model: nn.Module,
         clients: Clients,
-        chance: Chance,
+        randomness: RandomSource,
         ledger: Ledger,
         rate: float,
         told: "Counted",
     ) -> None:
-        self._model, self._clients, self._chance, self._told = model, clients, chance, told
-        self._sampler = PoissonUsers(len(clients.roster.users), rate)
+        self._model, self._clients, self._chance, self._told = model, clients, randomness, told
+        self._sampler = PoissonUsers(len(clients.cohort.users), rate)
         event = NotPrivate(what="federated averaging without protection")
         if event not in ledger.releases:
             ledger.charge(event)
 
-    def gradient(self, step: int) -> tuple[dict[str, Tensor], Seen]:
+    def gradient(self, step: int) -> tuple[dict[str, Tensor], StepStats]:
         """The weighted mean of the updates that came."""
         self._clients.ready()
         drawn = self._sampler.draw(self._chance.stream("coins", step))
@@ -106,7 +106,7 @@ class Averaged:
         for tensor in total.values():
             tensor.div_(max(weight, 1.0))
         self._told.count(len(drawn), len(received), self._clients.faults)
-        return total, Seen(len(drawn), 0, len(drawn) - len(received), 0.0)
+        return total, StepStats(len(drawn), 0, len(drawn) - len(received), 0.0)
 
 
 def _records(content: RecordDict, place: int) -> float:

@@ -29,8 +29,8 @@ from tacit.detection.provenance import Provenance, Used, provenance_of
 from tacit.errors import DataError, TacitError, UsageError
 from tacit.federated.client import PERSONAL, frozen_digest, is_personal
 from tacit.federated.clients import Clients
-from tacit.federated.cohort import Roster
-from tacit.federated.messaging import Asking, Clock
+from tacit.federated.cohort import Cohort
+from tacit.federated.messaging import Clock, Messenger
 from tacit.federated.protocol import Kit
 from tacit.federated.rounds import Averaged, Counted, federated
 from tacit.federated.settings import (
@@ -38,8 +38,8 @@ from tacit.federated.settings import (
     NAME,
     Federation,
     federation_yaml,
-    need_federated,
     read_federation,
+    require_federated,
 )
 from tacit.files import whole_file
 from tacit.planning.plan import Plan, calibrated, plan_yaml, read_plan
@@ -49,12 +49,14 @@ from tacit.training.data.account import write_names
 from tacit.training.data.public_inputs import base_weights
 from tacit.training.methods import Method
 from tacit.training.models import weights
-from tacit.training.phases.budget_line import Spent
-from tacit.training.phases.checkpoints import kept_folder, kept_steps, read_place, trainable
+from tacit.training.models.optimizers import make_optimizer
+from tacit.training.models.weights import trainable
+from tacit.training.phases.budget_line import BudgetLine
+from tacit.training.phases.checkpoints import kept_folder, kept_steps, read_place
 from tacit.training.phases.continuing import continued
-from tacit.training.phases.loop import Loop, Progress, make_optimizer
+from tacit.training.phases.loop import Loop, Progress
 from tacit.training.phases.public_start import start_on_public_text
-from tacit.training.phases.run_context import Opened, open_run
+from tacit.training.phases.run_context import RunContext, open_run
 from tacit.training.phases.session import MADE_HERE, Trained, about_run, finish
 from tacit.training.settings import PLANNED, Run, read_run, run_yaml
 
@@ -71,7 +73,7 @@ class Told:
     faults: Mapping[str, int]
 
 
-Tell = Callable[[Told], None]
+OnProgress = Callable[[Told], None]
 
 
 # --- the folder -------------------------------------------------------------------------------
@@ -84,7 +86,7 @@ def begin(
 
     `dealt` says which corpus is dealt to the clients of a simulation, who have none of their own.
     """
-    need_federated(run, federation)
+    require_federated(run, federation)
     if folder.exists() and any(folder.iterdir()):
         raise UsageError(f"{folder} is not empty; give a new folder, or --resume {folder}.")
     tuple(base_weights(run))  # refused now if a run of ours made them, not when all have joined
@@ -115,7 +117,7 @@ _OWN = {"corpus", "data", "mentions", "tokenizer", "pretrain"}
 
 
 def make_kit(
-    opened: Opened,
+    ctx: RunContext,
     plan: Plan | None,
     federation: Federation,
     folder: Path,
@@ -124,10 +126,10 @@ def make_kit(
     """Everything a client needs but the weights, which come with every round."""
     settings: dict[str, Any] = {
         "id": (folder / FOLDER / "id").read_text(encoding="utf-8"),
-        "run": opened.run.model_dump(mode="json", exclude=_OWN) | {"corpus": "the client's own"},
+        "run": ctx.run.model_dump(mode="json", exclude=_OWN) | {"corpus": "the client's own"},
         "plan": plan.model_dump(mode="json") if plan else None,
         "federation": federation.model_dump(mode="json"),
-        "labels": list(getattr(opened.task, "labels", None) or ()) or None,
+        "labels": list(getattr(ctx.task, "labels", None) or ()) or None,
         "shared": list(shared),
     }
     dealt = folder / FOLDER / "dealt.json"
@@ -138,7 +140,7 @@ def make_kit(
         settings["run"]["mentions"] = "the client's own"
     draft = Path(mkdtemp(prefix="tacit-kit-"))
     try:
-        opened.tokenizer.save_pretrained(str(draft))
+        ctx.tokenizer.save_pretrained(str(draft))
         files = {file.name: file.read_bytes() for file in sorted(draft.iterdir())}
     finally:
         shutil.rmtree(draft, ignore_errors=True)
@@ -177,54 +179,54 @@ def keep_personal(model: nn.Module, federation: Federation, folder: Path) -> Non
 
 
 def serve(
-    grid: Grid, folder: Path, *, tell: Tell | None = None, clock: Clock | None = None
+    grid: Grid, folder: Path, *, on_progress: OnProgress | None = None, clock: Clock | None = None
 ) -> Trained:
     """Carry out the run of a folder that `begin` wrote, or go on with it."""
     run, federation = read_run(folder / "run.yml"), read_federation(folder / NAME)
-    need_federated(run, federation)
+    require_federated(run, federation)
     plan = read_plan(folder / "plan.yml") if run.method in PLANNED else None
-    opened = _open(run)
-    if (known := Roster.load(folder)) is None and read_place(folder) is not None:
+    ctx = _open(run)
+    if (known := Cohort.load(folder)) is None and read_place(folder) is not None:
         raise DataError(f"{folder} holds a checkpoint and no roster; begin in a new folder.")
-    before = weights.snapshot(opened.model)
-    model, counted = opened.model, Counted()
+    before = weights.snapshot(ctx.model)
+    model, counted = ctx.model, Counted()
     keep_personal(model, federation, folder)
     shared = trainable(model)
-    asking = Asking(grid, at_once=federation.at_once, clock=clock)
+    messenger = Messenger(grid, at_once=federation.at_once, clock=clock)
     frozen = frozen_digest(model, shared, federation.personal)
-    kit = make_kit(opened, plan, federation, folder, shared)
-    clients = Clients(asking, kit, federation, plan, frozen)
-    roster = clients.gather(known)
+    kit = make_kit(ctx, plan, federation, folder, shared)
+    clients = Clients(messenger, kit, federation, plan, frozen)
+    cohort = clients.gather(known)
     if known is None:
-        roster.save(folder)
-    data = commitment(roster.digest(), own_salt())
+        cohort.save(folder)
+    data = commitment(cohort.digest(), own_salt())
     earlier = continued(run)
-    about = about_run(opened, plan, earlier, data, own_salt(), "federated")
+    about = about_run(ctx, plan, earlier, data, own_salt(), "federated")
     about["federation"] = federation.digest()
     with Ledger(
         folder / "ledger.jsonl", about, allows=plan.budget.allows if plan else None
     ) as ledger:
         if earlier is not None:
             ledger.carry(earlier.books)
-        start_on_public_text(opened, folder, ledger, None)
+        start_on_public_text(ctx, folder, ledger, None)
         method: Method
         if plan is None:
-            method = Averaged(model, clients, opened.chance, ledger, federation.user_rate, counted)
+            method = Averaged(model, clients, ctx.randomness, ledger, federation.user_rate, counted)
         else:
             method = federated(
-                model, clients, opened.chance, ledger, plan, opened.task.losses, counted
+                model, clients, ctx.randomness, ledger, plan, ctx.task.losses, counted
             )
-        spent = Spent.of(plan) if plan is not None else None
+        spent = BudgetLine.of(plan) if plan is not None else None
         loop = Loop(
             model,
             method,
             make_optimizer(model, run.optimizer),
             run.optimizer,
             run.total_steps,
-            opened.chance,
+            ctx.randomness,
             folder=folder,
             ledger=ledger,
-            keep=lambda step: _keep(opened, folder, step),
+            keep=lambda step: _keep(ctx, folder, step),
             kept=kept_steps(run.total_steps, run.keep_checkpoints),
         )
         loop.resume()
@@ -233,30 +235,30 @@ def serve(
             line = spent.line(ledger.releases) if spent else ""
             said = Told(at.step, at.steps, line, counted.drawn, counted.answered, counted.faults)
             _note(folder, said)
-            if tell:
-                tell(said)
+            if on_progress:
+                on_progress(said)
 
         stopped = loop.run(told)
         loop.finish()
-    notes = {"records": "with the clients", "users": len(roster.users), "clients": roster.clients}
-    if roster.bounded is not None:
-        notes["records"] = roster.bounded.records_kept
-    write_names(folder, roster.users, (), own_salt())
+    notes = {"records": "with the clients", "users": len(cohort.users), "clients": cohort.clients}
+    if cohort.bounded is not None:
+        notes["records"] = cohort.bounded.records_kept
+    write_names(folder, cohort.users, (), own_salt())
     return finish(
-        opened,
+        ctx,
         folder,
         plan,
-        roster.material(),
+        cohort.training_data(),
         before,
         stopped,
         {"train": loop.timed},
         data=data,
         notes=notes,
-        facts=facts(plan, federation, roster),
+        facts=facts(plan, federation, cohort),
     )
 
 
-def _open(run: Run) -> Opened:
+def _open(run: Run) -> RunContext:
     """What the server needs: tokenizer, task, model, and a corpus of its own to score on.
 
     Mentions are the clients' affair, so none are looked for here.
@@ -264,8 +266,8 @@ def _open(run: Run) -> Opened:
     plain = {name: value for name, value in run.plan.items() if name != "kinds"}
     # It only adds up what clients send: no GPU is needed here.
     changed = {"mentions": None, "detect": None, "plan": plain, "device": "cpu"}
-    opened = open_run(run.model_copy(update=changed), private_here=False)
-    return replace(opened, run=run, focus=None, provenance=_detectors_of(run))
+    ctx = open_run(run.model_copy(update=changed), private_here=False)
+    return replace(ctx, run=run, protected=None, provenance=_detectors_of(run))
 
 
 def _detectors_of(run: Run) -> Provenance:
@@ -275,8 +277,8 @@ def _detectors_of(run: Run) -> Provenance:
     return provenance_of(open_detectors(run.detect), run.detect)
 
 
-def _keep(opened: Opened, folder: Path, step: int) -> None:
-    weights.save_model(opened.model, opened.tokenizer, kept_folder(folder, step), mark=MADE_HERE)
+def _keep(ctx: RunContext, folder: Path, step: int) -> None:
+    weights.save_model(ctx.model, ctx.tokenizer, kept_folder(folder, step), mark=MADE_HERE)
 
 
 def _note(folder: Path, said: Told) -> None:
@@ -293,7 +295,7 @@ def note_refusal(folder: Path, error: TacitError) -> None:
     _write(folder / FOLDER / "ended.json", json.dumps(fields, allow_nan=False))
 
 
-def facts(plan: Plan | None, federation: Federation, roster: Roster) -> dict[str, Any]:
+def facts(plan: Plan | None, federation: Federation, cohort: Cohort) -> dict[str, Any]:
     """What a certificate has to say of a federation: who saw what, and who is trusted with what."""
     told: dict[str, Any] = {
         "federated": "records stayed with clients; the server drew users by coins, was sent one "
@@ -311,7 +313,7 @@ def facts(plan: Plan | None, federation: Federation, roster: Roster) -> dict[str
         "clients with several users": "assumed: whether such a client answers at all does not hang "
         "on one user's text",
     }
-    if roster.bounded is not None:
+    if cohort.bounded is not None:
         told["entity graph"] = (
             "the server saw, under keyed names, which entities each record of each user names, and "
             "kept the caps on that graph; clients are trusted to use only the records it permitted"

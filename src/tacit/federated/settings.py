@@ -16,7 +16,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tacit.errors import DataError, MissingExtra, UsageError
-from tacit.files import need_file
+from tacit.files import require_file
 from tacit.planning.plan import Plan
 from tacit.training.settings import LocalSettings, Run, run_fields
 
@@ -98,14 +98,14 @@ def read_federated(
     if not isinstance(given, dict):
         raise DataError(f"{path}: federation holds `name: value` lines.")
     run, federation = Run(**fields), Federation(**given)
-    need_federated(run, federation)
+    require_federated(run, federation)
     return run, federation
 
 
 def read_federation(path: Path) -> Federation:
     """The settings that lie beside a federated run."""
     try:
-        fields = yaml.safe_load(need_file(path).read_text(encoding="utf-8"))
+        fields = yaml.safe_load(require_file(path).read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError):
         raise DataError(f"{path} is not YAML; begin the federation again.") from None
     if not isinstance(fields, dict):
@@ -118,7 +118,7 @@ def federation_yaml(federation: Federation) -> str:
     return yaml.safe_dump(federation.model_dump(mode="json"), sort_keys=False)
 
 
-def need_federated(run: Run, federation: Federation) -> None:
+def require_federated(run: Run, federation: Federation) -> None:
     """Refuse what is not done, or not true, where users' records lie with clients."""
     plan = run.made_plan()
     for problem in _problems(run, federation, plan):
@@ -170,7 +170,7 @@ def _problems(run: Run, federation: Federation, plan: Plan | None) -> list[str]:
     return found
 
 
-def need_flower() -> None:
+def require_flower() -> None:
     """One sentence where Flower is not installed."""
     try:
         import flwr  # noqa: F401
@@ -181,7 +181,7 @@ def need_flower() -> None:
         ) from None
 
 
-def need_ray() -> None:
+def require_ray() -> None:
     """One sentence where Ray, on which Flower simulates, is not installed."""
     try:
         import ray  # noqa: F401

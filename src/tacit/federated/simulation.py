@@ -25,7 +25,7 @@ plan: {{protect: users, epsilon: 8, steps: 10, user_rate: 0.05, users: {users}, 
 model: {{kind: lstm, config: {{hidden_size: 32, embedding_size: 32}}}}
 tokenizer: {{size: 1000}}
 context: 64
-optimizer: {{name: sgd, rate: 2.0, momentum: 0.9}}
+optimizer: {{name: sgd, learning_rate: 2.0, momentum: 0.9}}
 """
 
 
@@ -72,7 +72,7 @@ def begin_generated(
     rows = [
         row
         for row, (user, split) in enumerate(
-            zip(made.need_users().to_pylist(), made.column("split").to_pylist(), strict=True)
+            zip(made.require_users().to_pylist(), made.column("split").to_pylist(), strict=True)
         )
         if split != "train" or user in train
     ]
@@ -87,7 +87,7 @@ def begin_generated(
     return begin_simulated(run, federation, folder, clients=clients)
 
 
-def go_on(folder: Path, *, tell: Callable[[str], None], workers: int = 2) -> None:
+def go_on(folder: Path, *, on_progress: Callable[[str], None], workers: int = 2) -> None:
     """Carry out a simulated run, from where it is, in a process that ends with all of Ray's."""
     if not (folder / FOLDER / "dealt.json").exists():
         raise DataError(f"{folder} is no simulated run; go on with `tacit federate run --resume`.")
@@ -99,7 +99,7 @@ def go_on(folder: Path, *, tell: Callable[[str], None], workers: int = 2) -> Non
             TACIT_FEDERATION=str(folder.resolve()),
             TACIT_CLIENT_HOME=str(clients_home(folder).resolve()),
         )
-        wait_for_run(running, child, folder, tell=tell)
+        wait_for_run(running, child, folder, on_progress=on_progress)
 
 
 def simulate(folder: Path, workers: int) -> None:

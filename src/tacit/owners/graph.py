@@ -78,7 +78,7 @@ class Owners:
         those of the given ids, and mentions that score below `minimum_score` do not count.
         The result does not depend on the order of the mentions.
         """
-        users = corpus.need_users().combine_chunks().dictionary_encode()
+        users = corpus.require_users().combine_chunks().dictionary_encode()
         row_of = {id_: row for row, id_ in enumerate(corpus.column("id").to_pylist())}
         rows, codes, kind_of_entity = _edges(mentions, row_of, kinds, entities, minimum_score)
         names = list(kind_of_entity)

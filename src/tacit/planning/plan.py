@@ -15,9 +15,9 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from tacit.errors import DataError, PrivacyRefused, TacitError, UsageError
-from tacit.files import need_file
+from tacit.files import require_file
 from tacit.privacy.accounting.pricing import Price, calibrate, price, price_all
-from tacit.privacy.arguments import need_small_delta
+from tacit.privacy.arguments import require_small_delta
 from tacit.privacy.budget import Budget
 from tacit.privacy.events import (
     AnyEvent,
@@ -160,7 +160,7 @@ class Plan(BaseModel):
         for problem in _problems(self):
             raise UsageError(problem)
         for unit, count in _declared_units(self).items():
-            need_small_delta(self.delta, count, unit)
+            require_small_delta(self.delta, count, unit)
         return self
 
     @property
@@ -370,7 +370,7 @@ def _bounded_units(plan: Plan) -> tuple[Unit, ...]:
 def read_plan(path: Path, overrides: Mapping[str, Any] | None = None) -> Plan:
     """The plan of a YAML file, with single fields replaced."""
     try:
-        fields = yaml.safe_load(need_file(path).read_text(encoding="utf-8"))
+        fields = yaml.safe_load(require_file(path).read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError):
         raise DataError(f"{path} is not YAML; a plan is `name: value` lines.") from None
     if not isinstance(fields, dict):

@@ -9,7 +9,7 @@ import numpy as np
 from tacit.errors import UsageError
 
 
-def need_delta(delta: Any) -> float:
+def require_delta(delta: Any) -> float:
     """The delta, if it is a number strictly between 0 and 1."""
     if not (_is_number(delta) and 0 < delta < 1):
         raise UsageError(
@@ -18,14 +18,14 @@ def need_delta(delta: Any) -> float:
     return float(delta)
 
 
-def need_small_delta(delta: float, units: int, unit_name: str) -> float:
+def require_small_delta(delta: float, units: int, unit_name: str) -> float:
     """The delta, if it is at most one over the number of units that it is about.
 
     Above that, giving one unit's data away whole, chosen by chance, would be within the promise.
     `units` is declared, or counted where the promise holds the graph fixed; `unit_name` is
     "users", "records" or "entities".
     """
-    if need_delta(delta) * check_whole(unit_name, units, least=1) > 1:
+    if require_delta(delta) * check_whole(unit_name, units, least=1) > 1:
         one = {"entities": "entity"}.get(unit_name, unit_name.removesuffix("s"))
         raise UsageError(
             f"delta={delta:g} is above 1/{unit_name} = {1 / units:.2g}: at that, one {one} may be "

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tacit.errors import OverBudget, PrivacyRefused, UsageError
-from tacit.privacy.accounting.pricing import need_delta, price
-from tacit.privacy.events import MOST, AnyEvent, SelectivePart, Unit, need_unit, whole_passes
+from tacit.privacy.accounting.pricing import price, require_delta
+from tacit.privacy.events import MOST, AnyEvent, SelectivePart, Unit, require_unit, whole_passes
 from tacit.privacy.ledger import Releases
 from tacit.privacy.rounding import up
 
@@ -28,12 +28,12 @@ class Budget:
     )
 
     def __post_init__(self) -> None:
-        need_delta(self.delta)
+        require_delta(self.delta)
         object.__setattr__(self, "limits", dict(self.limits))
         if not self.limits:
             raise UsageError("A budget needs a limit; give an epsilon for at least one unit.")
         for unit, limit in self.limits.items():
-            need_unit(unit)
+            require_unit(unit)
             number = isinstance(limit, int | float) and not isinstance(limit, bool)
             if not number or not 0 < limit < math.inf:
                 raise UsageError(

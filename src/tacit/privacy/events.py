@@ -1,6 +1,6 @@
 """Facts about releases: one frozen value for each thing that may leave the training data.
 
-An event holds what was carried out and no opinion about what it costs; `tacit.privacy.accounting.pricing`
+An event holds what was carried out and no opinion about what it costs; `privacy/accounting`
 prices it. Every field is public. Noise multipliers are the standard deviation of the noise
 divided by the clip norm of one unit, never by a sensitivity.
 
@@ -278,7 +278,7 @@ def whole_passes(releases: "Mapping[AnyEvent, int]") -> "dict[AnyEvent, int]":
 
 
 class SanitizedText(_Release):
-    """Texts whose words were each replaced at random, independently (`tacit.privacy.certificates.local_privacy`).
+    """Texts whose words were each replaced at random, independently (metric local DP).
 
     The promise is about single words and grows with their distance, so it bounds no unit of the
     other events: in their currency this release costs infinity.
@@ -374,10 +374,10 @@ def read_event(data: Mapping[str, Any] | str | bytes) -> AnyEvent:
 
 def write_event(event: AnyEvent) -> dict[str, Any]:
     """The event as a JSON object; `read_event` gives the same event back."""
-    return need_event(event).model_dump(mode="json")
+    return require_event(event).model_dump(mode="json")
 
 
-def need_event(thing: object) -> AnyEvent:
+def require_event(thing: object) -> AnyEvent:
     """The event itself, if it is one of ours; anything else is refused."""
     if type(thing) not in _KINDS.values():
         raise PrivacyRefused(
@@ -387,7 +387,7 @@ def need_event(thing: object) -> AnyEvent:
     return thing  # type: ignore[return-value]
 
 
-def need_unit(unit: object) -> Unit:
+def require_unit(unit: object) -> Unit:
     """The unit, if it is one of the five words for what is protected."""
     if not isinstance(unit, str) or unit not in UNITS:
         raise UsageError(f"unit={_short(unit)} is not protected; give one of {', '.join(UNITS)}.")

@@ -27,7 +27,7 @@ from filelock import FileLock, Timeout
 
 from tacit.errors import DataError, PrivacyRefused, UsageError
 from tacit.privacy.certificates.documents import canonical_digest
-from tacit.privacy.events import AnyEvent, need_event, read_event, write_event
+from tacit.privacy.events import AnyEvent, read_event, require_event, write_event
 
 VERSION = 2
 _MAX_LINE = 1 << 20
@@ -340,7 +340,7 @@ class Ledger:
 
     def charge(self, event: AnyEvent, *, phase: str = "train") -> Entry:
         """Write one release ahead of its happening; raises `PrivacyRefused` over budget."""
-        event = need_event(event)
+        event = require_event(event)
         if not self._lock.is_locked or not self._chain.current():
             raise PrivacyRefused(
                 f"{self.path} is not open, or somebody else changed it; nothing may be released."
@@ -365,7 +365,7 @@ class Ledger:
         self._chain.close(json.loads(json.dumps(dict(binds), allow_nan=False)))
         return self.digest
 
-    def need_entries(self, count: int, last: str) -> None:
+    def require_entries(self, count: int, last: str) -> None:
         """Refuse a ledger that does not begin with so many entries, ending in this hash.
 
         Whoever goes on from weights needs the whole ledger of what they were made of.

@@ -29,7 +29,7 @@ from scipy import stats
 
 from tacit.errors import UsageError
 from tacit.privacy.accounting.divergences import Array
-from tacit.privacy.arguments import check_positive, check_whole, need_delta
+from tacit.privacy.arguments import check_positive, check_whole, require_delta
 from tacit.replication import published
 from tacit.replication.counterexample_step import LARGEST_EPSILON, OneStep
 
@@ -152,7 +152,7 @@ def lower_bound(
         noise=noise,
     )
     check_whole("steps", steps, least=1)
-    need_delta(delta)
+    require_delta(delta)
     check_positive("grid", grid)
     present_low, present_high, absent_low, absent_high = model.cells()
     epsilon = max(
@@ -204,7 +204,7 @@ def attack(
         noise=noise,
     )
     check_whole("steps", steps, least=1)
-    need_delta(delta)
+    require_delta(delta)
     check_whole("runs", runs, least=8)
     if not 0 < confidence < 1:
         raise UsageError(f"confidence={confidence} is out of range; give a value between 0 and 1.")

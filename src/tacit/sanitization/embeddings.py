@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from tacit.corpus.reading.blocks import open_bytes
 from tacit.errors import DataError, UsageError
-from tacit.files import need_file
+from tacit.files import require_file
 
 Vectors = NDArray[np.float32]
 OWN = "own"
@@ -147,7 +147,7 @@ def open_embeddings(where: str | Path = OWN) -> Embedding:
     if path.suffix == ".npz":
         return _read_npz(path)
     if path.name.removesuffix(".gz").endswith((".txt", ".vec")):
-        return _read_text(need_file(path))
+        return _read_text(require_file(path))
     raise UsageError(
         f"embeddings={path}: the ending does not tell the format; accepted: .npz (words, "
         "vectors), .txt or .vec (also .gz), the folder of a model, or `own`."

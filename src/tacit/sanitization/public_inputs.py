@@ -6,10 +6,10 @@ from pathlib import Path
 
 from tacit.corpus.overlap import (
     Pieces,
-    need_independent,
-    need_other_file,
-    need_other_words,
     read_pieces,
+    require_independent,
+    require_other_file,
+    require_other_words,
 )
 from tacit.corpus.reading import Layout, stream
 from tacit.privacy.certificates.manifest import file_digest
@@ -40,12 +40,12 @@ class PublicInputs:
     def file(self, name: str, path: Path) -> PublicInput:
         """A list of words, or a text: refused where it is private text, else named by a digest."""
         what = f"--{name.replace('_', '-')} {path}"
-        need_other_file(self._source, path, what=what)
+        require_other_file(self._source, path, what=what)
         if name == "sensitive_in":
-            checked = need_independent(self._pieces, public_texts(path), what=what).checked
+            checked = require_independent(self._pieces, public_texts(path), what=what).checked
         else:
             words = read_word_list(path)
-            checked = need_other_words(self._pieces, words, what=what)
+            checked = require_other_words(self._pieces, words, what=what)
         return PublicInput(
             what=_SAID[name], name=path.name, sha256=file_digest(path), checked=checked
         )
@@ -54,7 +54,7 @@ class PublicInputs:
         """Word vectors; those of this package, or of a model, are not compared."""
         if not Path(where).is_file():
             return vectors_input(embedding)
-        checked = need_other_words(self._pieces, embedding.words, what=f"--embeddings {where}")
+        checked = require_other_words(self._pieces, embedding.words, what=f"--embeddings {where}")
         return vectors_input(embedding, checked)
 
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tacit.errors import DataError
-from tacit.files import need_file
+from tacit.files import require_file
 
 _WORD = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]")
 _BARE = re.compile(r"\w+|[^\w\s]")
@@ -92,7 +92,7 @@ def read_word_list(path: Path) -> list[str]:
     """
     seen: dict[str, int] = {}
     try:
-        lines = need_file(path).read_text(encoding="utf-8").splitlines()
+        lines = require_file(path).read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError:
         raise DataError(f"{path} is not UTF-8; convert it.") from None
     for number, line in enumerate(lines, 1):

@@ -66,7 +66,7 @@ class Caller:
         if permission not in self.permissions:
             raise NotAllowed(f"This token of role {self.role} does not allow {permission}.")
 
-    def need_dataset(self, dataset: str) -> None:
+    def require_dataset(self, dataset: str) -> None:
         """Refuse a dataset other than the token's own."""
         if self.dataset is not None and self.dataset != dataset:
             raise NotThere("There is no such dataset.")

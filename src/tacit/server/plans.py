@@ -26,8 +26,8 @@ from tacit.server.run_requests import (
     Places,
     RunRequest,
     entities_of,
-    need_denominator,
     planned_releases,
+    require_denominator,
     settings_of,
     unproved_reason,
 )
@@ -84,7 +84,7 @@ class Plans:
         run = settings_of(asked, places)
         plan = run.made_plan()
         if plan is not None:
-            need_denominator(plan)
+            require_denominator(plan)
             plan = calibrated(plan, also=earlier)
             fields = run.plan | {"noise_multiplier": plan.noise_multiplier}
             run = Run(**run.model_dump(mode="json", exclude_defaults=True) | {"plan": fields})

@@ -225,7 +225,7 @@ def unproved_reason(run: Run) -> str | None:
     return None
 
 
-def need_denominator(plan: Plan) -> None:
+def require_denominator(plan: Plan) -> None:
     """Refuse before it is queued what the training would refuse: a count that nobody gave."""
     fixed = "entities" in plan.protect and plan.adjacency == "fixed-graph"
     if fixed or plan.protect == "tokens":

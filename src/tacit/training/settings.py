@@ -5,7 +5,7 @@ mentions: mentions.jsonl
 method: private
 plan: {protect: users+entities, epsilon: 8, steps: 50, user_rate: 0.2}
 model: {kind: lstm, hidden_size: 64, embedding_size: 64}
-optimizer: {name: sgd, rate: 2.0, momentum: 0.9}
+optimizer: {name: sgd, learning_rate: 2.0, momentum: 0.9}
 """
 
 import difflib
@@ -18,7 +18,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from tacit.errors import DataError, UsageError
-from tacit.files import need_file
+from tacit.files import require_file
 from tacit.planning.plan import Plan
 from tacit.privacy.certificates.documents import canonical_digest
 
@@ -66,7 +66,7 @@ METHODS = {
 PLANNED = ("private", "fedavg", "selective", "redact-then-private")
 """The methods that keep a plan."""
 
-_SERVER = {"name": "sgd", "rate": 1.0, "momentum": 0.0}
+_SERVER = {"name": "sgd", "learning_rate": 1.0, "momentum": 0.0}
 """Methods whose users send updates add them up; nothing is left to scale."""
 
 Cap = Annotated[int, Field(ge=1, le=10**9)]
@@ -128,7 +128,7 @@ class OptimizerSettings(_Part):
     """How noisy sums become updates; none of this touches private data."""
 
     name: Literal["sgd", "adam", "adamw"] = "sgd"
-    rate: Annotated[float, Field(gt=0)] = 1.0
+    learning_rate: Annotated[float, Field(gt=0)] = 1.0
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     schedule: Literal["constant", "linear", "cosine"] = "constant"
@@ -144,7 +144,9 @@ class PublicStart(_Part):
     corpus: str
     steps: Annotated[int, Field(ge=1)] = 300
     batch: Annotated[int, Field(ge=1)] = 32
-    optimizer: OptimizerSettings = OptimizerSettings(name="adamw", rate=2e-3, schedule="linear")
+    optimizer: OptimizerSettings = OptimizerSettings(
+        name="adamw", learning_rate=2e-3, schedule="linear"
+    )
     seed: Annotated[
         int, Field(ge=0, description="Nothing here is secret, so the seed is fixed.")
     ] = 0
@@ -155,7 +157,9 @@ class RedactedStart(_Part):
 
     steps: Annotated[int, Field(ge=1)] = 300
     batch: Annotated[int, Field(ge=1)] = 32
-    optimizer: OptimizerSettings = OptimizerSettings(name="adamw", rate=2e-3, schedule="linear")
+    optimizer: OptimizerSettings = OptimizerSettings(
+        name="adamw", learning_rate=2e-3, schedule="linear"
+    )
 
 
 class LocalSettings(_Part):
@@ -166,7 +170,7 @@ class LocalSettings(_Part):
         int | None, Field(ge=1, description="Batches instead of passes, if given.")
     ] = None
     local_batch: Annotated[int, Field(ge=1, description="Records in a local batch.")] = 8
-    local_rate: Annotated[float, Field(gt=0, description="Rate of the local SGD.")] = 0.5
+    local_learning_rate: Annotated[float, Field(gt=0, description="Rate of the local SGD.")] = 0.5
 
 
 class UedpSettings(_Part):
@@ -190,7 +194,7 @@ class UedpSettings(_Part):
         float, Field(ge=0, le=1e9, description="Noise over the published sensitivity.")
     ] = 2.0
     clip_norm: Annotated[float, Field(gt=0, description="Norm of a user's update.")] = 0.1
-    local_rate: Annotated[
+    local_learning_rate: Annotated[
         float, Field(gt=0, description="Rate by which a gradient becomes a user's update.")
     ] = 1.0
     user_weight_cap: Annotated[Cap, Field(description="Records of a user of full weight.")] = 1
@@ -245,7 +249,7 @@ class AdversarialSettings(RegularizerSettings):
     """The discriminator of method adversarial: two layers, learning by Adam."""
 
     hidden_size: Annotated[int, Field(ge=1, le=100_000)] = 1000
-    rate: Annotated[float, Field(gt=0, description="Its own learning rate.")] = 1e-3
+    learning_rate: Annotated[float, Field(gt=0, description="Its own learning rate.")] = 1e-3
 
 
 class TripletSettings(RegularizerSettings):
@@ -550,7 +554,7 @@ def run_fields(path: Path, overrides: Mapping[str, Any] | None = None) -> dict[s
 
 def _read_fields(path: Path, depth: int = 0) -> dict[str, Any]:
     try:
-        fields = yaml.safe_load(need_file(path).read_text(encoding="utf-8"))
+        fields = yaml.safe_load(require_file(path).read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError):
         raise DataError(f"{path} is not YAML; a run is `name: value` lines.") from None
     if not isinstance(fields, dict):

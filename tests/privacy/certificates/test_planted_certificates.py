@@ -114,7 +114,7 @@ PLANTED: dict[str, Change] = {
     ),
     "delta is judged by declared numbers only": (
         "training/phases/session.py",
-        '        need_small_delta(plan.delta, stuff.users, "users")',
+        '        require_small_delta(plan.delta, training_data.users, "users")',
         "        pass",
         f"{TRUE}::test_delta_is_judged_by_the_users_that_are_counted_where_none_are_declared",
     ),
@@ -138,7 +138,7 @@ PLANTED: dict[str, Change] = {
     ),
     "what lies in the folder is certified": (
         "training/phases/session.py",
-        "    _need_own(files, opened, saved)",
+        "    _need_own(files, ctx, saved)",
         "    pass",
         f"{AROUND}::test_files_that_the_run_did_not_write_are_not_certified[merges.txt]",
     ),

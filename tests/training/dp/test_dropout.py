@@ -24,14 +24,14 @@ from support.units import (
 from tacit.errors import PrivacyRefused
 from tacit.planning.plan import Plan
 from tacit.privacy.ledger import Ledger
-from tacit.training.data.training_data import Material
+from tacit.training.data.training_data import TrainingData
 from tacit.training.dp import dropout
 from tacit.training.dp.dropout import RECORD
 from tacit.training.dp.gradients import ClippedSums
-from tacit.training.dp.random_source import Chance
+from tacit.training.dp.random_source import RandomSource
 from tacit.training.methods import make_dp_sgd
 from tacit.training.methods.dp_fedavg import user_updates
-from tacit.training.methods.noisy_sums import Watched
+from tacit.training.methods.noisy_sums import LossMeter
 from tacit.training.models.lstm import GateLSTM
 from tacit.training.models.recurrent import LSTMForCausalLM, awd
 from tacit.training.settings import LocalSettings
@@ -49,21 +49,23 @@ CASES = [
 @pytest.mark.parametrize(("kind", "task"), CASES)
 def test_a_unit_gives_alone_what_it_gives_among_others(kind: str, task: str) -> None:
     """Every kind of model, every task, every dropout; other orders, batches and paddings."""
-    model, losses, stuff = model_of(kind, task).double(), TASKS[task].losses, records(task)
+    model, losses, training_data = model_of(kind, task).double(), TASKS[task].losses, records(task)
     for plan, units in ((USERS, 4), (RECORDS, 8)):
-        alone = [sum_over(model, losses, stuff, [unit], plan=plan) for unit in range(units)]
+        alone = [sum_over(model, losses, training_data, [unit], plan=plan) for unit in range(units)]
         assert sum(bool(one.any()) for one in alone) >= units - 1  # a mask may leave nothing
         for chosen, budget in ((range(units), 4096), (range(units - 1, 0, -1), 12), ([0, 2], 99)):
             wanted = torch.stack([alone[unit] for unit in chosen]).sum(0)
-            got = sum_over(model, losses, stuff, [*chosen], plan=plan, token_budget=budget)
+            got = sum_over(model, losses, training_data, [*chosen], plan=plan, token_budget=budget)
             torch.testing.assert_close(got, wanted, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "lstm"])
 def test_every_dropout_acts_and_is_drawn_anew_in_every_step(kind: str) -> None:
     task = "masked-word" if kind == "bert" else "next-word"
-    model, losses, stuff = model_of(kind, task), TASKS[task].losses, records(task)
-    one, again, other = (sum_over(model, losses, stuff, [0], seed=seed) for seed in (1, 1, 2))
+    model, losses, training_data = model_of(kind, task), TASKS[task].losses, records(task)
+    one, again, other = (
+        sum_over(model, losses, training_data, [0], seed=seed) for seed in (1, 1, 2)
+    )
     assert torch.equal(one, again)
     assert not torch.allclose(one, other)
 
@@ -84,10 +86,16 @@ def test_one_short_user_does_not_move_the_others(tmp_path: Path) -> None:
         for parameter in model.parameters():
             parameter.data.mul_(8)  # as after training: what is dropped matters
         rows = numbers[:users]
-        stuff = Material(examples, rows, tuple(np.split(rows, users)), None, None)
+        training_data = TrainingData(examples, rows, tuple(np.split(rows, users)), None, None)
         with Ledger(tmp_path / f"{users}.jsonl", {}) as ledger:
             method = make_dp_sgd(
-                model, NextWord().losses, stuff, Chance(1), ledger, plan, token_budget=256
+                model,
+                NextWord().losses,
+                training_data,
+                RandomSource(1),
+                ledger,
+                plan,
+                token_budget=256,
             )
             gradient, _ = method.gradient(1)
         return torch.cat([t.reshape(-1) for t in gradient.values()]) * 41
@@ -97,14 +105,14 @@ def test_one_short_user_does_not_move_the_others(tmp_path: Path) -> None:
 
 def test_local_steps_have_masks_of_their_own_which_all_users_share() -> None:
     """Else what is dropped in a round would be trained by nobody in it."""
-    model, stuff = model_of("weight_drop", "next-word"), records("next-word")
+    model, training_data = model_of("weight_drop", "next-word"), records("next-word")
     seen: list[Tensor] = []
     layer = model.body.layers[0]
     layer.register_forward_pre_hook(
         lambda module, _: seen.append((module.weight_hh_l0 == 0).detach().clone())
     )
-    watched, local = Watched(model, NextWord().losses), LocalSettings(local_steps=2)
-    total = user_updates(model.train(), watched, stuff, Chance(1), USERS, local)
+    meter, local = LossMeter(model, NextWord().losses), LocalSettings(local_steps=2)
+    total = user_updates(model.train(), meter, training_data, RandomSource(1), USERS, local)
     with dropout.step(5):
         total(1, np.arange(2))
     assert torch.equal(seen[0], seen[2])
@@ -114,8 +122,8 @@ def test_local_steps_have_masks_of_their_own_which_all_users_share() -> None:
 
 def test_a_record_that_two_users_hand_in_has_the_same_masks() -> None:
     """Coins are keyed by the record, not by who it counts for."""
-    model, stuff = model_of("awd-lstm", "next-word"), records("next-word")
-    one, other = (renumbered(stuff, users) for users in ([[0], [1, 2]], [[1, 2, 3], [0]]))
+    model, training_data = model_of("awd-lstm", "next-word"), records("next-word")
+    one, other = (renumbered(training_data, users) for users in ([[0], [1, 2]], [[1, 2, 3], [0]]))
     first, second = (
         sum_over(model, NextWord().losses, those, [at]) for those, at in ((one, 0), (other, 1))
     )
@@ -286,16 +294,16 @@ def test_a_sum_refuses_a_pass_that_draws_by_place(draw: Any) -> None:
     def losses(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         return model(batch["x"]).sum((1, 2))
 
-    watched = Watched(model, losses)
+    meter = LossMeter(model, losses)
     batch = {"x": torch.randn(2, 3, 4), RECORD: torch.arange(2)}
     with dropout.step(1), pytest.raises(PrivacyRefused, match="random numbers of its own"):
-        ClippedSums(model).users(watched, [(batch, torch.tensor([0, 1]))], clip_norm=1.0)
+        ClippedSums(model).users(meter, [(batch, torch.tensor([0, 1]))], clip_norm=1.0)
 
 
 def test_a_sum_outside_of_a_step_refuses_dropout() -> None:
     """Nobody said whose coins: then they would go by place."""
-    model, stuff = model_of("awd-lstm", "next-word").train(), records("next-word")
-    batch, owner = stuff.examples.batch(stuff.rows), torch.arange(8)
+    model, training_data = model_of("awd-lstm", "next-word").train(), records("next-word")
+    batch, owner = training_data.examples.batch(training_data.rows), torch.arange(8)
     with pytest.raises(PrivacyRefused, match="random numbers of its own"):
         ClippedSums(model).users(
             lambda b: NextWord().losses(model, b), [(batch, owner)], clip_norm=1.0
@@ -303,12 +311,14 @@ def test_a_sum_outside_of_a_step_refuses_dropout() -> None:
 
 
 def test_an_update_refuses_training_that_draws_by_place() -> None:
-    model, stuff = model_of("lstm", "next-word"), records("next-word")
+    model, training_data = model_of("lstm", "next-word"), records("next-word")
 
     def losses(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         return NextWord().losses(model, batch) * (1 + torch.rand(1))
 
-    total = user_updates(model, Watched(model, losses), stuff, Chance(1), USERS, LocalSettings())
+    total = user_updates(
+        model, LossMeter(model, losses), training_data, RandomSource(1), USERS, LocalSettings()
+    )
     with dropout.step(1), pytest.raises(PrivacyRefused, match="random numbers of its own"):
         total(1, np.arange(2))
 

@@ -13,7 +13,7 @@ from tacit.privacy.events import Flat, NotPrivate, SampledGaussian, UserClip
 from tacit.privacy.ledger import Ledger, read_ledger
 from tacit.training.dp.gradients import BoundedSum, ClippedSums
 from tacit.training.dp.noise import release
-from tacit.training.dp.random_source import Chance, Normals
+from tacit.training.dp.random_source import Normals, RandomSource
 
 EVENT = SampledGaussian(unit="users", rate=0.1, noise_multiplier=3.0)
 
@@ -26,14 +26,16 @@ def empty_sum(clip_norm: float = 0.5, record_clip: float | None = None) -> Bound
     )
 
 
-def released(ledger: Ledger, chance: Chance, step: int = 1, **options: float) -> np.ndarray:
-    out = release(empty_sum(**options), EVENT, ledger, chance, phase="train", step=step)
+def released(
+    ledger: Ledger, randomness: RandomSource, step: int = 1, **options: float
+) -> np.ndarray:
+    out = release(empty_sum(**options), EVENT, ledger, randomness, phase="train", step=step)
     return torch.cat([t.reshape(-1) for t in out.values()]).numpy()
 
 
 def test_noise_is_gaussian_with_the_declared_deviation(tmp_path: Path) -> None:
     with Ledger(tmp_path / "ledger.jsonl", {}) as ledger:
-        noise = released(ledger, Chance(3))
+        noise = released(ledger, RandomSource(3))
     wanted = 3.0 * 0.5  # noise multiplier times clip norm: not its square, not the multiplier
     assert noise.std() == pytest.approx(wanted, rel=0.02)
     assert abs(noise.mean()) < 5 * wanted / np.sqrt(len(noise))
@@ -43,8 +45,8 @@ def test_noise_is_gaussian_with_the_declared_deviation(tmp_path: Path) -> None:
 
 def test_noise_differs_between_coordinates_steps_and_runs(tmp_path: Path) -> None:
     with Ledger(tmp_path / "ledger.jsonl", {}) as ledger:
-        first, second = released(ledger, Chance(3), 1), released(ledger, Chance(3), 2)
-        third, fourth = released(ledger, Chance(), 1), released(ledger, Chance(), 1)
+        first, second = released(ledger, RandomSource(3), 1), released(ledger, RandomSource(3), 2)
+        third, fourth = released(ledger, RandomSource(), 1), released(ledger, RandomSource(), 1)
     halves = np.split(first[: len(first) // 2 * 2], 2)
     for a, b in [(first, second), (third, fourth), (halves[0], halves[1])]:
         assert abs(np.corrcoef(a, b)[0, 1]) < 5 / np.sqrt(len(a))
@@ -88,7 +90,7 @@ def test_no_noise_is_used_twice_in_a_large_sum(tmp_path: Path) -> None:
     assert 2 * Normals.LENGTH == 1024 * 512
     total = sums.users(lambda batch: batch["x"].sum(1), [], clip_norm=1.0, units=0)
     with Ledger(tmp_path / "ledger.jsonl", {}) as ledger:
-        out = release(total, EVENT, ledger, Chance(3), phase="train", step=1)
+        out = release(total, EVENT, ledger, RandomSource(3), phase="train", step=1)
     first, second = np.split(out["weight"].numpy().ravel(), 2)
     assert abs(np.corrcoef(first, second)[0, 1]) < 5 / np.sqrt(len(first))
 
@@ -99,11 +101,11 @@ def test_every_release_has_its_entry_first(tmp_path: Path) -> None:
 
     with Ledger(tmp_path / "a" / "ledger.jsonl", {}) as ledger:
         for step in range(4):
-            released(ledger, Chance(), step)
+            released(ledger, RandomSource(), step)
     assert read_ledger(tmp_path / "a" / "ledger.jsonl").releases() == {EVENT: 4}
     with Ledger(tmp_path / "b" / "ledger.jsonl", {}, allows=none_allowed) as ledger:
         with pytest.raises(PrivacyRefused):
-            released(ledger, Chance())
+            released(ledger, RandomSource())
         assert len(ledger) == 0
 
 
@@ -118,9 +120,11 @@ def test_a_sum_of_other_units_is_refused(tmp_path: Path) -> None:
     with Ledger(tmp_path / "ledger.jsonl", {}) as ledger:
         for event in events:
             with pytest.raises(PrivacyRefused):
-                release(empty_sum(), event, ledger, Chance(), phase="train", step=1)
+                release(empty_sum(), event, ledger, RandomSource(), phase="train", step=1)
         assert len(ledger) == 0
-        release(empty_sum(record_clip=0.25), user_clip, ledger, Chance(), phase="train", step=1)
+        release(
+            empty_sum(record_clip=0.25), user_clip, ledger, RandomSource(), phase="train", step=1
+        )
 
 
 def test_nothing_but_a_bounded_sum_can_be_made() -> None:
@@ -131,7 +135,7 @@ def test_nothing_but_a_bounded_sum_can_be_made() -> None:
 def test_released_values_lie_on_a_coarse_grid(tmp_path: Path) -> None:
     """The low bits of floating-point noise, which attacks read, are rounded away."""
     with Ledger(tmp_path / "ledger.jsonl", {}) as ledger:
-        noise = released(ledger, Chance()).astype(float)
+        noise = released(ledger, RandomSource()).astype(float)
     grid = 2.0**-10  # noise_std is 1.5
     assert np.array_equal(noise, np.round(noise / grid) * grid)
     assert len(np.unique(noise)) > 1000

@@ -15,15 +15,21 @@ from tacit.privacy.events import (
     Selective,
     UserClip,
 )
-from tacit.training.dp.random_source import Chance
-from tacit.training.dp.sampling import Grouped, PoissonRecords, PoissonUsers, Shuffled, need_match
+from tacit.training.dp.random_source import RandomSource
+from tacit.training.dp.sampling import (
+    Grouped,
+    PoissonRecords,
+    PoissonUsers,
+    Shuffled,
+    require_match,
+)
 
 
 @pytest.mark.parametrize("sampler", [PoissonUsers(40, 0.3), PoissonRecords(40, 0.3)])
 def test_every_coin_falls_at_its_rate_and_alone(sampler: PoissonUsers | PoissonRecords) -> None:
     draws = np.zeros((20_000, 40), dtype=bool)
     for step in range(len(draws)):
-        draws[step, sampler.draw(Chance(7).stream("coins", step))] = True
+        draws[step, sampler.draw(RandomSource(7).stream("coins", step))] = True
     rates = draws.mean(axis=0)
     assert np.all(np.abs(rates - 0.3) < 5 * np.sqrt(0.3 * 0.7 / len(draws)))
     # Independent: the number drawn varies as a binomial does, and no two coins go together.
@@ -34,35 +40,35 @@ def test_every_coin_falls_at_its_rate_and_alone(sampler: PoissonUsers | PoissonR
 
 def test_nobody_may_come() -> None:
     sampler = PoissonUsers(3, 0.01)
-    sizes = [len(sampler.draw(Chance().stream("coins", 0))) for _ in range(50)]
+    sizes = [len(sampler.draw(RandomSource().stream("coins", 0))) for _ in range(50)]
     assert 0 in sizes
 
 
 def test_system_chance_never_repeats_and_seeded_chance_always_does() -> None:
-    system = [Chance().stream("noise", 1).random() for _ in range(3)]
+    system = [RandomSource().stream("noise", 1).random() for _ in range(3)]
     assert len(set(system)) == 3
-    seeded = [Chance(4).stream("noise", 1).random() for _ in range(3)]
+    seeded = [RandomSource(4).stream("noise", 1).random() for _ in range(3)]
     assert len(set(seeded)) == 1
-    other = {Chance(4).stream(p, s).random() for p in ("noise", "coins") for s in (1, 2)}  # type: ignore[arg-type]
+    other = {RandomSource(4).stream(p, s).random() for p in ("noise", "coins") for s in (1, 2)}  # type: ignore[arg-type]
     assert len(other) == 4
 
 
 def test_chance_of_the_system_cannot_be_tried_through(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever guesses a key takes the noise away; whoever guesses coins, what sampling hides."""
-    keys = np.array([list(Chance().key(1)) for _ in range(2000)])
+    keys = np.array([list(RandomSource().key(1)) for _ in range(2000)])
     assert len(np.unique(keys, axis=0)) == len(keys)
     assert min(len(np.unique(column)) for column in keys.T) > 200
     together = np.abs(np.corrcoef(keys.T) - np.eye(32))
     assert together.max() < 0.15  # no byte repeats another
-    coins = {int(Chance().stream("coins", 1).integers(2**63)) for _ in range(2000)}
+    coins = {int(RandomSource().stream("coins", 1).integers(2**63)) for _ in range(2000)}
     assert len(coins) == 2000
     asked: list[int] = []
     bits, taken = secrets.randbits, secrets.token_bytes
     monkeypatch.setattr(secrets, "randbits", lambda n: asked.append(n) or bits(n))
     monkeypatch.setattr(secrets, "token_bytes", lambda n: asked.append(8 * n) or taken(n))
-    Chance().key(1)
-    Chance().stream("coins", 1)
-    Chance().of_users("order", 1, 3)
+    RandomSource().key(1)
+    RandomSource().stream("coins", 1)
+    RandomSource().of_users("order", 1, 3)
     assert len(asked) == 3
     assert min(asked) >= 256
 
@@ -102,6 +108,6 @@ def test_a_sampler_claims_its_own_events_only() -> None:
 def test_a_shuffled_batch_cannot_be_priced_as_poisson() -> None:
     for event in USER_EVENTS + RECORD_EVENTS:
         with pytest.raises(PrivacyRefused, match="only be charged as what it is"):
-            need_match(Shuffled(100, 10), event)
+            require_match(Shuffled(100, 10), event)
     with pytest.raises(PrivacyRefused):
-        need_match(PoissonUsers(100, 0.2), USER_EVENTS[0])  # another rate
+        require_match(PoissonUsers(100, 0.2), USER_EVENTS[0])  # another rate

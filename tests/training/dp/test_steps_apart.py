@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.small import Record, Two, Vectors, losses, material
+from support.small import Record, Two, Vectors, data_of, losses
 from tacit.audits.direct_checks import Coins, Noise
 from tacit.audits.token_cases import canary_records, worst_model
 from tacit.planning.plan import Plan
 from tacit.privacy.ledger import Ledger
 from tacit.training.dp.gradients import BoundedSum
-from tacit.training.dp.random_source import Chance
+from tacit.training.dp.random_source import RandomSource
 from tacit.training.dp.sampling import PoissonRecords
 from tacit.training.methods import (
     NoisySums,
@@ -39,13 +39,13 @@ PLANS = {
     "fedavg": Plan(protect="users", user_rate=0.3, users=USERS, **NOISY),
 }
 PAPER = UedpSettings(user_rate=0.3, entity_rate=0.5, plain_rate=0.5)
-CHANCES = {"seed": Chance(1), "system": Chance(None)}
+CHANCES = {"seed": RandomSource(1), "system": RandomSource(None)}
 
 
-def made(name: str, chance: Chance, ledger: Ledger) -> NoisySums[Any]:
+def made(name: str, randomness: RandomSource, ledger: Ledger) -> NoisySums[Any]:
     model, plan = Two(WIDTH), PLANS.get(name)
-    stuff = material(CORPUS, plan)
-    given = (model, losses, stuff, chance, ledger)
+    training_data = data_of(CORPUS, plan)
+    given = (model, losses, training_data, randomness, ledger)
     if plan is None:
         return make_uedp(*given, PAPER, token_budget=4096)
     if name == "fedavg":
@@ -53,9 +53,9 @@ def made(name: str, chance: Chance, ledger: Ledger) -> NoisySums[Any]:
     return make_dp_sgd(*given, plan, token_budget=4096)
 
 
-@pytest.mark.parametrize("chance", CHANCES)
+@pytest.mark.parametrize("randomness", CHANCES)
 @pytest.mark.parametrize("name", [*PLANS, "uedp"])
-def test_steps_share_neither_coins_nor_noise(tmp_path: Path, name: str, chance: str) -> None:
+def test_steps_share_neither_coins_nor_noise(tmp_path: Path, name: str, randomness: str) -> None:
     rng = np.random.default_rng(0)
     coins = [Coins("users", USERS, 0.3, rng)]
     if name == "uedp":
@@ -73,7 +73,7 @@ def test_steps_share_neither_coins_nor_noise(tmp_path: Path, name: str, chance: 
         return over
 
     with Ledger(tmp_path / "ledger.jsonl", {}) as ledger:
-        method = made(name, CHANCES[chance], ledger)
+        method = made(name, CHANCES[randomness], ledger)
         method.spread(listening)
         for step in range(1, STEPS + 1):
             released, _ = method.gradient(step)
@@ -101,8 +101,8 @@ class Noting(PoissonRecords):
         return drawn
 
 
-@pytest.mark.parametrize("chance", CHANCES)
-def test_passes_of_selective_training_share_neither(tmp_path: Path, chance: str) -> None:
+@pytest.mark.parametrize("randomness", CHANCES)
+def test_passes_of_selective_training_share_neither(tmp_path: Path, randomness: str) -> None:
     plan = Plan(
         protect="tokens", mechanism="selective", record_rate=0.3, segments=2,
         **NOISY | {"clip_norm": 0.01},
@@ -120,7 +120,7 @@ def test_passes_of_selective_training_share_neither(tmp_path: Path, chance: str)
     inside = np.random.default_rng(1).random(200) < 0.5
     with Ledger(tmp_path / "ledger.jsonl", {}) as ledger:
         method = Heard(
-            worst_model(200, 1), canary_records(inside, 2), CHANCES[chance], ledger, plan,
+            worst_model(200, 1), canary_records(inside, 2), CHANCES[randomness], ledger, plan,
             token_budget=8192, state_clip=0.1,
         )  # fmt: skip
         method._sampler = Noting(method._sampler, coins)

@@ -60,7 +60,7 @@ EVERY: dict[str, dict[str, Any]] = {
     "adversarial": {
         "method": "adversarial",
         "steps": 4,
-        "adversarial": {"privacy_weight": 2.0, "hidden_size": 20, "rate": 0.01},
+        "adversarial": {"privacy_weight": 2.0, "hidden_size": 20, "learning_rate": 0.01},
     },
     "triplet": {"method": "triplet", "steps": 4, "triplet": {"batches": "grouped"}},
 }
@@ -76,11 +76,11 @@ class Kill(Exception):
 
 
 def stop_after(step: int) -> Any:
-    def tell(at: Progress) -> None:
+    def on_progress(at: Progress) -> None:
         if at.step == step:
             raise Kill
 
-    return tell
+    return on_progress
 
 
 SLOWER = ("deidentify", "records", "flat")
@@ -95,7 +95,9 @@ def test_stopped_and_resumed_equals_uninterrupted(
     run = Run(**base, **EVERY[name], checkpoint_every=2)
     whole = session.train(run, tmp_path / "whole")
     with pytest.raises(Kill):
-        session.train(run, tmp_path / "cut", tell=stop_after(3))  # step 3 has no checkpoint yet
+        session.train(
+            run, tmp_path / "cut", on_progress=stop_after(3)
+        )  # step 3 has no checkpoint yet
     cut = session.resume(tmp_path / "cut")
     one, other = (load_file(t.folder / "model.safetensors") for t in (whole, cut))
     assert one.keys() == other.keys()
@@ -117,7 +119,7 @@ def test_fedavg_promises_users_and_charges_what_it_does(
     tmp_path: Path, base: dict[str, Any]
 ) -> None:
     run = Run(**base | {"seed": None}, **EVERY["fedavg"])
-    assert (run.optimizer.rate, run.optimizer.momentum) == (1.0, 0.0)
+    assert (run.optimizer.learning_rate, run.optimizer.momentum) == (1.0, 0.0)
     done = session.train(run, tmp_path / "run")
     assert done.certificate.standing == "proved"
     event = SampledGaussian(unit="users", rate=0.3, noise_multiplier=2.0)
@@ -162,13 +164,13 @@ def test_beside_a_deidentified_text_stand_counts_of_such_a_text(
     """Counts of the text as it was written would make names of kinds look hard to predict."""
     done = session.train(Run(**base, **EVERY["deidentify"]), tmp_path / "run")
     found = scoring.evaluate(done.folder, "test")
-    opened = run_context.load_run(done.folder)
+    ctx = run_context.load_run(done.folder)
     train, test = (
-        run_context.encode(opened, deidentified(opened.corpus.only(split), opened.mentions))
+        run_context.encode(ctx, deidentified(ctx.corpus.only(split), ctx.mentions))
         for split in ("train", "test")
     )
     right = baselines.baseline_perplexities(
-        train, test, len(opened.tokenizer), rng=np.random.default_rng(0)
+        train, test, len(ctx.tokenizer), rng=np.random.default_rng(0)
     )
     assert {name: found[f"{name}_perplexity"] for name in right} == pytest.approx(right)
 
@@ -178,7 +180,7 @@ def test_masked_text_first_then_the_whole_text_with_noise(
 ) -> None:
     phases: list[str] = []
     run = Run(**base | {"seed": None}, **EVERY["redacted"])
-    done = session.train(run, tmp_path / "run", tell=lambda at: phases.append(at.phase))
+    done = session.train(run, tmp_path / "run", on_progress=lambda at: phases.append(at.phase))
     assert phases == ["redacted"] * 2 + ["train"] * 4
     assert done.certificate.standing == "proved"
     assert done.certificate.costs.keys() == {"tokens"}
@@ -188,7 +190,7 @@ def test_masked_text_first_then_the_whole_text_with_noise(
     with pytest.raises(Kill):  # stopped within the first phase, too
         session.train(
             Run(**base, **EVERY["redacted"]), tmp_path / "cut",
-            tell=stop_after(1),
+            on_progress=stop_after(1),
         )  # fmt: skip
     session.resume(tmp_path / "cut")
     whole = session.train(Run(**base, **EVERY["redacted"]), tmp_path / "whole")
@@ -213,7 +215,7 @@ def test_a_transformer_learns_in_both_phases_and_the_certificate_explains_them(
     model = {"model": tiny | TRANSFORMERS[name]}
     run = Run(**base | {"seed": None, "context": 48} | model, **EVERY["redacted"])
     phases: list[str] = []
-    done = session.train(run, tmp_path / "run", tell=lambda at: phases.append(at.phase))
+    done = session.train(run, tmp_path / "run", on_progress=lambda at: phases.append(at.phase))
     assert phases == ["redacted"] * 2 + ["train"] * 4
     certificate = done.certificate
     assert (certificate.standing, list(certificate.costs)) == ("proved", ["tokens"])
@@ -295,7 +297,7 @@ def test_the_published_method_certifies_a_claim_and_a_price(
     """Standing published; beside the paper's figure, what is proved of the same releases."""
     seen: list[Progress] = []
     run = Run(**base | {"seed": None}, **EVERY["uedp"])
-    done = session.train(run, tmp_path / "run", tell=seen.append)
+    done = session.train(run, tmp_path / "run", on_progress=seen.append)
     certificate = done.certificate
     assert certificate.standing == "published"
     assert certificate.published is not None
@@ -364,9 +366,9 @@ def test_only_the_entities_on_a_list_are_owners(tmp_path: Path, base: dict[str, 
     assert name not in saved
     assert "list.txt" not in saved
     assert [c.what for c in verify(tmp_path / "run") if not c.ok] == []
-    opened = run_context.open_run(read_run(tmp_path / "run" / "run.yml"))
-    assert opened.focus is not None
-    assert set(opened.focus.owners(opened.part, opened.mentions).entities) <= {
+    ctx = run_context.open_run(read_run(tmp_path / "run" / "run.yml"))
+    assert ctx.protected is not None
+    assert set(ctx.protected.owners(ctx.part, ctx.mentions).entities) <= {
         table[0]["id"],
         other,
     }
@@ -421,7 +423,7 @@ def test_settings_of_another_method_are_refused(
 def test_settings_survive_a_file(tmp_path: Path, base: dict[str, Any], name: str) -> None:
     for more in (
         {},
-        {"optimizer": {"rate": 1.0, "momentum": 0.9}},
+        {"optimizer": {"learning_rate": 1.0, "momentum": 0.9}},
         {"optimizer": {"name": "adam"}},
     ):
         run = Run(**base, **EVERY[name], **more)

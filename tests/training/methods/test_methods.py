@@ -8,19 +8,20 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from support.small import Record, Two, Vectors, curved, material, step_of
+from support.small import Record, Two, Vectors, curved, data_of, step_of
 from tacit.errors import PrivacyRefused, UsageError
 from tacit.planning.plan import Plan
 from tacit.privacy.ledger import Ledger, read_ledger
 from tacit.training.dp import noise
-from tacit.training.dp.random_source import Chance
+from tacit.training.dp.random_source import RandomSource
 from tacit.training.dp.updates import ClippedUpdates
 from tacit.training.methods import Plain, make_dp_sgd
 from tacit.training.methods.dp_fedavg import local_batches, user_updates
 from tacit.training.methods.dp_sgd import contributions, user_sums
-from tacit.training.methods.noisy_sums import Watched
+from tacit.training.methods.noisy_sums import LossMeter
 from tacit.training.methods.uedp import Weights, event_of
-from tacit.training.phases.loop import Loop, make_optimizer
+from tacit.training.models.optimizers import make_optimizer
+from tacit.training.phases.loop import Loop
 from tacit.training.settings import LocalSettings, OptimizerSettings, UedpSettings
 
 QUIET: dict[str, Any] = {"epsilon": 1e9, "steps": 1, "noise_multiplier": 0.0, "clip_norm": 1e9}
@@ -47,20 +48,22 @@ def gradient(rows: Any, weights: Any = None, by: Any = curved) -> np.ndarray:
 
 def test_records_without_noise_and_clipping_are_plain_sgd(tmp_path: Path) -> None:
     """Three steps of the loop itself, with momentum, on full batches: the same weights."""
-    optimizer = OptimizerSettings(rate=0.1, momentum=0.9)
+    optimizer = OptimizerSettings(learning_rate=0.1, momentum=0.9)
     plan = Plan(protect="records", record_rate=1.0, records=6, **QUIET)
     ended = []
     for name in ("plain", "private"):
         model = Two(2)
-        stuff = material(CORPUS)
+        training_data = data_of(CORPUS)
         with Ledger(tmp_path / name / "ledger.jsonl", {}) as ledger:
             method: Any = (
-                Plain(model, curved, stuff, Chance(1), ledger, batch=6, what="plain")
+                Plain(model, curved, training_data, RandomSource(1), ledger, batch=6, what="plain")
                 if name == "plain"
-                else make_dp_sgd(model, curved, stuff, Chance(1), ledger, plan, token_budget=64)
+                else make_dp_sgd(
+                    model, curved, training_data, RandomSource(1), ledger, plan, token_budget=64
+                )
             )
             made = make_optimizer(model, optimizer)
-            Loop(model, method, made, optimizer, 3, Chance(1)).run()
+            Loop(model, method, made, optimizer, 3, RandomSource(1)).run()
         ended.append(torch.cat([p.detach().reshape(-1) for p in model.parameters()]))
     assert torch.allclose(ended[0], ended[1], rtol=1e-5, atol=1e-7)
     assert not torch.allclose(ended[0], torch.cat([p.reshape(-1) for p in Two(2).parameters()]))
@@ -76,12 +79,12 @@ def test_users_without_noise_and_clipping_are_the_sum_over_the_denominator(tmp_p
 def test_one_local_step_is_a_mean_gradient_and_several_are_local_sgd(tmp_path: Path) -> None:
     plan = Plan(protect="users", user_rate=1.0, users=50, **QUIET)
     of_users = [[0, 1, 2], [3, 4], [5]]
-    local = LocalSettings(local_batch=99, local_rate=0.25)
+    local = LocalSettings(local_batch=99, local_learning_rate=0.25)
     got, seen = step_of("fedavg", CORPUS, plan, tmp_path, local=local, by=curved)
     assert (seen.units, seen.records) == (3, 6)
     wanted = sum(gradient(rows) / len(rows) for rows in of_users) * 0.25 / 50
     assert np.allclose(got, wanted, rtol=1e-5)
-    several = LocalSettings(local_epochs=3, local_batch=99, local_rate=0.25)
+    several = LocalSettings(local_epochs=3, local_batch=99, local_learning_rate=0.25)
     got, _ = step_of("fedavg", CORPUS, plan, tmp_path, local=several, by=curved)
     wanted = np.zeros_like(got)
     for rows in of_users:
@@ -105,7 +108,7 @@ def test_the_published_update_is_the_published_formula(
     """Equations 4 and 6 with everybody drawn: weights, a record twice if it names two."""
     settings = UedpSettings(
         estimator=estimator, entity_rule=rule, user_rate=1.0, entity_rate=1.0, plain_rate=1.0,
-        noise_multiplier=0.0, clip_norm=1e9, local_rate=0.5, user_weight_cap=2,
+        noise_multiplier=0.0, clip_norm=1e9, local_learning_rate=0.5, user_weight_cap=2,
         entity_weight_cap=4, plain_weight_cap=6,
     )  # fmt: skip
     got, seen = step_of("uedp", CORPUS, settings, tmp_path, by=curved)
@@ -125,12 +128,14 @@ def test_published_records_take_part_if_any_or_if_all_of_their_entities_do(tmp_p
     base = {"estimator": "f_E", "user_rate": 1.0, "noise_multiplier": 0.0, "clip_norm": 1e9}
     for rule, rows in (("any", [0, 1]), ("all", [0])):
         settings = UedpSettings(entity_rule=rule, **base)
-        got, _ = step_of("uedp", CORPUS, settings, tmp_path, by=curved, chance=Chance(seeds[0]))
+        got, _ = step_of(
+            "uedp", CORPUS, settings, tmp_path, by=curved, randomness=RandomSource(seeds[0])
+        )
         assert np.allclose(got, gradient(rows) / (3 * 0.5 * 2), rtol=1e-5)
 
 
 def _entities(seed: int) -> np.ndarray:
-    rng = Chance(seed).stream("coins", 1)
+    rng = RandomSource(seed).stream("coins", 1)
     rng.random(3)
     return rng.random(2) < 0.5
 
@@ -143,14 +148,14 @@ def test_published_noise_has_the_published_deviation(
     many = Vectors(tuple(Record(u, (0,) if u == 0 else (), (0.0,) * 500) for u in range(400)))
     settings = UedpSettings(
         noise=how, user_rate=0.5, entity_rate=0.5, noise_multiplier=2.0, clip_norm=0.1,
-        user_weight_cap=4, local_rate=0.2,
+        user_weight_cap=4, local_learning_rate=0.2,
     )  # fmt: skip
     got, _ = step_of("uedp", many, settings, tmp_path)
     weight = 1 / 4
     below = 0.5 * 400 * weight * (0.5 * 1 + 1.0 * 399)
     assert got.std() == pytest.approx(2.0 * units * weight * 0.1 / below, rel=0.1)
-    assert event_of(material(many), settings).noise_multiplier == 2.0 * units
-    assert Weights.count(material(many), many.owners(), settings).denominator(
+    assert event_of(data_of(many), settings).noise_multiplier == 2.0 * units
+    assert Weights.count(data_of(many), many.owners(), settings).denominator(
         settings
     ) == pytest.approx(below)
 
@@ -183,9 +188,7 @@ def test_every_noise_draw_has_its_entry_before_it(
         step_of(method, CORPUS, settings, tmp_path, step=step)
     assert at_draw == [1, 2, 3, 4, 5]
     (event,) = read_ledger(path).releases()
-    wanted = (
-        settings.event() if isinstance(settings, Plan) else event_of(material(CORPUS), settings)
-    )
+    wanted = settings.event() if isinstance(settings, Plan) else event_of(data_of(CORPUS), settings)
     assert event == wanted
 
 
@@ -193,7 +196,7 @@ def test_every_noise_draw_has_its_entry_before_it(
 def test_a_step_to_which_nobody_comes_is_noise_all_the_same(tmp_path: Path, name: str) -> None:
     method, settings = EVERY[name]
     for seed in range(200):
-        got, seen = step_of(method, CORPUS, settings, tmp_path, chance=Chance(seed))
+        got, seen = step_of(method, CORPUS, settings, tmp_path, randomness=RandomSource(seed))
         if seen.units == 0:
             break
     assert seen.units == 0
@@ -210,7 +213,9 @@ def test_a_record_whose_loss_is_nan_changes_nothing_but_a_count(tmp_path: Path, 
 
     if name == "plain":
         with Ledger(tmp_path / "ledger.jsonl", {}) as ledger:
-            method = Plain(Two(2), broken, material(CORPUS), Chance(1), ledger, batch=6, what="x")
+            method = Plain(
+                Two(2), broken, data_of(CORPUS), RandomSource(1), ledger, batch=6, what="x"
+            )
             plain, seen = method.gradient(1)
         got = torch.cat([t.reshape(-1) for t in plain.values()]).double().numpy()
         assert np.allclose(got, gradient([0, 2, 3, 4, 5]) / 5, rtol=1e-5)
@@ -237,16 +242,16 @@ def test_a_user_may_give_a_few_records_chosen_afresh() -> None:
     """Every record of a large user comes equally often, never more than so many at once."""
     crowd = Vectors((*(Record(0, (), (1.0, 0.0)) for _ in range(5)), Record(1, (), (0.0, 1.0))))
     plan = Plan(protect="users", user_rate=1.0, users=2, records_per_step=2, **QUIET)
-    stuff = material(crowd)
+    training_data = data_of(crowd)
     seen = np.zeros(6)
     for step in range(2000):
-        mine, other = contributions(plan, stuff, Chance(3), step, np.array([0, 1]))
+        mine, other = contributions(plan, training_data, RandomSource(3), step, np.array([0, 1]))
         assert len(mine) == 2
         assert other.tolist() == [5]
         seen[mine] += 1
     assert np.all(np.abs(seen[:5] / 2000 - 0.4) < 0.06)
-    alone = contributions(plan, stuff, Chance(3), 7, np.array([0]))[0]
-    beside = contributions(plan, stuff, Chance(3), 7, np.array([0, 1]))[0]
+    alone = contributions(plan, training_data, RandomSource(3), 7, np.array([0]))[0]
+    beside = contributions(plan, training_data, RandomSource(3), 7, np.array([0, 1]))[0]
     assert alone.tolist() == beside.tolist()  # who else was drawn does not matter
     with pytest.raises(UsageError, match="records_per_step"):
         Plan(protect="records", record_rate=0.5, records=6, records_per_step=2, **NOISY)
@@ -256,14 +261,14 @@ def test_a_user_may_give_a_few_records_chosen_afresh() -> None:
 def test_who_else_is_drawn_decides_nothing_about_a_user(name: str) -> None:
     """Which records a user gives, and in which order it reads them, go by coins of its own."""
     plan = Plan(protect="users", user_rate=0.5, users=3, **QUIET | {"clip_norm": 0.5})
-    stuff, model = material(CORPUS, plan), Two(2)
-    watched = Watched(model, curved)
+    training_data, model = data_of(CORPUS, plan), Two(2)
+    meter = LossMeter(model, curved)
     if name == "some records":
         plan = plan.model_copy(update={"records_per_step": 1})
-        total = user_sums(model, watched, stuff, Chance(3), plan, 64)
+        total = user_sums(model, meter, training_data, RandomSource(3), plan, 64)
     else:
-        local = LocalSettings(local_epochs=2, local_batch=1, local_rate=0.9)
-        total = user_updates(model, watched, stuff, Chance(3), plan, local)
+        local = LocalSettings(local_epochs=2, local_batch=1, local_learning_rate=0.9)
+        total = user_updates(model, meter, training_data, RandomSource(3), plan, local)
 
     def over(*users: int) -> np.ndarray:
         tensors = total(1, np.array(users)).tensors

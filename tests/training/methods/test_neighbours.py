@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings, target
 from hypothesis import strategies as st
 
-from support.small import Record, Vectors, curved, losses, material, step_of
+from support.small import Record, Vectors, curved, data_of, losses, step_of
 from tacit.planning.plan import Plan
 from tacit.privacy.events import UserClip
-from tacit.training.dp.random_source import Chance
-from tacit.training.dp.sampling import PoissonRecords, PoissonUsers, UserEntityCoins
+from tacit.training.dp.random_source import RandomSource
+from tacit.training.dp.sampling import PoissonRecords, PoissonUsers, UserEntitySampler
 from tacit.training.methods.dp_sgd import denominator
 from tacit.training.methods.uedp import Weights, event_of
 from tacit.training.settings import LocalSettings, UedpSettings
@@ -36,11 +36,11 @@ FLAT = Plan(
     records_per_user=2, records_per_entity=2, **QUIET,
 )  # fmt: skip
 WEIGHED = Plan(**USERS.model_dump() | {"user_weight_cap": 3, "records_per_step": 2})
-LOCAL = LocalSettings(local_epochs=2, local_batch=2, local_rate=0.7)
+LOCAL = LocalSettings(local_epochs=2, local_batch=2, local_learning_rate=0.7)
 PAPER = UedpSettings(user_rate=0.7, entity_rate=0.6, clip_norm=0.5, noise_multiplier=0.0)
 SIMPLE = UedpSettings(
     **PAPER.model_dump()
-    | {"estimator": "f_E", "entity_rule": "all", "local_rate": 0.3, "entity_weight_cap": 3,
+    | {"estimator": "f_E", "entity_rule": "all", "local_learning_rate": 0.3, "entity_weight_cap": 3,
        "user_weight_cap": 4, "noise": "patent"}
 )  # fmt: skip
 
@@ -58,7 +58,7 @@ CORPORA = st.lists(RECORD, max_size=9).map(lambda more: Vectors((*EVERYBODY, *mo
 
 
 def drawn_users(rate: float, seed: int) -> set[int]:
-    return set(PoissonUsers(4, rate).draw(Chance(seed).stream("coins", 1)).tolist())
+    return set(PoissonUsers(4, rate).draw(RandomSource(seed).stream("coins", 1)).tolist())
 
 
 def gap(
@@ -68,7 +68,7 @@ def gap(
     """How far the direction of a step is from its neighbour's."""
     by = curved if method == "fedavg" else losses
     one, other = (
-        step_of(method, each, plan, folder, local=LOCAL, chance=Chance(seed), by=by)[0]
+        step_of(method, each, plan, folder, local=LOCAL, randomness=RandomSource(seed), by=by)[0]
         for each in (vectors, vectors.without(user, entity))
     )
     return float(np.linalg.norm(one - other))
@@ -76,11 +76,11 @@ def gap(
 
 def allowed(vectors: Vectors, plan: Plan, user: int | None, entity: int | None, seed: int) -> float:
     """What the event declares for those who were drawn, in units of the clip norm."""
-    kept = material(vectors, plan).rows
+    kept = data_of(vectors, plan).rows
     mine = [vectors.records[i] for i in kept]
     if plan.user_rate is None:
         coins = PoissonRecords(len(kept), float(plan.record_rate or 0))
-        came = [mine[i] for i in coins.draw(Chance(seed).stream("coins", 1))]
+        came = [mine[i] for i in coins.draw(RandomSource(seed).stream("coins", 1))]
         return sum(r.user == user or entity in r.entities for r in came)
     came = drawn_users(plan.user_rate, seed)
     holders = {r.user for r in mine if entity in r.entities} & came
@@ -122,7 +122,7 @@ def test_a_neighbour_moves_a_step_no_further_than_declared(
         who = user if unit != "entity" else None
         what = 0 if unit != "user" else None
         most = allowed(vectors, plan, who, what, seed) * plan.clip_norm
-        public = denominator(plan, material(vectors, plan))
+        public = denominator(plan, data_of(vectors, plan))
         moved = gap(method, vectors, plan, who, what, tmp_path, seed) * public
         target(moved)
         assert moved <= most * SLACK + 1e-7
@@ -136,10 +136,10 @@ def test_one_record_moves_a_step_by_at_most_the_clip_norm(tmp_path: Path) -> Non
     def search(vectors: Vectors, record: int, seed: int) -> None:
         less = Vectors(vectors.records, frozenset({record}))
         one, other = (
-            step_of("private", each, RECORDS, tmp_path, chance=Chance(seed))[0]
+            step_of("private", each, RECORDS, tmp_path, randomness=RandomSource(seed))[0]
             for each in (vectors, less)
         )
-        moved = float(np.linalg.norm(one - other)) * denominator(RECORDS, material(vectors))
+        moved = float(np.linalg.norm(one - other)) * denominator(RECORDS, data_of(vectors))
         target(moved)
         assert moved <= RECORDS.clip_norm * SLACK
 
@@ -156,12 +156,12 @@ def test_the_published_step_moves_by_what_is_charged_and_not_by_what_is_claimed(
     def search(vectors: Vectors, user: int, seed: int) -> None:
         who = user if unit != "entity" else None
         what = 0 if unit != "user" else None
-        stuff = material(vectors)
-        assert stuff.owners is not None
-        weights = Weights.count(stuff, stuff.owners, paper)
+        training_data = data_of(vectors)
+        assert training_data.owners is not None
+        weights = Weights.count(training_data, training_data.owners, paper)
         came = drawn_users(paper.user_rate, seed)
         holders = {r.user for r in vectors.records if what in r.entities} & came
-        event = event_of(stuff, paper)
+        event = event_of(training_data, paper)
         assert len(holders) <= event.users_per_entity
         unit_norm = paper.clip_norm * weights.users.max()
         most = ((who in came) + event.entity_share * len(holders)) * unit_norm
@@ -183,11 +183,11 @@ def turning() -> Vectors:
 def test_an_entity_can_turn_clipped_users_around(tmp_path: Path) -> None:
     """The bound of two clip norms for each holder is attained, so nothing less may be declared."""
     plan = Plan(**DEGREE.model_dump() | {"user_rate": 1.0, "records_per_step": None})
-    public = denominator(plan, material(turning(), plan))
+    public = denominator(plan, data_of(turning(), plan))
     moved = gap("private", turning(), plan, None, 0, tmp_path, 1) * public
     assert moved == pytest.approx(2 * 4 * plan.clip_norm, rel=1e-4)
     paper = UedpSettings(**PAPER.model_dump() | {"user_rate": 1.0, "entity_rate": 1.0})
-    weights = Weights.count(material(turning()), turning().owners(), paper)
+    weights = Weights.count(data_of(turning()), turning().owners(), paper)
     moved = gap("uedp", turning(), paper, None, 0, tmp_path, 1) * weights.denominator(paper)
     assert moved == pytest.approx(2 * 4 * paper.clip_norm, rel=1e-4)
     # The lemma's sensitivity, users in a step + 1, is less than that: it is no bound.
@@ -213,15 +213,15 @@ def test_really_removing_a_user_leaves_the_others_as_they_were(tmp_path: Path) -
 def test_the_caps_decide_what_an_entity_reaches() -> None:
     """Without caps, more users than the event says would hold the entity."""
     crowd = Vectors(tuple(Record(u, (0,), (1.0, 1.0)) for u in range(4)))
-    kept = material(crowd, BOTH).rows
+    kept = data_of(crowd, BOTH).rows
     assert len(kept) == BOTH.users_per_entity
     again = Vectors(tuple(Record(0, (0,), (1.0, 1.0)) for _ in range(5)))
-    assert len(material(again, BOTH).rows) == BOTH.records_per_user_entity
+    assert len(data_of(again, BOTH).rows) == BOTH.records_per_user_entity
 
 
 def test_published_coins_fall_at_their_rates() -> None:
-    coins = UserEntityCoins(30, 0.2, 20, 0.5, 40, 0.9, "any")
-    drawn = [coins.draw(Chance(3).stream("coins", step)) for step in range(4000)]
+    coins = UserEntitySampler(30, 0.2, 20, 0.5, 40, 0.9, "any")
+    drawn = [coins.draw(RandomSource(3).stream("coins", step)) for step in range(4000)]
     users = np.zeros(30)
     for one in drawn:
         users[one.users] += 1

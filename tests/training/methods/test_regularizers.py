@@ -19,18 +19,19 @@ from tacit.corpus import Corpus
 from tacit.corpus.writing import write
 from tacit.errors import DataError, PrivacyRefused, UsageError
 from tacit.training.data.attributes import Attribute, attribute_of
-from tacit.training.data.training_data import Material, prepare
-from tacit.training.dp.random_source import Chance
+from tacit.training.data.training_data import TrainingData, prepare
+from tacit.training.dp.random_source import RandomSource
 from tacit.training.dp.sampling import Grouped
 from tacit.training.methods import AdversarialTraining, Plain, TripletTraining
 from tacit.training.methods.adversarial import from_uniform
 from tacit.training.methods.triplet import Partners, triplet_loss
 from tacit.training.models import networks, tokens
 from tacit.training.models.last_states import LastStates
+from tacit.training.models.optimizers import make_optimizer
 from tacit.training.models.recurrent import LSTMForCausalLM
 from tacit.training.phases import session
 from tacit.training.phases.checkpoints import read_place
-from tacit.training.phases.loop import Loop, make_optimizer
+from tacit.training.phases.loop import Loop
 from tacit.training.settings import AdversarialSettings, OptimizerSettings, Run, TripletSettings
 from tacit.training.tasks.examples import Examples
 from tacit.training.tasks.tasks import NextWord
@@ -74,7 +75,7 @@ class Bench:
         self.corpus = corpus or dialogs()
         self.words: PreTrainedTokenizerBase = tokens.word_vocabulary(self.corpus, min_count=1)[0]
         self.examples: Examples = TASK.encode(self.corpus, self.words, context=32)
-        self.material: Material = prepare(self.examples, self.corpus, [], None)
+        self.training_data: TrainingData = prepare(self.examples, self.corpus, [], None)
         self.attribute: Attribute = attribute_of("user", self.corpus, "")
         self.kind, self.sizes = kind, sizes
 
@@ -85,7 +86,7 @@ class Bench:
         return made.train()
 
     def method(self, model: nn.Module, given: Any = None, batch: int = 8) -> Any:
-        parts = (model, TASK.losses, self.material, Chance(5), None)
+        parts = (model, TASK.losses, self.training_data, RandomSource(5), None)
         if given is None:
             return Plain(*parts, batch=batch, what="x")
         kind = AdversarialTraining if isinstance(given, AdversarialSettings) else TripletTraining
@@ -93,9 +94,9 @@ class Bench:
         return kind(*parts, self.attribute, states, given, batch=batch, what="x")
 
     def train(self, given: Any, steps: int, rate: float = 5e-3) -> nn.Module:
-        model, by = self.model(), OptimizerSettings(name="adam", rate=rate)
+        model, by = self.model(), OptimizerSettings(name="adam", learning_rate=rate)
         method = self.method(model, given, batch=24)
-        Loop(model, method, make_optimizer(model, by), by, steps, Chance(5)).run()
+        Loop(model, method, make_optimizer(model, by), by, steps, RandomSource(5)).run()
         return model
 
 
@@ -195,8 +196,8 @@ def test_a_step_minimizes_equation_1(kind: str) -> None:
     model = bench.model()
     method = bench.method(model, given)
     loss, _ = method._loss(1, rows)
-    partners = Partners(bench.attribute.codes, bench.material.rows).draw(
-        rows, Chance(5).stream("subset", 1)
+    partners = Partners(bench.attribute.codes, bench.training_data.rows).draw(
+        rows, RandomSource(5).stream("subset", 1)
     )
     by_hand, tasks = torch.zeros(()), []
     for row, partner in zip(rows, partners, strict=True):
@@ -360,7 +361,9 @@ def test_adversarial_training_deceives_the_discriminator_it_meets() -> None:
     """
     bench = Bench(corpus=dialogs(each=30), embedding_size=16, hidden_size=16, layers=1)
     model = bench.train(None, 150)
-    method = bench.method(model, AdversarialSettings(privacy_weight=1.0, hidden_size=32, rate=1e-2))
+    method = bench.method(
+        model, AdversarialSettings(privacy_weight=1.0, hidden_size=32, learning_rate=1e-2)
+    )
     rows = np.arange(len(bench.examples))
     authors = torch.from_numpy(bench.attribute.codes)
     states = LastStates(model, next_words=True)
@@ -374,8 +377,8 @@ def test_adversarial_training_deceives_the_discriminator_it_meets() -> None:
         method.learn(states.of(bench.examples.batch(rows)).detach(), authors)
     known = right()
     method.learn = lambda *_: None  # from here on only the model has turns
-    by = OptimizerSettings(name="adam", rate=5e-3)
-    Loop(model, method, make_optimizer(model, by), by, 60, Chance(5)).run()
+    by = OptimizerSettings(name="adam", learning_rate=5e-3)
+    Loop(model, method, make_optimizer(model, by), by, 60, RandomSource(5)).run()
     assert known > 0.8
     assert right() < 0.6
 
@@ -435,7 +438,7 @@ def test_the_discriminator_is_no_part_of_what_is_left(tmp_path: Path, base: dict
 
     run = Run(**base, method="adversarial", seed=1)
     with pytest.raises(Stop):
-        session.train(run, tmp_path / "run", tell=stop)
+        session.train(run, tmp_path / "run", on_progress=stop)
     place = read_place(tmp_path / "run")
     assert place is not None
     assert place.step == 1

@@ -15,9 +15,9 @@ from tacit.errors import DataError, UsageError
 from tacit.planning.plan import Plan
 from tacit.privacy.events import SelectivePart
 from tacit.privacy.ledger import Ledger, read_ledger
-from tacit.training.data.training_data import Material
+from tacit.training.data.training_data import TrainingData
 from tacit.training.dp.gradients import BoundedSum
-from tacit.training.dp.random_source import Chance
+from tacit.training.dp.random_source import RandomSource
 from tacit.training.methods import SelectiveTraining, selective
 from tacit.training.methods.segments import positions, rounds_of
 from tacit.training.methods.states import clipped_rows, states_after
@@ -71,13 +71,13 @@ def small_model(layers: int = 1, **changes: Any) -> LSTMForCausalLM:
     return model.train()
 
 
-def corpus_of(records: list[tuple[list[int], list[int]]]) -> Material:
+def corpus_of(records: list[tuple[list[int], list[int]]]) -> TrainingData:
     ids = [np.array(tokens, dtype=np.int32) for tokens, _ in records]
     marks = [np.isin(np.arange(len(tokens)), at) for tokens, at in records]
     each = np.arange(len(records), dtype=np.int32)
     examples = Examples(ids=ids, user=each, record=each, pad=0, labels=None, sensitive=marks)
     rows = np.arange(len(records))
-    return Material(examples, rows, tuple(rows.reshape(-1, 1)), None, None)
+    return TrainingData(examples, rows, tuple(rows.reshape(-1, 1)), None, None)
 
 
 RECORDS = [
@@ -100,7 +100,7 @@ Watch = Callable[[BoundedSum, SelectivePart], None]
 
 
 def updates(
-    material: Material,
+    training_data: TrainingData,
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     plan: Plan,
@@ -116,16 +116,16 @@ def updates(
     model = model or small_model()
     real = selective.release
 
-    def watched(total: BoundedSum, event: SelectivePart, *rest: Any, **named: Any) -> Any:
+    def meter(total: BoundedSum, event: SelectivePart, *rest: Any, **named: Any) -> Any:
         if seen is not None:
             seen.append((event, total))
         return real(total, event, *rest, **named)
 
-    monkeypatch.setattr(selective, "release", watched)
+    monkeypatch.setattr(selective, "release", meter)
     with Ledger(folder / "ledger.jsonl", {}) as ledger:
         method = SelectiveTraining(
-            model, material, Chance(1), ledger, plan, token_budget=64, state_clip=state_clip,
-            plain_norm=plain_norm,
+            model, training_data, RandomSource(1), ledger, plan, token_budget=64,
+            state_clip=state_clip, plain_norm=plain_norm,
         )  # fmt: skip
         for gradient, _ in method.gradients(step):
             yield {name: tensor.clone() for name, tensor in gradient.items()}
@@ -198,10 +198,10 @@ def test_without_noise_segments_read_what_a_whole_record_reads(
 def test_records_without_marks_get_the_plain_gradient(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    material = corpus_of([*RECORDS[1:2], ([1, 3, 3, 3, 2], []), ([3, 4], [1])])
+    training_data = corpus_of([*RECORDS[1:2], ([1, 3, 3, 3, 2], []), ([3, 4], [1])])
     model = small_model()
-    first = next(updates(material, tmp_path, monkeypatch, plan_of(), model=model))
-    batch = material.examples.batch(np.array([0, 1]))
+    first = next(updates(training_data, tmp_path, monkeypatch, plan_of(), model=model))
+    batch = training_data.examples.batch(np.array([0, 1]))
     mean = NextWord().losses(model, batch).mean()
     truth = torch.autograd.grad(mean, list(model.parameters()))
     for (name, _), right in zip(model.named_parameters(), truth, strict=True):
@@ -320,7 +320,7 @@ def test_no_more_records_are_clipped_than_were_drawn(tmp_path: Path) -> None:
     plan = plan_of(clip_norm=1e-9)
     with Ledger(tmp_path / "ledger.jsonl", {}) as ledger:
         method = SelectiveTraining(
-            small_model(), corpus_of(RECORDS), Chance(1), ledger, plan, token_budget=64
+            small_model(), corpus_of(RECORDS), RandomSource(1), ledger, plan, token_budget=64
         )
         seen = [told for _, told in method.gradients(1)]
     assert [(told.units, told.clipped) for told in seen][-1] == (4, 3)
@@ -333,7 +333,7 @@ def test_a_step_to_which_nobody_comes_is_charged_and_noisy(
     plan = plan_of(record_rate=1 / 12, noise_multiplier=2.0)
     empty = next(
         step for step in range(1, 200)
-        if not (Chance(1).stream("coins", step).random(12) < 1 / 12).any()
+        if not (RandomSource(1).stream("coins", step).random(12) < 1 / 12).any()
     )  # fmt: skip
     (only,) = updates(many, tmp_path, monkeypatch, plan, step=empty)
     assert len(read_ledger(tmp_path / "ledger.jsonl").entries) == 1
@@ -349,15 +349,15 @@ def test_noise_is_what_the_event_says_and_never_used_twice(
     got: list[tuple[SelectivePart, np.ndarray]] = []
     real = selective.release
 
-    def watched(total: BoundedSum, event: SelectivePart, *rest: Any, **named: Any) -> Any:
+    def meter(total: BoundedSum, event: SelectivePart, *rest: Any, **named: Any) -> Any:
         out = real(total, event, *rest, **named)
         got.append((event, flat({name: out[name] - total.tensors[name] for name in out})))
         return out
 
-    monkeypatch.setattr(selective, "release", watched)
+    monkeypatch.setattr(selective, "release", meter)
     with Ledger(tmp_path / "ledger.jsonl", {}) as ledger:
         method = SelectiveTraining(
-            small_model(), many, Chance(1), ledger, plan_of(**fields), token_budget=640,
+            small_model(), many, RandomSource(1), ledger, plan_of(**fields), token_budget=640,
             state_clip=1e-3,
         )  # fmt: skip
         list(method.gradients(1))
@@ -380,18 +380,18 @@ def test_what_plain_segments_begin_with_is_what_was_released(
     released: list[Tensor] = []
     real = selective.release
 
-    def watched(total: BoundedSum, event: SelectivePart, *rest: Any, **named: Any) -> Any:
+    def meter(total: BoundedSum, event: SelectivePart, *rest: Any, **named: Any) -> Any:
         out = real(total, event, *rest, **named)
         if event.state:
             released.append(out["state"].clone())
         return out
 
-    monkeypatch.setattr(selective, "release", watched)
+    monkeypatch.setattr(selective, "release", meter)
     begun: list[list[Tensor]] = []
     plan = plan_of(noise_multiplier=1.0, states=2 * layers)
     with Ledger(tmp_path / "ledger.jsonl", {}) as ledger:
         method = SelectiveTraining(
-            small_model(layers), corpus_of(RECORDS[:1] * 3), Chance(1), ledger, plan,
+            small_model(layers), corpus_of(RECORDS[:1] * 3), RandomSource(1), ledger, plan,
             token_budget=640, state_clip=0.5,
         )  # fmt: skip
         plain = method._plain
@@ -429,9 +429,11 @@ def test_what_cannot_be_trained_selectively_is_refused(tmp_path: Path) -> None:
         (small_model(), corpus_of(RECORDS), plan_of(record_rate=0.01), UsageError, "nobody"),
     ]
     with Ledger(tmp_path / "ledger.jsonl", {}) as ledger:
-        for model, material, plan, kind, says in cases:
+        for model, training_data, plan, kind, says in cases:
             with pytest.raises(kind, match=says):
-                SelectiveTraining(model, material, Chance(1), ledger, plan, token_budget=64)
+                SelectiveTraining(
+                    model, training_data, RandomSource(1), ledger, plan, token_budget=64
+                )
     assert not read_ledger(tmp_path / "ledger.jsonl").entries
 
 

@@ -21,8 +21,9 @@ from tacit.privacy.ledger import Ledger
 from tacit.training.data.training_data import prepare
 from tacit.training.evaluation.scoring import scores
 from tacit.training.models.devices import chosen_device
+from tacit.training.models.optimizers import make_optimizer
 from tacit.training.phases import run_context, session
-from tacit.training.phases.loop import Loop, make_optimizer
+from tacit.training.phases.loop import Loop
 from tacit.training.settings import Run
 
 ELSEWHERE = torch.device("meta")  # the one device that torch takes for granted and never has
@@ -143,7 +144,10 @@ RUNS: dict[str, dict[str, Any]] = {
     "plain": {"method": "plain", "steps": 2},
     "users": {"plan": USERS},
     "users and entities": {"plan": BOTH},
-    "records": {"plan": RECORDS, "optimizer": {"name": "adam", "rate": 0.01, "average": 0.5}},
+    "records": {
+        "plan": RECORDS,
+        "optimizer": {"name": "adam", "learning_rate": 0.01, "average": 0.5},
+    },
     "local steps": {"method": "fedavg", "plan": USERS, "fedavg": {"local_epochs": 2}},
     "published": {"method": "uedp", "steps": 2, "uedp": {"user_rate": 0.5}},
     "selective": {"method": "selective", "plan": TOKENS},
@@ -159,17 +163,17 @@ RUNS: dict[str, dict[str, Any]] = {
 def trained(settings: dict[str, Any], folder: Path) -> tuple[nn.Module, dict[str, Any]]:
     """The model that a run ends with, and its scores; nothing is priced, nothing is saved."""
     run = Run(**settings)
-    plan, opened = run.made_plan(), run_context.open_run(run)
-    stuff = prepare(
-        run_context.encode(opened, opened.part), opened.part, opened.mentions, plan, opened.focus
+    plan, ctx = run.made_plan(), run_context.open_run(run)
+    training_data = prepare(
+        run_context.encode(ctx, ctx.part), ctx.part, ctx.mentions, plan, ctx.protected
     )
-    model, optimizer = opened.model, make_optimizer(opened.model, run.optimizer)
+    model, optimizer = ctx.model, make_optimizer(ctx.model, run.optimizer)
     with Ledger(folder / "ledger.jsonl", {}) as ledger:
-        method = session.method_of(opened, stuff, ledger, plan)
-        loop = Loop(model, method, optimizer, run.optimizer, 2, opened.chance)
+        method = session.method_of(ctx, training_data, ledger, plan)
+        loop = Loop(model, method, optimizer, run.optimizer, 2, ctx.randomness)
         loop.run()
         loop.finish()
-    return model, scores(opened, "valid")
+    return model, scores(ctx, "valid")
 
 
 @pytest.mark.parametrize("name", RUNS)

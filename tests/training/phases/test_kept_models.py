@@ -89,7 +89,7 @@ def test_resuming_keeps_what_an_uninterrupted_run_keeps(
             raise Kill
 
     with pytest.raises(Kill):
-        session.train(run, tmp_path / "cut", tell=stop)
+        session.train(run, tmp_path / "cut", on_progress=stop)
     spoilt = kept_models(tmp_path / "cut")[4] / "model.safetensors"
     spoilt.write_bytes(b"of a step that is done again")
     session.resume(tmp_path / "cut")
@@ -119,7 +119,7 @@ def test_both_phases_of_redact_then_private_keep_models(
             raise Kill
 
     with pytest.raises(Kill):
-        session.train(run, tmp_path / "cut", tell=stop)
+        session.train(run, tmp_path / "cut", on_progress=stop)
     session.resume(tmp_path / "cut")
     again = kept_models(tmp_path / "cut")
     assert list(again) == list(kept)

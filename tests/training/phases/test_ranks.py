@@ -95,7 +95,7 @@ def train(
     )
 
 
-def need_same(one: Path, other: Path) -> None:
+def require_same(one: Path, other: Path) -> None:
     """The same clipped sum, and after noise and rounding to the grid, nearly always the same."""
     for suffix, closeness in ((".sum", 1e-6), ("/model.safetensors", 1e-3)):
         first, second = (load_file(f"{folder.with_suffix('')}{suffix}") for folder in (one, other))
@@ -117,7 +117,7 @@ def test_a_lost_rank_stops_the_run_which_goes_on_with_another_number_of_ranks(
     assert len(read_ledger(cut / "ledger.jsonl").entries) == 2
     assert not (cut / "certificate.json").exists()
     session.resume(cut)
-    need_same(whole, cut)
+    require_same(whole, cut)
     assert [c.what for c in verify(cut) if not c.ok] == []
 
 
@@ -141,7 +141,7 @@ def test_any_number_of_ranks_gives_the_same_model_and_ledger(
     for count, folder in ((1, tmp_path / "one"), (ranks, tmp_path / "many")):
         ended = train(count, run, folder)
         assert ended.returncode == 0, ended.stderr[-2000:]
-    need_same(tmp_path / "one", tmp_path / "many")
+    require_same(tmp_path / "one", tmp_path / "many")
 
 
 @pytest.mark.slow
@@ -169,17 +169,19 @@ def test_processes_that_read_records_in_another_order_refuse_each_other(
 def test_what_decides_a_share_is_compared(tmp_path: Path, base: dict[str, Any]) -> None:
     """Another norm, owner graph or frozen weight in one process would be noticed by all."""
     run = Run(**base, plan=BOTH)
-    plan, opened = run.made_plan(), open_run(run)
+    plan, ctx = run.made_plan(), open_run(run)
     assert plan is not None
-    stuff = prepare(
-        encode(opened, opened.part), opened.part, opened.mentions, plan, opened.focus
+    training_data = prepare(
+        encode(ctx, ctx.part), ctx.part, ctx.mentions, plan, ctx.protected
     )  # fmt: skip
-    facts = list(alike(opened, stuff, plan))
-    assert facts == list(alike(opened, stuff, plan))
+    facts = list(alike(ctx, training_data, plan))
+    assert facts == list(alike(ctx, training_data, plan))
     looser = plan.model_copy(update={"clip_norm": 2 * plan.clip_norm})
-    assert facts != list(alike(opened, stuff, looser))
-    assert stuff.owners is not None
-    fewer = replace(stuff, owners=stuff.owners.subset(np.arange(len(stuff.owners)) > 0))
-    assert facts != list(alike(opened, fewer, plan))
-    next(opened.model.parameters()).data.view(-1)[0] += 1
-    assert facts != list(alike(opened, stuff, plan))
+    assert facts != list(alike(ctx, training_data, looser))
+    assert training_data.owners is not None
+    fewer = replace(
+        training_data, owners=training_data.owners.subset(np.arange(len(training_data.owners)) > 0)
+    )
+    assert facts != list(alike(ctx, fewer, plan))
+    next(ctx.model.parameters()).data.view(-1)[0] += 1
+    assert facts != list(alike(ctx, training_data, plan))

@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tacit.training.dp.random_source import Chance
-from tacit.training.methods import Seen
-from tacit.training.phases.loop import Loop, factor, make_optimizer
+from tacit.training.dp.random_source import RandomSource
+from tacit.training.methods import StepStats
+from tacit.training.models.optimizers import factor, make_optimizer
+from tacit.training.phases.loop import Loop
 from tacit.training.settings import OptimizerSettings
 
 
@@ -33,15 +34,15 @@ def test_the_rates_are_those_of_the_formulas() -> None:
 class Downhill:
     """The same gradient in every step."""
 
-    def gradient(self, step: int) -> tuple[dict[str, Tensor], Seen]:
-        return {"weight": torch.ones(1, 2), "bias": torch.full((1,), 2.0)}, Seen(1, 0, 0, 0.0)
+    def gradient(self, step: int) -> tuple[dict[str, Tensor], StepStats]:
+        return {"weight": torch.ones(1, 2), "bias": torch.full((1,), 2.0)}, StepStats(1, 0, 0, 0.0)
 
 
 def test_the_last_share_of_the_weights_is_averaged() -> None:
     model = nn.Linear(2, 1)
     start = {name: p.detach().clone() for name, p in model.named_parameters()}
-    settings = OptimizerSettings(name="sgd", rate=0.5, momentum=0, average=0.4)
-    loop = Loop(model, Downhill(), make_optimizer(model, settings), settings, 10, Chance(1))
+    settings = OptimizerSettings(name="sgd", learning_rate=0.5, momentum=0, average=0.4)
+    loop = Loop(model, Downhill(), make_optimizer(model, settings), settings, 10, RandomSource(1))
     assert loop.run() is None
     last = {name: p.detach().clone() for name, p in model.named_parameters()}
     loop.finish()

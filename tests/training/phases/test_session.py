@@ -53,7 +53,7 @@ def test_a_private_run_keeps_its_promise_on_paper(
     tmp_path: Path, base: dict[str, Any], plan: dict[str, Any]
 ) -> None:
     seen: list[Progress] = []
-    done = session.train(Run(**base, plan=plan), tmp_path / "run", tell=seen.append)
+    done = session.train(Run(**base, plan=plan), tmp_path / "run", on_progress=seen.append)
     assert [c.what for c in verify(tmp_path / "run") if not c.ok] == []
     assert done.certificate.standing == "heuristic"  # a fixed seed promises nothing
     assert "With unpredictable randomness" in done.certificate.sentence
@@ -140,7 +140,7 @@ def test_a_step_in_flight_is_charged_again(tmp_path: Path, base: dict[str, Any])
 
     saved: list[bytes] = []
     with pytest.raises(Kill):
-        session.train(run, tmp_path / "run", tell=stop)
+        session.train(run, tmp_path / "run", on_progress=stop)
     done = session.resume(tmp_path / "run")
     entries = read_ledger(tmp_path / "run" / "ledger.jsonl").entries
     assert len(entries) == 4  # three steps, one of them charged twice
@@ -153,29 +153,31 @@ def test_only_records_that_the_caps_keep_can_take_part(base: dict[str, Any], cap
     if caps == "flat":
         more = {"record_rate": 0.3, "records_per_entity": 1, "records_per_user": 1}
     plan = Plan(protect="users+entities", mechanism=caps, epsilon=8, steps=1, **more)  # type: ignore[arg-type]
-    opened = open_run(Run(**base, plan=plan.model_dump(mode="json", exclude_none=True)))
-    stuff = prepare(encode(opened, opened.part), opened.part, opened.mentions, plan, opened.focus)
-    assert stuff.owners is not None
-    assert 0 < len(stuff.rows) < len(stuff.examples)
-    given = np.concatenate(stuff.rows_of_user)
-    assert sorted(given.tolist()) == stuff.rows.tolist()
-    kept = np.zeros(len(stuff.owners), dtype=bool)
-    kept[stuff.examples.record[given]] = True
-    assert Caps(**plan.caps).broken_by(stuff.owners.subset(kept)) == {}
-    assert [check.passed for check in caps_checks(stuff, plan)] == [True]
-    everything = np.arange(len(stuff.examples))
-    uncapped = replace(stuff, rows=everything, rows_of_user=(everything,))
+    ctx = open_run(Run(**base, plan=plan.model_dump(mode="json", exclude_none=True)))
+    training_data = prepare(encode(ctx, ctx.part), ctx.part, ctx.mentions, plan, ctx.protected)
+    assert training_data.owners is not None
+    assert 0 < len(training_data.rows) < len(training_data.examples)
+    given = np.concatenate(training_data.rows_of_user)
+    assert sorted(given.tolist()) == training_data.rows.tolist()
+    kept = np.zeros(len(training_data.owners), dtype=bool)
+    kept[training_data.examples.record[given]] = True
+    assert Caps(**plan.caps).broken_by(training_data.owners.subset(kept)) == {}
+    assert [check.passed for check in caps_checks(training_data, plan)] == [True]
+    everything = np.arange(len(training_data.examples))
+    uncapped = replace(training_data, rows=everything, rows_of_user=(everything,))
     assert [check.passed for check in caps_checks(uncapped, plan)] == [False]
     # Nobody's record is taken for another's.
-    for user, rows in enumerate(stuff.rows_of_user):
-        whose = {stuff.owners.record_user[stuff.examples.record[row]] for row in rows}
+    for user, rows in enumerate(training_data.rows_of_user):
+        whose = {
+            training_data.owners.record_user[training_data.examples.record[row]] for row in rows
+        }
         assert len(whose) == 1, user
 
 
 def test_training_stops_before_the_budget_is_exceeded(tmp_path: Path, base: dict[str, Any]) -> None:
     run = Run(**base, plan=USERS | {"steps": 4})
     with pytest.raises(Kill):
-        session.train(run, tmp_path / "run", tell=_kill_at(2))
+        session.train(run, tmp_path / "run", on_progress=_kill_at(2))
     (tmp_path / "run" / "checkpoint.safetensors").unlink()  # all steps must be done again
     done = session.resume(tmp_path / "run")
     assert done.stopped is not None
@@ -185,17 +187,17 @@ def test_training_stops_before_the_budget_is_exceeded(tmp_path: Path, base: dict
 
 
 def _kill_at(step: int) -> Any:
-    def tell(at: Progress) -> None:
+    def on_progress(at: Progress) -> None:
         if at.step == step:
             raise Kill
 
-    return tell
+    return on_progress
 
 
 def test_resuming_is_refused_when_something_changed(tmp_path: Path, base: dict[str, Any]) -> None:
     run = Run(**base, plan=USERS)
     with pytest.raises(Kill):
-        session.train(run, tmp_path / "run", tell=_kill_at(1))
+        session.train(run, tmp_path / "run", on_progress=_kill_at(1))
     with pytest.raises(UsageError, match="not empty"):
         session.train(run, tmp_path / "run")
     good = (tmp_path / "run" / "run.yml").read_text()
@@ -250,7 +252,7 @@ def test_resuming_is_refused_when_what_it_stands_on_changed(tmp_path: Path, chan
         run["model"] = {"kind": "folder", "folder": str(tmp_path / "base"), "lora_rank": 1}
         run["tokenizer"] = {"kind": "folder"}
     with pytest.raises(Kill):
-        session.train(Run(**run, plan=BOTH), tmp_path / "run", tell=_kill_at(2))
+        session.train(Run(**run, plan=BOTH), tmp_path / "run", on_progress=_kill_at(2))
     change(tmp_path / "run", run)
     with pytest.raises(PrivacyRefused, match=r"another plan, corpus or run|not the ledger"):
         session.resume(tmp_path / "run")
@@ -383,6 +385,6 @@ def test_settings_survive_a_file(tmp_path: Path, base: dict[str, Any]) -> None:
     run = Run(**base, plan=USERS)
     (tmp_path / "run.yml").write_text(run_yaml(run))
     assert read_run(tmp_path / "run.yml") == run
-    changed = read_run(tmp_path / "run.yml", {"plan.epsilon": 2, "optimizer.rate": 0.5})
+    changed = read_run(tmp_path / "run.yml", {"plan.epsilon": 2, "optimizer.learning_rate": 0.5})
     assert changed.plan["epsilon"] == 2
-    assert json.loads(changed.model_dump_json())["optimizer"]["rate"] == 0.5
+    assert json.loads(changed.model_dump_json())["optimizer"]["learning_rate"] == 0.5

@@ -20,7 +20,7 @@ from tacit.corpus.reading.huggingface import dataset_tables, load_folder, with_s
 from tacit.corpus.reading.jsonl import read_jsonl
 from tacit.corpus.reading.layout import FORMATS, Layout, format_of
 from tacit.errors import DataError
-from tacit.files import need_file
+from tacit.files import require_file
 
 Progress = Callable[[int], None]
 
@@ -56,7 +56,7 @@ def stream(source: Path, layout: Layout) -> Iterator[pa.RecordBatch]:
     if source.is_dir():
         tables = _folder(source, layout)
     else:
-        need_file(source)
+        require_file(source)
         tables = _READERS[layout.format or format_of(source)](source, layout)
     return as_batches(tables, source.name)
 

@@ -52,7 +52,7 @@ def _longest(phrases: Iterable[str]) -> dict[str, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class StepStats:
     """What one document says of its words: sets, so that a document counts once."""
 
     words: dict[str, set[str]]
@@ -60,7 +60,7 @@ class Seen:
     cases: dict[str, set[str]]
 
 
-def seen_in(document: Document) -> Seen:
+def seen_in(document: Document) -> StepStats:
     """What one document says of its words."""
     words: dict[str, set[str]] = defaultdict(set)
     phrases: dict[str, set[str]] = defaultdict(set)
@@ -79,7 +79,7 @@ def seen_in(document: Document) -> Seen:
                 phrases[" ".join(lower[first:last])].add(kind)
             for i in range(first, last):
                 words[lower[i]].add(position_in(i, first, last) + kind)
-    return Seen(words, phrases, cases)
+    return StepStats(words, phrases, cases)
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Counts:
             )
         return self.whole[0]
 
-    def lexicon_without(self, own: Seen) -> Lexicon:
+    def lexicon_without(self, own: StepStats) -> Lexicon:
         """What all other documents say.
 
         A document must not be told its own answers: at detection the lists have not seen the
@@ -123,7 +123,7 @@ class Counts:
         )
 
 
-def count_documents(documents: Iterable[Seen]) -> Counts:
+def count_documents(documents: Iterable[StepStats]) -> Counts:
     """In how many of the documents each word was seen so."""
     words: dict[str, Counter[str]] = defaultdict(Counter)
     phrases: dict[str, Counter[str]] = defaultdict(Counter)

@@ -18,7 +18,7 @@ from tacit.privacy.events import (
     Selective,
     Unit,
     UserClip,
-    need_event,
+    require_event,
     whole_passes,
 )
 
@@ -41,7 +41,7 @@ def counted_releases(releases: Releases) -> dict[AnyEvent, int]:
     for entry in entries:
         if not (isinstance(entry, tuple | list) and len(entry) == 2):
             raise UsageError("A release is not a pair of an event and a count; give such pairs.")
-        event, count = need_event(entry[0]), entry[1]
+        event, count = require_event(entry[0]), entry[1]
         if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MOST:
             raise UsageError(f"count={_shown(count)} is not a whole number from 0 to {MOST}.")
         counted[event] = counted.get(event, 0) + count

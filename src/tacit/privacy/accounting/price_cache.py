@@ -15,24 +15,8 @@ from tacit.privacy.accounting.price import Price
 from tacit.privacy.events import AnyEvent, write_event
 from tacit.saved_json import spelled
 
-# Every file that `accounting.price` stands on: a change in any of them makes old prices strangers.
-CODE = (
-    "accounting.py",
-    "calibrating.py",
-    "checking.py",
-    "composing.py",
-    "divergences.py",
-    "domination.py",
-    "drawn_counts.py",
-    "events.py",
-    "losses.py",
-    "opinions.py",
-    "owner_bounds.py",
-    "pairing.py",
-    "price_cache.py",
-    "prices.py",
-    "rounding.py",
-)
+# What `pricing.price` stands on: a change in any of it makes old prices strangers.
+CODE = ("accounting/*.py", "arguments.py", "events.py", "rounding.py")
 _BOUNDS = ("opinions", "looser_bounds")
 LIBRARIES = ("dp-accounting", "numpy", "scipy")
 
@@ -51,8 +35,9 @@ def cache_folder() -> Path | None:
 def code_version() -> str:
     """A digest of the code that prices, and of the libraries it stands on."""
     digest = hashlib.sha256()
-    for name in CODE:
-        digest.update(Path(__file__).with_name(name).read_bytes())
+    room = Path(__file__).parent.parent
+    for file in sorted(file for pattern in CODE for file in room.glob(pattern)):
+        digest.update(file.read_bytes())
     for library in LIBRARIES:
         digest.update(f"{library} {version(library)}".encode())
     return digest.hexdigest()

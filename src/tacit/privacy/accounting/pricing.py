@@ -44,7 +44,7 @@ from tacit.privacy.accounting.dominating_pairs import (
 from tacit.privacy.accounting.pld_grid import BothRoles, GridTooLarge, Losses
 from tacit.privacy.accounting.price import Gain, Price
 from tacit.privacy.accounting.price_cache import recall, remember
-from tacit.privacy.arguments import need_delta
+from tacit.privacy.arguments import require_delta
 from tacit.privacy.events import (
     UNITS,
     AnyEvent,
@@ -52,8 +52,8 @@ from tacit.privacy.events import (
     Public,
     Unit,
     UserClip,
-    need_event,
-    need_unit,
+    require_event,
+    require_unit,
     write_event,
 )
 from tacit.privacy.rounding import down
@@ -66,9 +66,9 @@ __all__ = [
     "calibrate",
     "curve_over_degree",
     "curve_over_steps",
-    "need_delta",
     "price",
     "price_all",
+    "require_delta",
 ]
 
 
@@ -91,8 +91,8 @@ def price(
     one such unit in the sense of `adjacency`. A unit that some release does not bound costs
     infinity.
     """
-    counted, delta = counted_releases(releases), need_delta(delta)
-    unit = need_unit(unit)
+    counted, delta = counted_releases(releases), require_delta(delta)
+    unit = require_unit(unit)
     if step is not None and not 0 < step < 1e6:
         raise UsageError(f"step={step!r} is not a grid; give a positive number, or leave it out.")
     inputs = {"ask": "price", "unit": unit, "delta": delta, "step": step, "lower": lower}
@@ -163,7 +163,7 @@ def adversary_gain(
     Read off the composed trade-off curve where the losses could be composed, which is tighter
     than what one (epsilon, delta) implies; each gain says what it is based on.
     """
-    counted, delta, unit = counted_releases(releases), need_delta(delta), need_unit(unit)
+    counted, delta, unit = counted_releases(releases), require_delta(delta), require_unit(unit)
     for fpr in fprs:
         if not (isinstance(fpr, float | int) and 0 <= fpr <= 1):
             raise UsageError(f"fpr={fpr!r} is not a rate; give a number between 0 and 1.")
@@ -198,10 +198,10 @@ def calibrate(
         raise UsageError(
             f"target_epsilon={target_epsilon!r} cannot be met; give a positive finite number."
         )
-    delta, besides = need_delta(delta), counted_releases(also)
+    delta, besides = require_delta(delta), counted_releases(also)
 
     def price_of(noise_multiplier: float) -> float:
-        event = need_event(make_event(noise_multiplier))
+        event = require_event(make_event(noise_multiplier))
         return price([*besides.items(), (event, steps)], unit, delta, lower=False).epsilon
 
     return least_noise(price_of, float(down(target_epsilon)), unit, progress)
@@ -252,7 +252,7 @@ def best_accuracy(releases: Releases, unit: Unit, delta: float, *, fresh: bool =
     >>> round(best_accuracy(one, "users", 1e-5, fresh=True), 3)
     0.691
     """
-    counted, delta, unit = counted_releases(releases), need_delta(delta), need_unit(unit)
+    counted, delta, unit = counted_releases(releases), require_delta(delta), require_unit(unit)
     items = dominating_items(counted, unit, common_adjacency(counted, unit))
     if items is None:
         return 1.0

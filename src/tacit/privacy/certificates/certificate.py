@@ -25,6 +25,7 @@ from pydantic import model_validator
 
 from tacit.errors import DataError, PrivacyRefused
 from tacit.files import whole_file
+from tacit.privacy.accounting.claims import PublishedPrice
 from tacit.privacy.accounting.price_cache import code_version
 from tacit.privacy.accounting.pricing import Price, adversary_gain, best_accuracy, price
 from tacit.privacy.certificates.documents import (
@@ -48,7 +49,6 @@ from tacit.privacy.certificates.scope import (
 from tacit.privacy.certificates.wording import assumptions, claimed, guarantee, not_covered
 from tacit.privacy.events import Unit, whole_passes
 from tacit.privacy.ledger import Books, Ledger, read_ledger
-from tacit.replication.published.claims import PublishedPrice
 
 __all__ = ["Certificate", "Cost", "Finding", "Provenance", "Standing", "amend", "commitment",
            "core_digest", "file_digest", "issue", "new_salt", "own_salt", "publish",

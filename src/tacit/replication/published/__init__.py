@@ -3,14 +3,14 @@
 Nothing here is a promise of ours. A figure is computed the way its authors computed it, so that
 a reader can check the printed numbers and set them beside a proved price. Each result says in
 one line whether the figure is an upper bound on epsilon and, where it is not, why not. Sound
-prices live in `tacit.privacy.accounting.pricing`; an instance that contradicts the user-entity figures
+prices live in `tacit.privacy.accounting`; an instance that contradicts the user-entity figures
 lives in `tacit.replication.counterexample`. All papers are listed in `docs/papers.md`.
 """
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from tacit.replication.published.claims import PublishedPrice, PublishedScale
+from tacit.privacy.accounting.claims import PublishedPrice, PublishedScale
 from tacit.replication.published.other_papers import (
     binary_encoding,
     dpnr,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import dp_accounting
 
-from tacit.privacy.arguments import check_not_negative, check_whole, need_delta
+from tacit.privacy.arguments import check_not_negative, check_whole, require_delta
 
 
 def moments_epsilon(
@@ -23,7 +23,7 @@ def moments_epsilon(
     """
     check_not_negative("noise_multiplier", noise_multiplier)
     check_whole("steps", steps, least=1)
-    need_delta(delta)
+    require_delta(delta)
     return min(renyi(a, rate, noise_multiplier, steps) - math.log(delta) / (a - 1) for a in orders)
 
 

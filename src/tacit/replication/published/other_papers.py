@@ -6,16 +6,16 @@ from collections.abc import Mapping
 import numpy as np
 
 from tacit.errors import UsageError
+from tacit.privacy.accounting.claims import PublishedPrice
 from tacit.privacy.accounting.divergences import gaussian_epsilon
 from tacit.privacy.arguments import (
     check_not_negative,
     check_positive,
     check_probability,
     check_whole,
-    need_delta,
+    require_delta,
 )
 from tacit.privacy.events import AnyEvent, SelectivePart
-from tacit.replication.published.claims import PublishedPrice
 from tacit.replication.published.moments import moments_epsilon
 
 SELECTIVE_SOURCE = "Shi et al. 2022"
@@ -57,7 +57,7 @@ def selective(
     number of epochs and the number of private segments are not in it, so that its epsilons
     cannot be recomputed from the paper alone (`SELECTIVE_TABLE` lists them).
     Source: Shi et al. 2022, Theorem 2 and Table 2.
-    Guarantee: none; `tacit.privacy.accounting.pricing` prices selective training without amplification,
+    Guarantee: none; `tacit.privacy.accounting` prices selective training without amplification,
     at twice the clip norm, with the number of private segments per record capped.
     """
     check_whole("gradient_releases", gradient_releases, least=0)
@@ -151,7 +151,7 @@ def gdp(
     Source: Mireshghallah et al. 2021, after Bu et al. 2020; mu to epsilon after Dong et al. 2022.
     Guarantee: none, an approximation; the paper itself calls its own value practically infinite.
     """
-    need_delta(delta)
+    require_delta(delta)
     mu = gdp_mu(record_rate=record_rate, noise_multiplier=noise_multiplier, steps=steps)
     return PublishedPrice(
         method="gdp",

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from tacit.errors import UsageError
+from tacit.privacy.accounting.claims import PublishedPrice, PublishedScale
 from tacit.privacy.arguments import (
     check_not_negative,
     check_one_of,
@@ -17,7 +18,6 @@ from tacit.privacy.arguments import (
     check_whole,
 )
 from tacit.privacy.events import UserClip
-from tacit.replication.published.claims import PublishedPrice, PublishedScale
 from tacit.replication.published.moments import moments_epsilon
 
 UEDP_SOURCE = "Lai et al. 2022"

@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 from tacit.errors import PrivacyRefused, TacitError
 from tacit.server.api import accounts, datasets, models, runs
 from tacit.server.api.metrics import Metrics
-from tacit.server.api.middleware import Door, Guard
+from tacit.server.api.middleware import AccessGate, Guard
 from tacit.server.api.page import page_of
 from tacit.server.errors import Busy, Conflict, NotAllowed, NotKnown, NotThere, TooLarge
 from tacit.server.services import Services
@@ -39,8 +39,8 @@ def make_app(services: Services) -> FastAPI:
     app.state.services = services
     app.state.metrics = Metrics(services)
     app.state.watchers = 0
-    app.state.door = door = Door(services.identity, settings)
-    app.add_middleware(Guard, settings=settings, metrics=app.state.metrics, door=door)
+    app.state.access = access = AccessGate(services.identity, settings)
+    app.add_middleware(Guard, settings=settings, metrics=app.state.metrics, access=access)
     app.add_exception_handler(TacitError, _refused)
     app.add_exception_handler(RequestValidationError, _not_understood)
     app.add_exception_handler(HTTPException, _not_served)

@@ -129,7 +129,7 @@ class NewDetection(_Asked):
 
 
 def _in(dataset: str, caller: Caller, services: Services) -> str:
-    caller.need_dataset(dataset)
+    caller.require_dataset(dataset)
     return services.datasets.need(dataset)
 
 
@@ -217,7 +217,7 @@ def plan_path(
 
 def _may_continue(asked: RunRequest, caller: Caller, services: Services) -> None:
     if asked.continue_from is not None:
-        caller.need_dataset(services.jobs.get(asked.continue_from, "train")["dataset"])
+        caller.require_dataset(services.jobs.get(asked.continue_from, "train")["dataset"])
 
 
 # --- records ------------------------------------------------------------------------------------
@@ -233,7 +233,7 @@ async def add_record(
     key: Key = None,
 ) -> dict[str, Any]:
     """Answered when it is on disk."""
-    caller.need_dataset(dataset)
+    caller.require_dataset(dataset)
     if not services.datasets.is_known(dataset):
         await run_in_threadpool(services.datasets.need, dataset)
     extra = asked.model_dump(
@@ -270,7 +270,7 @@ async def add_file(
     label_column: Annotated[str | None, Form(max_length=200)] = None,
 ) -> dict[str, Any]:
     """JSON lines, CSV, TSV or text, not compressed; all of it is stored, or nothing."""
-    caller.need_dataset(dataset)
+    caller.require_dataset(dataset)
     await run_in_threadpool(services.datasets.need, dataset)
     columns = {"text": text_column, "user": user_column, "label": label_column}
     layout = Layout({ours: theirs for ours, theirs in columns.items() if theirs})
@@ -426,7 +426,7 @@ def detections(dataset: IdPath, caller: Insider, services: Serving) -> list[dict
 def detection_(detection: IdPath, caller: Insider, services: Serving) -> dict[str, Any]:
     """Counts by kind; no names and no text."""
     found = services.jobs.get(detection, "detect")
-    caller.need_dataset(found["dataset"])
+    caller.require_dataset(found["dataset"])
     return found
 
 
@@ -438,7 +438,7 @@ def owners(
     names: Annotated[bool, Query(description="With names, for admins.")] = True,
 ) -> dict[str, Any]:
     """How many users share how many entities; their names are for admins."""
-    caller.need_dataset(services.jobs.get(detection, "detect")["dataset"])
+    caller.require_dataset(services.jobs.get(detection, "detect")["dataset"])
     named = names and caller.may("records:any")
     if named:
         services.note(caller, "read names", detection)
@@ -452,7 +452,7 @@ def owners(
 )
 def detection_page(detection: IdPath, caller: Admin, services: Serving) -> HTMLResponse:
     """Holds text, so it is for admins."""
-    caller.need_dataset(services.jobs.get(detection, "detect")["dataset"])
+    caller.require_dataset(services.jobs.get(detection, "detect")["dataset"])
     services.note(caller, "read text", detection)
     page = services.detection_page(detection)
     return HTMLResponse(page, headers={"Content-Security-Policy": PAGE_POLICY})

@@ -32,7 +32,7 @@ _OF_THE_API = (
 )
 
 
-class Door:
+class AccessGate:
     """Who may come in: those with a token, not too often; strangers are told so, not too often."""
 
     def __init__(self, identity: Identity, settings: ServerSettings) -> None:
@@ -45,13 +45,13 @@ class Door:
         try:
             caller = await self._who(_token(scope))
         except NotKnown:
-            self.need_patience(scope)
+            self.require_patience(scope)
             raise
         if not self.allows(caller):
             raise Busy("This token has asked too often; wait a second.")
         return caller
 
-    def need_patience(self, scope: Scope) -> None:
+    def require_patience(self, scope: Scope) -> None:
         """Refuse a stranger who asks too often."""
         client = scope.get("client")
         if not self._strangers.allows(str(client[0]) if client else "unknown"):
@@ -82,9 +82,9 @@ class Guard:
     """Between the network and everything else."""
 
     def __init__(
-        self, app: ASGIApp, settings: ServerSettings, metrics: Metrics, door: Door
+        self, app: ASGIApp, settings: ServerSettings, metrics: Metrics, access: AccessGate
     ) -> None:
-        self.app, self.settings, self.metrics, self.door = app, settings, metrics, door
+        self.app, self.settings, self.metrics, self.access = app, settings, metrics, access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, within its limits."""
@@ -114,7 +114,7 @@ class Guard:
 
         try:
             if path.startswith("/v1"):
-                scope.setdefault("state", {})["caller"] = await self.door.caller(scope)
+                scope.setdefault("state", {})["caller"] = await self.access.caller(scope)
             if _announced(scope) > limit:
                 raise _too_large(limit)
             await self.app(scope, counted, headed)

@@ -29,7 +29,7 @@ class Question(BaseModel):
 
 
 def _need(model: str, caller: Caller, services: Services) -> None:
-    caller.need_dataset(services.jobs.get(model, "train")["dataset"])
+    caller.require_dataset(services.jobs.get(model, "train")["dataset"])
 
 
 @router.get("/models", summary="The models you may use")

@@ -64,7 +64,7 @@ class NewEvaluation(_Asked):
 
 def _run(run: str, caller: Caller, services: Services) -> dict[str, Any]:
     found = services.jobs.get(run, "train")
-    caller.need_dataset(found["dataset"])
+    caller.require_dataset(found["dataset"])
     return found
 
 
@@ -80,7 +80,7 @@ def add_run(
     dataset: IdPath, asked: RunRequest, caller: Runner, services: Serving
 ) -> dict[str, Any]:
     """Everything that it may release is reserved first; over the budget, nothing is started."""
-    caller.need_dataset(dataset)
+    caller.require_dataset(dataset)
     if asked.continue_from is not None:
         _run(asked.continue_from, caller, services)
     try:
@@ -259,7 +259,7 @@ def jobs_of(run: IdPath, caller: Attacker, services: Serving) -> list[dict[str, 
 def job_(job: IdPath, caller: Attacker, services: Serving) -> dict[str, Any]:
     """Its state, and what it found."""
     found = services.jobs.get(job)
-    caller.need_dataset(found["dataset"])
+    caller.require_dataset(found["dataset"])
     return found
 
 

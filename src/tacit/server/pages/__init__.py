@@ -44,9 +44,9 @@ from tacit.server.pages import (
     runs,
 )
 from tacit.server.pages.bare_pages import FILES, file_address, file_text, head, plain_page
-from tacit.server.pages.session_middleware import COOKIE, SECURE_COOKIE, Gate
-from tacit.server.pages.sign_in import door_routes
-from tacit.server.pages.visits import Visit, need_id, sentence_of
+from tacit.server.pages.session_middleware import COOKIE, SECURE_COOKIE, SessionMiddleware
+from tacit.server.pages.sign_in import sign_in_routes
+from tacit.server.pages.visits import Visit, require_id, sentence_of
 from tacit.server.services import Services
 
 _PARTS = (datasets, new_run, runs, models, budgets, people, my_text)
@@ -58,7 +58,7 @@ _CODES: tuple[tuple[type[Exception], int], ...] = (
 
 def mount_pages(app: FastAPI, services: Services, *, secure: bool) -> None:
     """Put the pages beside an API; once in a process, since the component library is one."""
-    door = app.state.door
+    access = app.state.access
     cookie = SECURE_COOKIE if secure else COOKIE
     told: dict[str, dict[str, Any]] = {}
 
@@ -67,12 +67,12 @@ def mount_pages(app: FastAPI, services: Services, *, secure: bool) -> None:
         _warm_up()
         if len(told) > 1000:
             told.clear()
-        return Visit(services, door, secret, request.state.caller, told.setdefault(secret, {}))
+        return Visit(services, access, secret, request.state.caller, told.setdefault(secret, {}))
 
     # Its own log would hold tracebacks, which may quote text.
     logging.getLogger("nicegui").setLevel(logging.CRITICAL + 1)
-    pages_app.add_middleware(Gate, services=services, door=door, secure=secure)
-    pages_app.include_router(door_routes(services, door, secure=secure, cookie=cookie))
+    pages_app.add_middleware(SessionMiddleware, services=services, access=access, secure=secure)
+    pages_app.include_router(sign_in_routes(services, access, secure=secure, cookie=cookie))
     pages_app.include_router(files.file_routes(visit_of))
     _own_files()
     pages_app.add_exception_handler(404, _not_there)
@@ -131,7 +131,9 @@ def _add(found: layout.PageFound, visit_of: Callable[[Request], Visit]) -> None:
         layout.top(visit, request.url.path)
         with ui.element("div").props("id=main tabindex=-1").classes("page") as main:
             try:
-                await found.build(visit, **{name: need_id(value) for name, value in given.items()})
+                await found.build(
+                    visit, **{name: require_id(value) for name, value in given.items()}
+                )
             except Exception as error:
                 main.clear()
                 status = next((c for kind, c in _CODES if isinstance(error, kind)), 500)

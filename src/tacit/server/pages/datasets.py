@@ -54,8 +54,8 @@ async def all_datasets(visit: Visit) -> None:
     found = await visit.call(api.datasets)
     if not visit.may("detect"):
         visit.caller.need("detect")
-    layout.title("Datasets", "Text that people gave. Each dataset has one privacy budget, which all "
-                "models that learn from it share.")  # fmt: skip
+    layout.title("Datasets", "Text that people gave. Each dataset has one privacy budget, which "
+                 "all models that learn from it share.")  # fmt: skip
     rows = Markup("").join(
         Markup(
             '<li><a class="name" href="/datasets/{}">{}</a> {}<div class="small">{}</div>'
@@ -508,11 +508,11 @@ def _texts(visit: Visit, dataset: str) -> None:
             )
 
 
-def sure(asking: ui.button, question: str, act: Any) -> None:
+def sure(messenger: ui.button, question: str, act: Any) -> None:
     """Ask once more before something that cannot be undone."""
     with ui.dialog() as dialog, ui.element("div").style("padding: 1.3rem; max-width: 30rem"):
         html("{}", question, tag="p")
         with ui.element("div").classes("line").style("margin-top: 1rem"):
             button("Yes, delete", kind="bad").on("click", dialog.close).on("click", act)
             button("No", dialog.close)
-    asking.on("click", dialog.open)
+    messenger.on("click", dialog.open)

@@ -15,7 +15,7 @@ from tacit.server.api import runs as api_runs
 from tacit.server.api.access import Known
 from tacit.server.errors import NotAllowed, NotKnown, NotThere
 from tacit.server.pages.bare_pages import plain_page
-from tacit.server.pages.visits import Visit, need_id, sentence_of
+from tacit.server.pages.visits import Visit, require_id, sentence_of
 
 __all__ = ["Known", "file_routes", "sheet_policy"]
 
@@ -123,7 +123,7 @@ def file_routes(visit_of: Callable[[Request], Visit]) -> APIRouter:
     async def given(request: Request, call: Any, name: str, **named: Any) -> Any:
         """A file, or a page that says why not."""
         try:
-            return await visit_of(request).call(call, need_id(name), **named)
+            return await visit_of(request).call(call, require_id(name), **named)
         except NotKnown:
             return RedirectResponse("/sign-in", 303)
         except TacitError as error:

@@ -39,7 +39,7 @@ WHOM_WORDS = {
     "entities": "Entities: somebody or something that texts name, whoever names it",
     "both": "Both at once",
 }
-_ADAM = {"name": "adam", "rate": 2e-3}
+_ADAM = {"name": "adam", "learning_rate": 2e-3}
 """Its steps have one size however loud the noise is, so nothing runs away on a small dataset."""
 
 

@@ -16,7 +16,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tacit.errors import TacitError
-from tacit.server.api.middleware import Door
+from tacit.server.api.middleware import AccessGate
 from tacit.server.errors import Busy, NotKnown
 from tacit.server.identity import Caller
 from tacit.server.pages.bare_pages import REFERRER, plain_page
@@ -42,11 +42,11 @@ def policy(nonce: str) -> str:
     )
 
 
-class Gate:
+class SessionMiddleware:
     """Lets in whoever has signed in, and nobody's page acts for another site."""
 
-    def __init__(self, app: ASGIApp, services: Services, door: Door, secure: bool) -> None:
-        self.app, self.services, self.door = app, services, door
+    def __init__(self, app: ASGIApp, services: Services, access: AccessGate, secure: bool) -> None:
+        self.app, self.services, self.access = app, services, access
         self.cookie = SECURE_COOKIE if secure else COOKIE
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -87,9 +87,9 @@ class Gate:
                 raise NotKnown("Sign in first.")
             caller = await run_in_threadpool(self.services.sessions.caller, secret)
         except NotKnown:
-            self.door.need_patience(scope)
+            self.access.require_patience(scope)
             raise
-        if not self.door.allows(caller):
+        if not self.access.allows(caller):
             raise Busy("You have asked too often; wait a second.")
         return caller
 

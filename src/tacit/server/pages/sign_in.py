@@ -11,7 +11,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
 from tacit.errors import TacitError
-from tacit.server.api.middleware import Door
+from tacit.server.api.middleware import AccessGate
 from tacit.server.errors import Busy, NotKnown
 from tacit.server.identity import Caller, Rates
 from tacit.server.pages.bare_pages import whole_page
@@ -24,7 +24,9 @@ _TRIES, _TRIES_PER_SECOND = 10, 0.2
 """Of a password, by address and by name: ten at once, then one in five seconds."""
 
 
-def door_routes(services: Services, door: Door, *, secure: bool, cookie: str) -> APIRouter:
+def sign_in_routes(
+    services: Services, access: AccessGate, *, secure: bool, cookie: str
+) -> APIRouter:
     """The way in and the way out."""
     router = APIRouter(include_in_schema=False)
     tries = Rates(_TRIES_PER_SECOND, _TRIES)
@@ -40,7 +42,7 @@ def door_routes(services: Services, door: Door, *, secure: bool, cookie: str) ->
     @router.get("/sign-in")
     async def ask(request: Request, next: Annotated[str, Query(max_length=300)] = "/") -> Response:
         try:
-            door.need_patience(request.scope)
+            access.require_patience(request.scope)
         except Busy as busy:
             return shown(request, "/", str(busy), 429)
         return shown(request, inside(next))
@@ -57,7 +59,7 @@ def door_routes(services: Services, door: Door, *, secure: bool, cookie: str) ->
     ) -> Response:
         after = inside(next)
         try:
-            door.need_patience(request.scope)
+            access.require_patience(request.scope)
             if not _same(request.cookies.get(_FORM_COOKIE, ""), key):
                 raise NotKnown("The form was too old, or from another site; try again.")
             if name or password:

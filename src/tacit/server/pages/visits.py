@@ -17,7 +17,7 @@ from starlette.concurrency import run_in_threadpool
 
 from tacit.errors import TacitError
 from tacit.server.api.access import check
-from tacit.server.api.middleware import Door, place_of
+from tacit.server.api.middleware import AccessGate, place_of
 from tacit.server.errors import Busy, NotKnown, NotThere
 from tacit.server.identity import Caller, Permission
 from tacit.server.services import Services
@@ -42,7 +42,7 @@ class Visit:
     """One page in one browser, of somebody who has signed in."""
 
     services: Services
-    door: Door
+    access: AccessGate
     secret: str
     caller: Caller
     """As of when the page was built; what is allowed is asked anew at every call."""
@@ -61,7 +61,7 @@ class Visit:
     async def call(self, call: Callable[..., Any], *given: Any, **named: Any) -> Any:
         """Make a call of the API as whoever has signed in."""
         caller = await run_in_threadpool(self.services.sessions.caller, self.secret)
-        if not self.door.allows(caller):
+        if not self.access.allows(caller):
             raise Busy("You have asked too often; wait a second.")
         check(call, caller)
         ids = (*given, *named.values())
@@ -98,7 +98,7 @@ class Visit:
         return done
 
 
-def need_id(given: str) -> str:
+def require_id(given: str) -> str:
     """An id as the API takes it; a page of anything else is not there."""
     if not _ID.fullmatch(given):
         raise NotThere("There is no such page.")

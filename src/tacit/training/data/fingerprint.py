@@ -8,18 +8,11 @@ import numpy as np
 from torch import nn
 
 import tacit
-from tacit.training.data.training_data import Material
+from tacit.training.data.training_data import TrainingData
 from tacit.training.models.weights import digest_of
 from tacit.training.tasks.examples import Examples
 
-_PARTS = (
-    "training",
-    "privacy",
-    "planning/plan.py",
-    "owners/bounding.py",
-    "owners/graph.py",
-    "planning/dry_run.py",
-)
+_PARTS = ("training", "privacy", "planning", "owners")
 
 
 def code_digest(*also: str) -> str:
@@ -34,7 +27,7 @@ def code_digest(*also: str) -> str:
     return sha.hexdigest()
 
 
-def material_digest(examples: Examples, stuff: Material, model: nn.Module) -> str:
+def training_data_digest(examples: Examples, training_data: TrainingData, model: nn.Module) -> str:
     """A SHA-256 over what is learnt from, as it is learnt.
 
     That is tokens, marks, labels, owners, what the caps kept, and the weights that stay as they
@@ -52,9 +45,9 @@ def material_digest(examples: Examples, stuff: Material, model: nn.Module) -> st
     add(examples.ids)
     for kept in (examples.sensitive, examples.types, examples.labels):
         add(kept if isinstance(kept, list) else [] if kept is None else [kept])
-    if stuff.owners is not None:
-        sha.update(stuff.owners.digest().encode())
-    add([stuff.rows, *stuff.rows_of_user])
+    if training_data.owners is not None:
+        sha.update(training_data.owners.digest().encode())
+    add([training_data.rows, *training_data.rows_of_user])
     frozen = [p for p in model.parameters() if not p.requires_grad]
     for tensor in (*frozen, *model.buffers()):
         sha.update(digest_of(tensor).encode())

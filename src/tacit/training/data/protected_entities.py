@@ -9,12 +9,12 @@ from tacit.corpus import Corpus
 from tacit.detection.kinds import kind_of, matches
 from tacit.detection.mentions import Entity, Mention, fold
 from tacit.errors import DataError, PrivacyRefused
-from tacit.files import need_file
+from tacit.files import require_file
 from tacit.owners import Owners
 
 
 @dataclass(frozen=True)
-class Focus:
+class ProtectedEntities:
     """What counts as an entity; `names` is the length of the list, where there is one."""
 
     kinds: tuple[str, ...] | None = None
@@ -38,7 +38,7 @@ def list_digest(path: Path) -> str:
 
 def _lines(path: Path) -> list[str]:
     try:
-        text = need_file(path).read_text(encoding="utf-8")
+        text = require_file(path).read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise DataError(f"{path} is not UTF-8; a list of entities is one name a line.") from None
     lines = [" ".join(line.split()) for line in text.splitlines()]
@@ -53,7 +53,7 @@ def focus_on(
     path: Path | None,
     mentions: Sequence[Mention],
     entities: Sequence[Entity],
-) -> Focus:
+) -> ProtectedEntities:
     """The entities that kinds and a list ask for.
 
     A line is an entity's id, or its name as the entity table beside the mentions has it (case,
@@ -70,7 +70,7 @@ def focus_on(
                 f"detector that finds it, or leave {kind} out of what is promised."
             )
     if path is None:
-        return Focus(chosen)
+        return ProtectedEntities(chosen)
     lines = _lines(path)
     ids = {m.entity for m in mentions}
     known = [e for e in entities if e.id in ids]
@@ -92,4 +92,4 @@ def focus_on(
             f"None of the {len(lines):,} entities on {path} is mentioned{beside}, so there is "
             "nothing to protect; give ids of the mentions, or names of their entity table."
         )
-    return Focus(chosen, frozenset(wanted), len(lines), bool(set(lines) & ids))
+    return ProtectedEntities(chosen, frozenset(wanted), len(lines), bool(set(lines) & ids))

@@ -15,9 +15,9 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 
 from tacit.corpus import Corpus
-from tacit.corpus.overlap import Pieces, need_independent, need_other_words, read_pieces
+from tacit.corpus.overlap import Pieces, read_pieces, require_independent, require_other_words
 from tacit.errors import DataError, PrivacyRefused
-from tacit.files import need_file
+from tacit.files import require_file
 from tacit.packaged_models import PACKAGES, located
 from tacit.privacy.certificates.manifest import file_digest
 from tacit.privacy.certificates.scope import PublicInput
@@ -69,7 +69,7 @@ def public_inputs(run: Run, private: Corpus | None) -> tuple[PublicInput, ...]:
         checked = "not compared: the private text lies elsewhere"
         if private is not None:
             files = (Path(run.corpus), Path(name))
-            seen = need_independent(pieces(), corpus, what=f"{what} {name}", files=files)
+            seen = require_independent(pieces(), corpus, what=f"{what} {name}", files=files)
             digest = seen.digest
             checked = seen.checked
         found.append(PublicInput(what=what, name=shown_name(name), sha256=digest, checked=checked))
@@ -129,7 +129,7 @@ def _tokenizer(run: Run, private: Callable[[], Pieces] | None) -> Iterator[Publi
     words = tokens.whole_words(loaded)
     checked = None
     if words and private is not None:
-        checked = need_other_words(private(), words, what=f"the vocabulary of {folder}")
+        checked = require_other_words(private(), words, what=f"the vocabulary of {folder}")
     yield PublicInput(what="the tokenizer", name=name, sha256=_joint_digest(files), checked=checked)
 
 
@@ -172,7 +172,7 @@ def declared_labels(run: Run) -> tuple[str, ...] | None:
         return _pretrained_labels(located(str(run.model.folder)))
     path = Path(run.labels)
     try:
-        lines = need_file(path).read_text(encoding="utf-8").splitlines()
+        lines = require_file(path).read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError:
         raise DataError(f"{path} is not UTF-8; a file of labels has one a line.") from None
     return tuple(line.strip() for line in lines if line.strip())

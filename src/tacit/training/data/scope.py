@@ -14,21 +14,21 @@ from tacit.planning.plan import Plan
 from tacit.privacy.certificates.certificate import commitment
 from tacit.privacy.certificates.scope import DetectorFacts, EntityScope, Scope
 from tacit.training.data.protected_entities import list_digest
-from tacit.training.phases.run_context import Opened
+from tacit.training.phases.run_context import RunContext
 from tacit.training.settings import UedpSettings
 
 USERS = "whoever stands in the corpus's column for the user"
 KEYED_USERS = "whoever a client names as one, under a keyed name"
 
 
-def scope_of(opened: Opened, plan: Plan | None, salt: bytes) -> Scope:
+def scope_of(ctx: RunContext, plan: Plan | None, salt: bytes) -> Scope:
     """Whom the promise is about; nothing in it was measured on texts of the training split.
 
     Which kinds were found is a fact about who names what, and is stated only where the promise
     holds that table fixed.
     """
-    run = opened.run
-    policy = opened.policy.name if opened.policy is not None else None
+    run = ctx.run
+    policy = ctx.policy.name if ctx.policy is not None else None
     if policy is None and plan is not None and plan.protect == "tokens":
         policy = "what the mentions mark"
     entities = None
@@ -36,31 +36,31 @@ def scope_of(opened: Opened, plan: Plan | None, salt: bytes) -> Scope:
         own = run.uedp or UedpSettings()
         listed = None if own.entity_list is None else Path(own.entity_list)
         digest = None if listed is None else commitment(list_digest(listed), salt)
-        entities = _entities(opened, own.kinds, digest, True, salt)
+        entities = _entities(ctx, own.kinds, digest, True, salt)
     elif plan is not None and "entities" in plan.protect:
         fixed = plan.adjacency == "fixed-graph"
-        entities = _entities(opened, plan.kinds, plan.entity_list, fixed, salt)
-    users = KEYED_USERS if opened.elsewhere else USERS
+        entities = _entities(ctx, plan.kinds, plan.entity_list, fixed, salt)
+    users = KEYED_USERS if ctx.elsewhere else USERS
     return Scope(users=users, entities=entities, policy=policy)
 
 
 def _entities(
-    opened: Opened,
+    ctx: RunContext,
     kinds: tuple[str, ...] | None,
     entity_list: str | None,
     fixed_graph: bool,
     salt: bytes,
 ) -> EntityScope:
-    scope = entity_scope(opened.provenance, kinds, entity_list, salt)
-    if opened.elsewhere:
+    scope = entity_scope(ctx.provenance, kinds, entity_list, salt)
+    if ctx.elsewhere:
         return scope
-    own = set(opened.part.column("id").to_pylist())
-    here = [m for m in opened.mentions if m.record in own]
-    recall, origin = _recall(opened, own)
+    own = set(ctx.part.column("id").to_pylist())
+    here = [m for m in ctx.mentions if m.record in own]
+    recall, origin = _recall(ctx, own)
     scope = scope.model_copy(update={"recall": recall, "recall_from": origin})
     if not fixed_graph:
         return scope
-    return scope_of_kinds(scope, opened.provenance, {m.kind for m in here})
+    return scope_of_kinds(scope, ctx.provenance, {m.kind for m in here})
 
 
 def scope_of_kinds(
@@ -110,19 +110,19 @@ def _missing(provenance: Provenance, seen: Collection[str]) -> tuple[str, ...] |
     return tuple(kind for kind in KINDS if kind not in families)
 
 
-def _recall(opened: Opened, training: Collection[str]) -> tuple[dict[str, float] | None, str]:
+def _recall(ctx: RunContext, training: Collection[str]) -> tuple[dict[str, float] | None, str]:
     """The detectors' recall by kind on gold marks of other splits than the training one.
 
     A figure over the training text would itself be an unprotected release.
     """
-    if [one.name for one in opened.provenance.detectors] == ["given"]:
+    if [one.name for one in ctx.provenance.detectors] == ["given"]:
         return None, "entities are the marks that came with the corpus"
     for split in ("test", "valid"):
-        if split not in opened.corpus.splits():
+        if split not in ctx.corpus.splits():
             continue
-        part = opened.corpus.only(split)
+        part = ctx.corpus.only(split)
         own = set(part.column("id").to_pylist()) - set(training)
-        marks: list[Mention] = [m for m in opened.mentions if m.record in own]
+        marks: list[Mention] = [m for m in ctx.mentions if m.record in own]
         try:
             return recall_on(part, marks), f"the {split} split, exact matches"
         except DataError:

@@ -25,7 +25,7 @@ from tacit.owners.bounding import Bounded, Caps
 from tacit.planning.dry_run import apply_caps
 from tacit.planning.plan import Plan
 from tacit.privacy.certificates.manifest import file_digest
-from tacit.training.data.protected_entities import Focus
+from tacit.training.data.protected_entities import ProtectedEntities
 from tacit.training.settings import Run
 from tacit.training.tasks.tasks import Examples
 
@@ -66,7 +66,7 @@ class Owned(Batched, Protocol):
 
 
 @dataclass(frozen=True)
-class Material:
+class TrainingData:
     """The training records of a run; `rows_of_user` holds what each user may contribute."""
 
     examples: Owned
@@ -143,8 +143,8 @@ def prepare(
     corpus: Corpus,
     mentions: Sequence[Mention],
     plan: Plan | None,
-    focus: Focus | None = None,
-) -> Material:
+    protected: ProtectedEntities | None = None,
+) -> TrainingData:
     """Who owns what, and what the plan's caps keep of it.
 
     Without a plan nothing is capped; the graph is made where a `focus` says what an entity is.
@@ -152,22 +152,22 @@ def prepare(
     if len(examples) == 0:
         raise DataError("There is no record to train on.")
     everything = np.arange(len(examples))
-    if plan is None and focus is not None:
-        owners = focus.owners(corpus, mentions)
-        return Material(examples, everything, _by_user(examples, everything), owners, None)
+    if plan is None and protected is not None:
+        owners = protected.owners(corpus, mentions)
+        return TrainingData(examples, everything, _by_user(examples, everything), owners, None)
     if plan is None or plan.protect in ("records", "tokens"):
-        return Material(examples, everything, _by_user(examples, everything), None, None)
-    corpus.need_users()
+        return TrainingData(examples, everything, _by_user(examples, everything), None, None)
+    corpus.require_users()
     graph = bounded = None
     kept = everything
     if "entities" in plan.protect:
-        graph = (focus or Focus(plan.kinds)).owners(corpus, mentions)
+        graph = (protected or ProtectedEntities(plan.kinds)).owners(corpus, mentions)
         bounded = apply_caps(plan, graph)
         _need_caps(graph, bounded, plan)
         kept = np.flatnonzero(bounded.kept[examples.record])
     if len(kept) == 0:
         raise PrivacyRefused("The caps keep no record; raise them.")
-    return Material(examples, kept, _by_user(examples, kept), graph, bounded)
+    return TrainingData(examples, kept, _by_user(examples, kept), graph, bounded)
 
 
 def _need_caps(owners: Owners, bounded: Bounded, plan: Plan) -> None:
@@ -178,7 +178,7 @@ def _need_caps(owners: Owners, bounded: Bounded, plan: Plan) -> None:
 
 
 def found_and_kept(
-    stuff: Material, corpus: Corpus, mentions: Sequence[Mention]
+    training_data: TrainingData, corpus: Corpus, mentions: Sequence[Mention]
 ) -> dict[str, dict[str, int]]:
     """What was detected in the training records, and what the caps kept and dropped of them."""
     own = set(corpus.column("id").to_pylist())
@@ -192,19 +192,22 @@ def found_and_kept(
             "entities": len({m.entity for m in here}),
         }
         made["detected_kinds"] = dict(Counter(m.kind for m in here).most_common())
-    if stuff.owners is not None and stuff.bounded is not None:
-        before, after = stuff.owners, stuff.owners.subset(stuff.bounded.kept)
+    if training_data.owners is not None and training_data.bounded is not None:
+        before, after = (
+            training_data.owners,
+            training_data.owners.subset(training_data.bounded.kept),
+        )
         made["bounding"] = {
             "records_before": len(before),
-            "records_kept": stuff.bounded.records_kept,
-            "records_dropped": stuff.bounded.records_dropped,
+            "records_kept": training_data.bounded.records_kept,
+            "records_dropped": training_data.bounded.records_dropped,
             "users_before": len(before.users),
             "users_kept": len(after.users),
             "entities_before": len(before.entities),
             "entities_kept": len(after.entities),
         }
-        made["bounding_caps"] = dict(stuff.bounded.caps.given())
-        made["dropped_by"] = dict(stuff.bounded.dropped_by)
+        made["bounding_caps"] = dict(training_data.bounded.caps.given())
+        made["dropped_by"] = dict(training_data.bounded.dropped_by)
     return made
 
 

@@ -150,7 +150,7 @@ def why_refused(layer: nn.Module) -> str | None:
     if missing:
         return (
             f"is a {kind}, and there is no rule for its {', '.join(missing)}; freeze it "
-            "(requires_grad_(False)), or register a rule with tacit.training.dp.grad_sample_rules.rule"
+            "(requires_grad_(False)), or register one with tacit.training.dp.grad_sample_rules.rule"
         )
     return None
 

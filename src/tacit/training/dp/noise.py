@@ -23,7 +23,7 @@ from tacit.privacy.events import (
 )
 from tacit.privacy.ledger import Ledger
 from tacit.training.dp.gradients import BoundedSum
-from tacit.training.dp.random_source import Chance, Normals
+from tacit.training.dp.random_source import Normals, RandomSource
 
 GRID_BITS = 10
 """Released values are rounded to a multiple of about noise_std / 2^10."""
@@ -33,7 +33,7 @@ def release(
     total: BoundedSum,
     event: AnyEvent,
     ledger: Ledger,
-    chance: Chance,
+    randomness: RandomSource,
     *,
     phase: str,
     step: int,
@@ -51,7 +51,7 @@ def release(
     noise_std = _noise_std(total, event)
     ledger.charge(event, phase=phase)
     tensors = {name: tensor.detach().clone() for name, tensor in total.tensors.items()}
-    _add(tensors, noise_std, chance, step, part)
+    _add(tensors, noise_std, randomness, step, part)
     return tensors
 
 
@@ -87,13 +87,13 @@ def _need_unit(total: BoundedSum, event: AnyEvent, unit: str) -> BoundedSum:
 
 
 def _add(
-    tensors: dict[str, Tensor], noise_std: float, chance: Chance, step: int, part: int = 0
+    tensors: dict[str, Tensor], noise_std: float, randomness: RandomSource, step: int, part: int = 0
 ) -> None:
     """Noise and rounding in place, piece by piece on all cores, a stream for each piece."""
     if noise_std == 0:
         return
     pieces = [p for tensor in tensors.values() for p in tensor.view(-1).split(Normals.LENGTH)]
-    key = chance.key(step, part)
+    key = randomness.key(step, part)
     workers = min(torch.get_num_threads(), len(pieces))
 
     def fill(first: int) -> None:

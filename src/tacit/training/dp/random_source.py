@@ -26,7 +26,7 @@ _PURPOSES: tuple[Purpose, ...] = ("coins", "noise", "dropout", "order", "init", 
 
 
 @dataclass(frozen=True)
-class Chance:
+class RandomSource:
     """The source of all random draws of a run; `seed=None` is the operating system."""
 
     seed: int | None = None
@@ -41,7 +41,7 @@ class Chance:
     ) -> list[np.random.Generator]:
         """Independent generators for one purpose in one step, or in one part of it.
 
-        >>> one, other = (Chance(1).streams("noise", 3, 2)[i].random() for i in (0, 1))
+        >>> one, other = (RandomSource(1).streams("noise", 3, 2)[i].random() for i in (0, 1))
         >>> one != other
         True
         """
@@ -55,7 +55,7 @@ class Chance:
     def key(self, step: int, part: int = 0) -> bytes:
         """The key of the noise of one step, or of one part of it; see `Normals`.
 
-        >>> Chance(1).key(3) == Chance(1).key(3) != Chance(1).key(3, part=1)
+        >>> RandomSource(1).key(3) == RandomSource(1).key(3) != RandomSource(1).key(3, part=1)
         True
         """
         if self.seed is None:
@@ -71,8 +71,8 @@ class Chance:
     ) -> Callable[[int], np.random.Generator]:
         """A generator for each user, which does not depend on who else is drawn.
 
-        >>> Chance(1).of_users("order", 3, 9)(8).random() == (
-        ...     Chance(1).of_users("order", 3, 9)(8).random())
+        >>> RandomSource(1).of_users("order", 3, 9)(8).random() == (
+        ...     RandomSource(1).of_users("order", 3, 9)(8).random())
         True
         """
         seeds = self.stream(purpose, step).integers(2**63, size=users)

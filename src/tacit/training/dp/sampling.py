@@ -134,7 +134,7 @@ class Grouped:
 
 
 @dataclass(frozen=True)
-class Turnout:
+class UserEntityDraw:
     """Who and what takes part in a step of `UserEntityCoins`."""
 
     users: Drawn
@@ -143,7 +143,7 @@ class Turnout:
 
 
 @dataclass(frozen=True)
-class UserEntityCoins:
+class UserEntitySampler:
     """A coin for each user, one for each entity and one for each plain record, in every step.
 
     With `rule="any"` a record takes part if one of its entities is drawn; another entity of it
@@ -158,9 +158,9 @@ class UserEntityCoins:
     plain_rate: float
     rule: Literal["any", "all"]
 
-    def draw(self, rng: np.random.Generator) -> Turnout:
+    def draw(self, rng: np.random.Generator) -> UserEntityDraw:
         """The users who take part, and which entities and plain records do."""
-        return Turnout(
+        return UserEntityDraw(
             np.flatnonzero(rng.random(self.users) < self.user_rate),
             rng.random(self.entities) < self.entity_rate,
             rng.random(self.plain) < self.plain_rate,
@@ -177,7 +177,7 @@ def _promises_nothing(event: AnyEvent) -> bool:
     return isinstance(event, NotPrivate | Public)
 
 
-def need_match(sampler: Sampler[object], event: AnyEvent) -> None:
+def require_match(sampler: Sampler[object], event: AnyEvent) -> None:
     """Refuse to price a sampling as something that it is not."""
     if not sampler.carries_out(event):
         raise PrivacyRefused(

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from tacit.corpus import Corpus
 from tacit.errors import DataError, UsageError
-from tacit.files import need_file
+from tacit.files import require_file
 from tacit.saved_json import read_fields, write_fields
 
 FORMAT, VERSION = "tacit-groups", 1
@@ -85,7 +85,7 @@ def group_names(corpus: Corpus, part: Corpus, by: str) -> list[str]:
             raise DataError("by=label needs records with labels, and these have none.")
         return [UNNAMED if label is None else label for label in part.column("label").to_pylist()]
     known = _users_file(Path(by))
-    return [known.get(user, UNNAMED) for user in part.need_users().to_pylist()]
+    return [known.get(user, UNNAMED) for user in part.require_users().to_pylist()]
 
 
 ENDS = 5
@@ -130,7 +130,7 @@ def _users_file(path: Path) -> dict[str, str]:
     if path.suffix != ".csv":
         raise UsageError(f"by={path} is no grouping; accepted: records, label, or FILE.csv.")
     try:
-        with need_file(path).open(encoding="utf-8", newline="") as file:
+        with require_file(path).open(encoding="utf-8", newline="") as file:
             rows = csv.DictReader(file)
             if not {"user", "group"} <= set(rows.fieldnames or ()):
                 raise DataError(f"{path} needs the columns user and group in its first line.")
@@ -140,9 +140,9 @@ def _users_file(path: Path) -> dict[str, str]:
 
 
 def _by_count(corpus: Corpus, part: Corpus) -> list[str]:
-    names, counts = np.unique(corpus.need_users().to_pylist(), return_counts=True)
+    names, counts = np.unique(corpus.require_users().to_pylist(), return_counts=True)
     wrote = dict(zip(names.tolist(), counts.tolist(), strict=True))
-    writers = part.need_users().to_pylist()
+    writers = part.require_users().to_pylist()
     sizes = np.array([wrote[user] for user in dict.fromkeys(writers)])
     # Upper ends of the quarters; where many wrote equally much, fewer groups.
     ends = sorted({int(np.quantile(sizes, q, method="lower")) for q in (0.25, 0.5, 0.75, 1.0)})

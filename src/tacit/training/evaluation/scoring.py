@@ -20,7 +20,7 @@ from tacit.training.evaluation.predicting import answer
 from tacit.training.models.shared import load_shared
 from tacit.training.phases.public_start import load_public_start
 from tacit.training.phases.redacted_start import load_redacted_start
-from tacit.training.phases.run_context import Opened, encode, load_run
+from tacit.training.phases.run_context import RunContext, encode, load_run
 from tacit.training.tasks.examples import Examples
 from tacit.training.tasks.tasks import NextWord
 
@@ -43,71 +43,71 @@ def keep_scores(folder: Path, split: str, values: dict[str, Any]) -> None:
 
 
 def scores(
-    opened: Opened,
+    ctx: RunContext,
     split: str,
     *,
     beside: Path | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
     """Scores on a split; with the folder of a run, `beside` the baselines and its public start."""
-    part = opened.corpus.only(split)
-    if opened.run.method == "deidentify":
-        part = deidentified(part, opened.mentions)
-    examples = encode(opened, part, training=False)
-    found: dict[str, Any] = dict(opened.task.score(opened.model, examples, progress=progress))
+    part = ctx.corpus.only(split)
+    if ctx.run.method == "deidentify":
+        part = deidentified(part, ctx.mentions)
+    examples = encode(ctx, part, training=False)
+    found: dict[str, Any] = dict(ctx.task.score(ctx.model, examples, progress=progress))
     if beside is None:
         return found
-    if opened.run.method == "deidentify" and isinstance(opened.task, NextWord):
+    if ctx.run.method == "deidentify" and isinstance(ctx.task, NextWord):
         found |= {
-            f"whole_text_{name}": value for name, value in whole_text_scores(opened, split).items()
+            f"whole_text_{name}": value for name, value in whole_text_scores(ctx, split).items()
         }
-    if opened.run.task == "next-word":
-        learnt = training_part(opened.corpus)
-        if opened.run.method == "deidentify":
-            learnt = deidentified(learnt, opened.mentions)
-        train = encode(opened, learnt)
+    if ctx.run.task == "next-word":
+        learnt = training_part(ctx.corpus)
+        if ctx.run.method == "deidentify":
+            learnt = deidentified(learnt, ctx.mentions)
+        train = encode(ctx, learnt)
         others = baselines.baseline_perplexities(
-            train, examples, len(opened.tokenizer), rng=np.random.default_rng(0)
+            train, examples, len(ctx.tokenizer), rng=np.random.default_rng(0)
         )
         found |= {f"{name}_perplexity": value for name, value in others.items()}
     for what, load in (("public", load_public_start), ("redacted", load_redacted_start)):
-        start = load(opened, beside)
+        start = load(ctx, beside)
         if start is not None:
-            score = opened.task.score(start, examples)
+            score = ctx.task.score(start, examples)
             found |= {f"{what}_only_{name}": score[name] for name in _HEADLINES if name in score}
     return found
 
 
-def whole_text_scores(opened: Opened, split: str) -> dict[str, float]:
+def whole_text_scores(ctx: RunContext, split: str) -> dict[str, float]:
     """Scores on a split as it is, also where the model learnt from a de-identified one.
 
     Methods can only be compared on one text; sensitive is what the run's mentions mark.
     """
-    return dict(opened.task.score(opened.model, _as_written(opened, split)))
+    return dict(ctx.task.score(ctx.model, _as_written(ctx, split)))
 
 
-def _as_written(opened: Opened, split: str) -> Examples:
-    run = opened.run
+def _as_written(ctx: RunContext, split: str) -> Examples:
+    run = ctx.run
     if run.method == "deidentify":
-        opened = replace(opened, run=run.model_copy(update={"method": "plain"}))
-    return encode(opened, opened.corpus.only(split), training=False)
+        ctx = replace(ctx, run=run.model_copy(update={"method": "plain"}))
+    return encode(ctx, ctx.corpus.only(split), training=False)
 
 
 def ends_of_users(
-    opened: Opened, split: str, *, planted: frozenset[str] = frozenset()
+    ctx: RunContext, split: str, *, planted: frozenset[str] = frozenset()
 ) -> Groups | None:
     """How well the users with most and with fewest records are served; None if there are few.
 
     Records are counted in the whole corpus, `planted` ones left out; the split is read as it is.
     """
-    part, every = opened.corpus.only(split), opened.corpus
-    pairs = zip(every.column("id").to_pylist(), every.need_users().to_pylist(), strict=True)
+    part, every = ctx.corpus.only(split), ctx.corpus
+    pairs = zip(every.column("id").to_pylist(), every.require_users().to_pylist(), strict=True)
     wrote = Counter(user for record, user in pairs if record not in planted)
-    users = part.need_users().to_pylist()
-    examples = _as_written(opened, split)
+    users = part.require_users().to_pylist()
+    examples = _as_written(ctx, split)
     tokens = np.maximum(examples.lengths - 1, 0)
-    assert isinstance(opened.task, NextWord)
-    losses = opened.task.record_losses(opened.model, examples) * tokens
+    assert isinstance(ctx.task, NextWord)
+    losses = ctx.task.record_losses(ctx.model, examples) * tokens
     return ends_of(wrote, [users[row] for row in examples.record], losses, tokens, split)
 
 
@@ -116,20 +116,22 @@ def evaluate_groups(folder: Path, split: str, by: str) -> Groups:
     return groups_of(load_run(Path(folder)), split, by)
 
 
-def groups_of(opened: Opened, split: str, by: str) -> Groups:
+def groups_of(ctx: RunContext, split: str, by: str) -> Groups:
     """The same of a run that is open."""
-    if not isinstance(opened.task, NextWord):
-        raise UsageError(f"task={opened.run.task} has no perplexity to compare groups by.")
-    part = opened.corpus.only(split)
-    names = group_names(opened.corpus, part, by)
+    if not isinstance(ctx.task, NextWord):
+        raise UsageError(f"task={ctx.run.task} has no perplexity to compare groups by.")
+    part = ctx.corpus.only(split)
+    names = group_names(ctx.corpus, part, by)
     users = (
-        part.need_users().to_pylist() if "user" in part.columns else part.column("id").to_pylist()
+        part.require_users().to_pylist()
+        if "user" in part.columns
+        else part.column("id").to_pylist()
     )
-    if opened.run.method == "deidentify":
-        part = deidentified(part, opened.mentions)
-    examples = encode(opened, part, training=False)
+    if ctx.run.method == "deidentify":
+        part = deidentified(part, ctx.mentions)
+    examples = encode(ctx, part, training=False)
     tokens = np.maximum(examples.lengths - 1, 0)
-    losses = opened.task.record_losses(opened.model, examples) * tokens
+    losses = ctx.task.record_losses(ctx.model, examples) * tokens
     rows = examples.record
     found = compare_groups(
         [names[row] for row in rows], [users[row] for row in rows], losses, tokens,

@@ -13,7 +13,14 @@ regularized.py  what adversarial.py and triplet.py share: a loss on last hidden 
 from tacit.training.methods.adversarial import AdversarialTraining
 from tacit.training.methods.dp_fedavg import make_dp_fedavg
 from tacit.training.methods.dp_sgd import make_dp_sgd
-from tacit.training.methods.noisy_sums import InTurn, KeepsAside, Losses, Method, NoisySums, Seen
+from tacit.training.methods.noisy_sums import (
+    Losses,
+    Method,
+    NoisySums,
+    SequentialMethod,
+    StatefulMethod,
+    StepStats,
+)
 from tacit.training.methods.plain import Plain
 from tacit.training.methods.selective import SelectiveTraining
 from tacit.training.methods.triplet import TripletTraining
@@ -21,14 +28,14 @@ from tacit.training.methods.uedp import make_uedp
 
 __all__ = [
     "AdversarialTraining",
-    "InTurn",
-    "KeepsAside",
     "Losses",
     "Method",
     "NoisySums",
     "Plain",
-    "Seen",
     "SelectiveTraining",
+    "SequentialMethod",
+    "StatefulMethod",
+    "StepStats",
     "TripletTraining",
     "make_dp_fedavg",
     "make_dp_sgd",

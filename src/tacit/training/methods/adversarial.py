@@ -10,14 +10,14 @@ from torch.nn import functional as F
 
 from tacit.privacy.ledger import Ledger
 from tacit.training.data.attributes import Attribute
-from tacit.training.data.training_data import Material, Rows
-from tacit.training.dp.random_source import Chance
+from tacit.training.data.training_data import Rows, TrainingData
+from tacit.training.dp.random_source import RandomSource
 from tacit.training.methods.noisy_sums import Losses
 from tacit.training.methods.regularized import Regularized
 from tacit.training.models.devices import device_of
 from tacit.training.models.last_states import LastStates
 from tacit.training.models.offline import seeded
-from tacit.training.phases.checkpoints import flat_optimizer, put_optimizer
+from tacit.training.models.optimizers import flat_optimizer, put_optimizer
 from tacit.training.settings import AdversarialSettings
 
 
@@ -31,8 +31,8 @@ class AdversarialTraining(Regularized):
         self,
         model: nn.Module,
         losses: Losses,
-        material: Material,
-        chance: Chance,
+        training_data: TrainingData,
+        randomness: RandomSource,
         ledger: Ledger | None,
         attribute: Attribute,
         states: LastStates,
@@ -42,17 +42,19 @@ class AdversarialTraining(Regularized):
         what: str,
     ) -> None:
         super().__init__(
-            model, losses, material, chance, ledger, attribute, states, settings,
+            model, losses, training_data, randomness, ledger, attribute, states, settings,
             batch=batch, what=what,
         )  # fmt: skip
-        with seeded(chance.torch_seed("init", 1)):
+        with seeded(randomness.torch_seed("init", 1)):
             self.discriminator = nn.Sequential(
                 nn.Linear(self._states.width, settings.hidden_size),
                 nn.ReLU(),
                 nn.Linear(settings.hidden_size, attribute.count),
             )
         self.discriminator.to(device_of(model))
-        self._optimizer = torch.optim.Adam(self.discriminator.parameters(), lr=settings.rate)
+        self._optimizer = torch.optim.Adam(
+            self.discriminator.parameters(), lr=settings.learning_rate
+        )
 
     def _penalty(self, step: int, states: Tensor, rows: Rows) -> Tensor:
         self.learn(states.detach(), torch.from_numpy(self._codes[rows]).long())
@@ -66,12 +68,12 @@ class AdversarialTraining(Regularized):
         lost.backward()
         self._optimizer.step()
 
-    def aside(self) -> dict[str, Tensor]:
+    def extra_state(self) -> dict[str, Tensor]:
         """The discriminator and its optimizer."""
         own = {f"weights/{n}": p.detach() for n, p in self.discriminator.named_parameters()}
         return own | {f"optimizer/{n}": t for n, t in flat_optimizer(self._optimizer)[0].items()}
 
-    def put_aside(self, tensors: dict[str, Tensor]) -> None:
+    def load_extra_state(self, tensors: dict[str, Tensor]) -> None:
         """Put back what `aside` gave."""
         parts: dict[str, dict[str, Tensor]] = {"weights": {}, "optimizer": {}}
         for name, tensor in tensors.items():

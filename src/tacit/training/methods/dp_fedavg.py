@@ -12,23 +12,23 @@ from torch import nn
 
 from tacit.planning.plan import Plan
 from tacit.privacy.ledger import Ledger
-from tacit.training.data.training_data import Material, Rows
+from tacit.training.data.training_data import Rows, TrainingData
 from tacit.training.dp import dropout
 from tacit.training.dp.gradients import BoundedSum
-from tacit.training.dp.independence import Totals, UnitCheck
-from tacit.training.dp.random_source import Chance
+from tacit.training.dp.random_source import RandomSource
 from tacit.training.dp.sampling import Drawn
 from tacit.training.dp.updates import ClippedUpdates
 from tacit.training.methods.dp_sgd import contributions, denominator, poisson, user_weights
-from tacit.training.methods.noisy_sums import Losses, NoisySums, Watched, finite_losses
+from tacit.training.methods.independence import Totals, UnitCheck
+from tacit.training.methods.noisy_sums import Losses, LossMeter, NoisySums, finite_losses
 from tacit.training.settings import LocalSettings
 
 
 def make_dp_fedavg(
     model: nn.Module,
     losses: Losses,
-    material: Material,
-    chance: Chance,
+    training_data: TrainingData,
+    randomness: RandomSource,
     ledger: Ledger,
     plan: Plan,
     local: LocalSettings,
@@ -40,37 +40,39 @@ def make_dp_fedavg(
     *Guarantee*: as `private` for users; where entities are protected too, only for
     `entity_share` 2, because local steps mix a user's records before anything is clipped.
     """
-    watched = Watched(model, losses)
+    meter = LossMeter(model, losses)
     return NoisySums(
-        poisson(plan, material),
+        poisson(plan, training_data),
         plan.event(),
-        user_updates(model, watched, material, chance, plan, local),
-        denominator(plan, material),
-        watched,
+        user_updates(model, meter, training_data, randomness, plan, local),
+        denominator(plan, training_data),
+        meter,
         ledger,
-        chance,
-        check=fedavg_check(model, losses, material, plan, local),
+        randomness,
+        check=fedavg_check(model, losses, training_data, plan, local),
         phase=phase,
     )
 
 
 def fedavg_check(
-    model: nn.Module, losses: Losses, material: Material, plan: Plan, local: LocalSettings
+    model: nn.Module, losses: Losses, training_data: TrainingData, plan: Plan, local: LocalSettings
 ) -> UnitCheck:
     """Whether users' updates are the same after others' as first; a user's own records may mix."""
     return UnitCheck(
         model,
-        material,
-        lambda some, chance: user_updates(model, Watched(model, losses), some, chance, plan, local),
+        training_data,
+        lambda some, randomness: user_updates(
+            model, LossMeter(model, losses), some, randomness, plan, local
+        ),
         losses=None,
     )
 
 
 def user_updates(
     model: nn.Module,
-    watched: Watched,
-    material: Material,
-    chance: Chance,
+    meter: LossMeter,
+    training_data: TrainingData,
+    randomness: RandomSource,
     plan: Plan,
     local: LocalSettings,
 ) -> Totals:
@@ -78,13 +80,13 @@ def user_updates(
     updates = ClippedUpdates(model)
 
     def total(step: int, drawn: Drawn) -> BoundedSum:
-        units = contributions(plan, material, chance, step, drawn)
-        streams = chance.of_users("order", step, material.users)
-        weights = user_weights(plan, material)
+        units = contributions(plan, training_data, randomness, step, drawn)
+        streams = randomness.of_users("order", step, training_data.users)
+        weights = user_weights(plan, training_data)
 
         def train(unit: int) -> int:
             rng = streams(int(drawn[unit]))
-            return train_locally(model, watched, material, units[unit], local, rng)
+            return train_locally(model, meter, training_data, units[unit], local, rng)
 
         return updates.users(
             train,
@@ -98,8 +100,8 @@ def user_updates(
 
 def train_locally(
     model: nn.Module,
-    watched: Watched,
-    material: Material,
+    meter: LossMeter,
+    training_data: TrainingData,
     rows: Rows,
     local: LocalSettings,
     rng: np.random.Generator,
@@ -109,7 +111,7 @@ def train_locally(
     bad = 0
     for number, chosen in enumerate(local_batches(rows, local, rng)):
         with dropout.part(number):
-            values, left_out = finite_losses(watched, material.examples.batch(chosen))
+            values, left_out = finite_losses(meter, training_data.examples.batch(chosen))
         bad += left_out
         if not len(values):
             continue
@@ -117,7 +119,7 @@ def train_locally(
         with torch.no_grad():
             for parameter, gradient in zip(parameters, gradients, strict=True):
                 if gradient is not None:
-                    parameter.sub_(gradient, alpha=local.local_rate)
+                    parameter.sub_(gradient, alpha=local.local_learning_rate)
     return bad
 
 

@@ -9,19 +9,19 @@ from torch import Tensor, nn
 from tacit.errors import UsageError
 from tacit.planning.plan import Plan
 from tacit.privacy.ledger import Ledger
-from tacit.training.data.training_data import Material, Rows, batches, units_together
+from tacit.training.data.training_data import Rows, TrainingData, batches, units_together
 from tacit.training.dp.gradients import BoundedSum, ClippedSums
-from tacit.training.dp.independence import Totals, UnitCheck
-from tacit.training.dp.random_source import Chance
+from tacit.training.dp.random_source import RandomSource
 from tacit.training.dp.sampling import Drawn, PoissonRecords, PoissonUsers
-from tacit.training.methods.noisy_sums import Losses, NoisySums, Watched
+from tacit.training.methods.independence import Totals, UnitCheck
+from tacit.training.methods.noisy_sums import Losses, LossMeter, NoisySums
 
 
 def make_dp_sgd(
     model: nn.Module,
     losses: Losses,
-    material: Material,
-    chance: Chance,
+    training_data: TrainingData,
+    randomness: RandomSource,
     ledger: Ledger,
     plan: Plan,
     *,
@@ -32,30 +32,32 @@ def make_dp_sgd(
 
     *Guarantee*: the plan's, see docs/guarantees.md sections 3 to 5.
     """
-    watched = Watched(model, losses)
+    meter = LossMeter(model, losses)
     sums = user_sums if plan.user_rate is not None else record_sums
     return NoisySums(
-        poisson(plan, material),
+        poisson(plan, training_data),
         plan.event(),
-        sums(model, watched, material, chance, plan, token_budget),
-        denominator(plan, material),
-        watched,
+        sums(model, meter, training_data, randomness, plan, token_budget),
+        denominator(plan, training_data),
+        meter,
         ledger,
-        chance,
-        check=private_check(model, losses, material, plan, token_budget),
+        randomness,
+        check=private_check(model, losses, training_data, plan, token_budget),
         phase=phase,
     )
 
 
 def private_check(
-    model: nn.Module, losses: Losses, material: Material, plan: Plan, token_budget: int
+    model: nn.Module, losses: Losses, training_data: TrainingData, plan: Plan, token_budget: int
 ) -> UnitCheck:
     """Whether users (records) give in a sum what they give alone, as do their records."""
     sums = user_sums if plan.user_rate is not None else record_sums
     return UnitCheck(
         model,
-        material,
-        lambda some, chance: sums(model, Watched(model, losses), some, chance, plan, token_budget),
+        training_data,
+        lambda some, randomness: sums(
+            model, LossMeter(model, losses), some, randomness, plan, token_budget
+        ),
         losses=losses,
         of_records=plan.user_rate is None,
         token_budget=token_budget,
@@ -64,9 +66,9 @@ def private_check(
 
 def user_sums(
     model: nn.Module,
-    watched: Watched,
-    material: Material,
-    chance: Chance,
+    meter: LossMeter,
+    training_data: TrainingData,
+    randomness: RandomSource,
     plan: Plan,
     token_budget: int,
 ) -> Totals:
@@ -75,11 +77,11 @@ def user_sums(
     together = units_together(sum(p.numel() for p in model.parameters()))
 
     def total(step: int, drawn: Drawn) -> BoundedSum:
-        units = contributions(plan, material, chance, step, drawn)
-        weights = user_weights(plan, material)
+        units = contributions(plan, training_data, randomness, step, drawn)
+        weights = user_weights(plan, training_data)
         return sums.users(
-            watched,
-            batches(material.examples, units, token_budget, together=together),
+            meter,
+            batches(training_data.examples, units, token_budget, together=together),
             clip_norm=plan.clip_norm,
             record_clip=plan.record_clip,
             weights=weights[drawn] if weights is not None else None,
@@ -91,9 +93,9 @@ def user_sums(
 
 def record_sums(
     model: nn.Module,
-    watched: Watched,
-    material: Material,
-    chance: Chance,
+    meter: LossMeter,
+    training_data: TrainingData,
+    randomness: RandomSource,
     plan: Plan,
     token_budget: int,
 ) -> Totals:
@@ -101,11 +103,11 @@ def record_sums(
     sums = ClippedSums(model)
 
     def total(_: int, drawn: Drawn) -> BoundedSum:
-        units = [np.asarray([row]) for row in material.rows[drawn]]
+        units = [np.asarray([row]) for row in training_data.rows[drawn]]
         return sums.records(
-            watched,
+            meter,
             # A record is never spread over batches, so all of them may be sorted.
-            batches(material.examples, units, token_budget, together=max(1, len(units))),
+            batches(training_data.examples, units, token_budget, together=max(1, len(units))),
             clip_norm=plan.clip_norm,
             units=len(units),
         )
@@ -113,25 +115,25 @@ def record_sums(
     return total
 
 
-def poisson(plan: Plan, material: Material) -> PoissonUsers | PoissonRecords:
+def poisson(plan: Plan, training_data: TrainingData) -> PoissonUsers | PoissonRecords:
     """The sampler that a plan asks for."""
     if plan.entity_rate < 1:
         raise UsageError("entity_rate below 1 is priced but not trained; leave it at 1.")
     if plan.user_rate is not None:
-        return PoissonUsers(material.users, plan.user_rate)
-    return PoissonRecords(len(material.rows), float(plan.record_rate or 0))
+        return PoissonUsers(training_data.users, plan.user_rate)
+    return PoissonRecords(len(training_data.rows), float(plan.record_rate or 0))
 
 
-def denominator(plan: Plan, material: Material) -> float:
+def denominator(plan: Plan, training_data: TrainingData) -> float:
     """A public constant: what the plan says, or a count of the graph where that is held fixed."""
     fixed = "entities" in plan.protect and plan.adjacency == "fixed-graph"
     fixed = fixed or plan.protect == "tokens"  # replacing tokens, neighbours have as many records
     if plan.user_rate is not None:
         units, name = plan.users, "users"
-        counted = material.users
+        counted = training_data.users
     else:
         units, name = plan.records, "records"
-        counted = len(material.rows)
+        counted = len(training_data.rows)
     if units is None:
         if not fixed:
             raise UsageError(
@@ -154,16 +156,16 @@ def expected(name: str, rate: float, units: int) -> float:
     return drawn
 
 
-def user_weights(plan: Plan, material: Material) -> Tensor | None:
+def user_weights(plan: Plan, training_data: TrainingData) -> Tensor | None:
     """Users with few records weigh less, if the plan says so; nobody weighs more than 1."""
     if plan.user_weight_cap is None:
         return None
-    counts = torch.tensor([len(rows) for rows in material.rows_of_user], dtype=torch.float32)
+    counts = torch.tensor([len(rows) for rows in training_data.rows_of_user], dtype=torch.float32)
     return torch.clamp(counts / plan.user_weight_cap, max=1.0)
 
 
 def contributions(
-    plan: Plan, material: Material, chance: Chance, step: int, drawn: Drawn
+    plan: Plan, training_data: TrainingData, randomness: RandomSource, step: int, drawn: Drawn
 ) -> Sequence[Rows]:
     """The records of each drawn user: all, or as many as the plan allows in one step.
 
@@ -171,10 +173,10 @@ def contributions(
     text, so what a user gives is still a function of that user's own records.
     """
     most = plan.records_per_step
-    rows = [material.rows_of_user[user] for user in drawn]
+    rows = [training_data.rows_of_user[user] for user in drawn]
     if most is None or all(len(own) <= most for own in rows):
         return rows
-    streams = chance.of_users("subset", step, material.users)
+    streams = randomness.of_users("subset", step, training_data.users)
     return [
         own if len(own) <= most else np.sort(streams(int(user)).choice(own, most, replace=False))
         for user, own in zip(drawn, rows, strict=True)

@@ -11,17 +11,17 @@ from tacit.privacy.events import AnyEvent
 from tacit.privacy.ledger import Ledger
 from tacit.training.dp import dropout
 from tacit.training.dp.gradients import BoundedSum
-from tacit.training.dp.independence import Losses as Losses
-from tacit.training.dp.independence import UnitCheck
 from tacit.training.dp.noise import release
-from tacit.training.dp.random_source import Chance
-from tacit.training.dp.sampling import Sampler, need_match
+from tacit.training.dp.random_source import RandomSource
+from tacit.training.dp.sampling import Sampler, require_match
+from tacit.training.methods.independence import Losses as Losses
+from tacit.training.methods.independence import UnitCheck
 
 Drawn_co = TypeVar("Drawn_co", covariant=True)
 
 
 @dataclass(frozen=True)
-class Seen:
+class StepStats:
     """What a step saw of the data: exact, hence not private.
 
     `records` counts passes through the model here, whoever the units are; 0 where others pass.
@@ -37,34 +37,34 @@ class Seen:
 class Method(Protocol):
     """One step of training: a gradient for every trainable parameter."""
 
-    def gradient(self, step: int) -> tuple[dict[str, Tensor], Seen]:
+    def gradient(self, step: int) -> tuple[dict[str, Tensor], StepStats]:
         """The direction of the step, and what it saw."""
         ...
 
 
 @runtime_checkable
-class InTurn(Protocol):
+class SequentialMethod(Protocol):
     """A step of several updates, each of which is carried out before the next is computed."""
 
-    def gradients(self, step: int) -> Iterator[tuple[dict[str, Tensor], Seen]]:
+    def gradients(self, step: int) -> Iterator[tuple[dict[str, Tensor], StepStats]]:
         """The directions one after the other, and what the step saw so far."""
         ...
 
 
 @runtime_checkable
-class KeepsAside(Protocol):
+class StatefulMethod(Protocol):
     """A method that learns something beside the model, which only a checkpoint holds."""
 
-    def aside(self) -> dict[str, Tensor]:
+    def extra_state(self) -> dict[str, Tensor]:
         """All that is needed to go on."""
         ...
 
-    def put_aside(self, tensors: dict[str, Tensor]) -> None:
+    def load_extra_state(self, tensors: dict[str, Tensor]) -> None:
         """Go on with what `aside` gave."""
         ...
 
 
-class Watched:
+class LossMeter:
     """Losses of a model that remember their mean and number, for what is shown of training."""
 
     def __init__(self, model: nn.Module, losses: Losses) -> None:
@@ -119,17 +119,17 @@ class NoisySums(Generic[Drawn_co]):
         event: AnyEvent,
         total: Callable[[int, Drawn_co], BoundedSum],
         denominator: float,
-        watched: Watched,
+        meter: LossMeter,
         ledger: Ledger,
-        chance: Chance,
+        randomness: RandomSource,
         *,
         check: UnitCheck | None,
         phase: str = "train",
     ) -> None:
-        need_match(sampler, event)
+        require_match(sampler, event)
         self._sampler, self._event, self._total = sampler, event, total
-        self._denominator, self._watched = denominator, watched
-        self._ledger, self._chance, self._phase = ledger, chance, phase
+        self._denominator, self._watched = denominator, meter
+        self._ledger, self._chance, self._phase = ledger, randomness, phase
         self._check = check
 
     def spread(
@@ -141,7 +141,7 @@ class NoisySums(Generic[Drawn_co]):
         """Let several processes compute the sum; coins, ledger and noise stay here."""
         self._total = over(self._total)
 
-    def gradient(self, step: int) -> tuple[dict[str, Tensor], Seen]:
+    def gradient(self, step: int) -> tuple[dict[str, Tensor], StepStats]:
         """The noisy sum over its public denominator."""
         if self._check is not None:
             self._check.due(step)
@@ -154,4 +154,4 @@ class NoisySums(Generic[Drawn_co]):
         for tensor in noisy.values():
             tensor.div_(self._denominator)
         loss, records = self._watched.since()
-        return noisy, Seen(total.units, total.clipped, total.not_finite, loss, records)
+        return noisy, StepStats(total.units, total.clipped, total.not_finite, loss, records)

@@ -5,11 +5,11 @@ from torch import Tensor, nn
 
 from tacit.privacy.events import NotPrivate
 from tacit.privacy.ledger import Ledger
-from tacit.training.data.training_data import Material, Rows
+from tacit.training.data.training_data import Rows, TrainingData
 from tacit.training.dp import dropout
-from tacit.training.dp.random_source import Chance
-from tacit.training.dp.sampling import Drawn, Sampler, Shuffled, need_match
-from tacit.training.methods.noisy_sums import Losses, Seen, finite_losses
+from tacit.training.dp.random_source import RandomSource
+from tacit.training.dp.sampling import Drawn, Sampler, Shuffled, require_match
+from tacit.training.methods.noisy_sums import Losses, StepStats, finite_losses
 
 
 class Plain:
@@ -19,23 +19,28 @@ class Plain:
         self,
         model: nn.Module,
         losses: Losses,
-        material: Material,
-        chance: Chance,
+        training_data: TrainingData,
+        randomness: RandomSource,
         ledger: Ledger | None,
         *,
         batch: int,
         what: str,
         sampler: Sampler[Drawn] | None = None,
     ) -> None:
-        self._model, self._losses, self._material, self._chance = model, losses, material, chance
-        self._sampler = sampler or Shuffled(len(material.rows), batch)
+        self._model, self._losses, self._material, self._chance = (
+            model,
+            losses,
+            training_data,
+            randomness,
+        )
+        self._sampler = sampler or Shuffled(len(training_data.rows), batch)
         if ledger is not None:
             event = NotPrivate(what=what)
-            need_match(self._sampler, event)
+            require_match(self._sampler, event)
             if event not in ledger.releases:
                 ledger.charge(event)
 
-    def gradient(self, step: int) -> tuple[dict[str, Tensor], Seen]:
+    def gradient(self, step: int) -> tuple[dict[str, Tensor], StepStats]:
         """The gradient of the mean loss of a batch."""
         drawn = self._sampler.draw(self._chance.stream("coins", step))
         self._model.zero_grad(set_to_none=True)
@@ -49,7 +54,7 @@ class Plain:
         }
         return gradient, seen
 
-    def _loss(self, step: int, rows: Rows) -> tuple[Tensor, Seen]:
+    def _loss(self, step: int, rows: Rows) -> tuple[Tensor, StepStats]:
         batch = self._material.examples.batch(rows)
         values, bad = finite_losses(self._keyed_losses, batch)
         return mean_loss(values), seen_of(values, len(rows), bad)
@@ -64,6 +69,6 @@ def mean_loss(values: Tensor) -> Tensor:
     return values.mean() if len(values) else torch.zeros((), requires_grad=True)
 
 
-def seen_of(values: Tensor, drawn: int, bad: int) -> Seen:
+def seen_of(values: Tensor, drawn: int, bad: int) -> StepStats:
     """What a step saw of its records."""
-    return Seen(drawn, 0, bad, float(mean_loss(values).detach()), records=drawn)
+    return StepStats(drawn, 0, bad, float(mean_loss(values).detach()), records=drawn)

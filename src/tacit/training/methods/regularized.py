@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from tacit.privacy.ledger import Ledger
 from tacit.training.data.attributes import Attribute
-from tacit.training.data.training_data import Material, Rows
-from tacit.training.dp.random_source import Chance
+from tacit.training.data.training_data import Rows, TrainingData
+from tacit.training.dp.random_source import RandomSource
 from tacit.training.dp.sampling import Grouped
-from tacit.training.methods.noisy_sums import Losses, Seen, finite_losses
+from tacit.training.methods.noisy_sums import Losses, StepStats, finite_losses
 from tacit.training.methods.plain import Plain, mean_loss, seen_of
 from tacit.training.models.last_states import LastStates
 from tacit.training.settings import RegularizerSettings
@@ -31,8 +31,8 @@ class Regularized(Plain, ABC):
         self,
         model: nn.Module,
         losses: Losses,
-        material: Material,
-        chance: Chance,
+        training_data: TrainingData,
+        randomness: RandomSource,
         ledger: Ledger | None,
         attribute: Attribute,
         states: LastStates,
@@ -41,10 +41,10 @@ class Regularized(Plain, ABC):
         batch: int,
         what: str,
     ) -> None:
-        self._codes = attribute.codes[material.examples.record]
-        grouped = Grouped(self._codes[material.rows], batch)
+        self._codes = attribute.codes[training_data.examples.record]
+        grouped = Grouped(self._codes[training_data.rows], batch)
         super().__init__(
-            model, losses, material, chance, ledger, batch=batch, what=what,
+            model, losses, training_data, randomness, ledger, batch=batch, what=what,
             sampler=grouped if settings.batches == "grouped" else None,
         )  # fmt: skip
         self._weight, self._states = settings.privacy_weight, states
@@ -53,7 +53,7 @@ class Regularized(Plain, ABC):
     def _penalty(self, step: int, states: Tensor, rows: Rows) -> Tensor:
         """The privacy loss L_P of these records, from their last hidden states."""
 
-    def _loss(self, step: int, rows: Rows) -> tuple[Tensor, Seen]:
+    def _loss(self, step: int, rows: Rows) -> tuple[Tensor, StepStats]:
         if self._weight == 0:
             return super()._loss(step, rows)
         read: list[tuple[Tensor, Tensor]] = []

@@ -25,15 +25,15 @@ from tacit.errors import DataError, UsageError
 from tacit.planning.plan import Plan
 from tacit.privacy.events import Selective, part_of
 from tacit.privacy.ledger import Ledger
-from tacit.training.data.training_data import Material, batches
+from tacit.training.data.training_data import TrainingData, batches
 from tacit.training.dp import dropout
 from tacit.training.dp.gradients import BoundedSum, ClippedSums
-from tacit.training.dp.independence import Totals, UnitCheck
 from tacit.training.dp.noise import release
-from tacit.training.dp.random_source import Chance
-from tacit.training.dp.sampling import PoissonRecords, need_match
+from tacit.training.dp.random_source import RandomSource
+from tacit.training.dp.sampling import PoissonRecords, require_match
 from tacit.training.methods.dp_sgd import expected
-from tacit.training.methods.noisy_sums import Seen, Watched, finite_losses
+from tacit.training.methods.independence import Totals, UnitCheck
+from tacit.training.methods.noisy_sums import LossMeter, StepStats, finite_losses
 from tacit.training.methods.segments import Rounds, rounds_of
 from tacit.training.methods.states import clipped_rows, states_after
 from tacit.training.models.devices import placed
@@ -50,8 +50,8 @@ class SelectiveTraining:
     def __init__(
         self,
         model: nn.Module,
-        material: Material,
-        chance: Chance,
+        training_data: TrainingData,
+        randomness: RandomSource,
         ledger: Ledger,
         plan: Plan,
         *,
@@ -60,20 +60,20 @@ class SelectiveTraining:
         plain_norm: float | None = None,
         phase: str = "train",
     ) -> None:
-        self._model = need_lstm(model, plan)
-        self._material, self._chance, self._ledger = material, chance, ledger
+        self._model = require_lstm(model, plan)
+        self._material, self._chance, self._ledger = training_data, randomness, ledger
         self._clip, self._state_clip = plan.clip_norm, state_clip or plan.clip_norm
         self._token_budget, self._phase, self._plain_norm = token_budget, phase, plain_norm
         event = plan.event()
         assert isinstance(event, Selective)
         self._event = event
-        self._sampler = PoissonRecords(len(material.rows), event.rate)
-        need_match(self._sampler, event)
-        expected("records", event.rate, len(material.rows))
-        examples = material.examples
+        self._sampler = PoissonRecords(len(training_data.rows), event.rate)
+        require_match(self._sampler, event)
+        expected("records", event.rate, len(training_data.rows))
+        examples = training_data.examples
         assert isinstance(examples, Examples)
         self._examples = examples
-        self._rounds = _rounds(examples, material.rows, plan)
+        self._rounds = _rounds(examples, training_data.rows, plan)
         counts = [int((r[:, 1] < r[:, 2]).sum()) for r in self._rounds]
         if not any(counts):
             raise DataError(
@@ -84,11 +84,11 @@ class SelectiveTraining:
             max(1.0, event.rate * sum(count > number for count in counts))
             for number in range(event.segments)
         ]
-        self._sums, self._watched = ClippedSums(self._model), Watched(self._model, _losses)
-        self._watched_plain = Watched(self._model, _packed_losses)
-        self._check = selective_check(model, material, plan, token_budget)
+        self._sums, self._watched = ClippedSums(self._model), LossMeter(self._model, _losses)
+        self._watched_plain = LossMeter(self._model, _packed_losses)
+        self._check = selective_check(model, training_data, plan, token_budget)
 
-    def gradients(self, step: int) -> Iterator[tuple[Gradient, Seen]]:
+    def gradients(self, step: int) -> Iterator[tuple[Gradient, StepStats]]:
         """The updates of a step, one by one; each is to be carried out before the next is asked.
 
         Every step has a first private update, also where nobody came: see docs/guarantees.md.
@@ -172,37 +172,37 @@ class SelectiveTraining:
 
 
 def selective_check(
-    model: nn.Module, material: Material, plan: Plan, token_budget: int
+    model: nn.Module, training_data: TrainingData, plan: Plan, token_budget: int
 ) -> UnitCheck:
     """Whether first sensitive segments give in a sum what each gives alone."""
-    lstm, examples = need_lstm(model, plan), material.examples
+    lstm, examples = require_lstm(model, plan), training_data.examples
     assert isinstance(examples, Examples)
 
-    def totals(some: Material, _: Chance) -> Totals:
-        sums, watched = ClippedSums(lstm), Watched(lstm, _losses)
+    def totals(some: TrainingData, _: RandomSource) -> Totals:
+        sums, meter = ClippedSums(lstm), LossMeter(lstm, _losses)
         rounds = _rounds(examples, some.rows, plan)
 
         def total(_: int, drawn: NDArray[np.int64]) -> BoundedSum:
             records = _readings(examples, some.rows[drawn], rounds, drawn)
             cut = _Cut.of(records, 0, _Carried(lstm, len(records)), sensitive=True)
             parts = batches(cut, cut.units, token_budget, together=max(1, len(cut)))
-            return sums.records(watched, parts, clip_norm=plan.clip_norm, units=len(cut))
+            return sums.records(meter, parts, clip_norm=plan.clip_norm, units=len(cut))
 
         return total
 
-    begins = [len(r) and r[0, 1] < r[0, 2] for r in _rounds(examples, material.rows, plan)]
+    begins = [len(r) and r[0, 1] < r[0, 2] for r in _rounds(examples, training_data.rows, plan)]
     return UnitCheck(
         lstm,
-        material,
+        training_data,
         totals,
         losses=None,
         of_records=True,
-        rows=material.rows[np.asarray(begins, dtype=bool)],
+        rows=training_data.rows[np.asarray(begins, dtype=bool)],
         token_budget=token_budget,
     )
 
 
-def need_lstm(model: nn.Module, plan: Plan) -> LSTMForCausalLM:
+def require_lstm(model: nn.Module, plan: Plan) -> LSTMForCausalLM:
     """The model, if it is one whose states are all known and all priced."""
     if not isinstance(model, LSTMForCausalLM):
         raise UsageError(
@@ -379,9 +379,9 @@ class _Seen:
     updates: int = 0
     losses: float = 0.0
 
-    def seen(self, watched: Watched) -> Seen:
+    def seen(self, meter: LossMeter) -> StepStats:
         """As the line that is shown has it; the loss is the mean over updates."""
         self.updates += 1
-        self.losses += watched.since()[0]
+        self.losses += meter.since()[0]
         loss = self.losses / self.updates
-        return Seen(self.units, self.clipped, self.not_finite, loss, records=self.units)
+        return StepStats(self.units, self.clipped, self.not_finite, loss, records=self.units)

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from tacit.privacy.ledger import Ledger
 from tacit.training.data.attributes import Attribute
-from tacit.training.data.training_data import Material, Rows
-from tacit.training.dp.random_source import Chance
+from tacit.training.data.training_data import Rows, TrainingData
+from tacit.training.dp.random_source import RandomSource
 from tacit.training.dp.sampling import Shuffled
 from tacit.training.methods.noisy_sums import Losses
 from tacit.training.methods.regularized import Regularized
@@ -32,8 +32,8 @@ class TripletTraining(Regularized):
         self,
         model: nn.Module,
         losses: Losses,
-        material: Material,
-        chance: Chance,
+        training_data: TrainingData,
+        randomness: RandomSource,
         ledger: Ledger | None,
         attribute: Attribute,
         states: LastStates,
@@ -43,11 +43,11 @@ class TripletTraining(Regularized):
         what: str,
     ) -> None:
         super().__init__(
-            model, losses, material, chance, ledger, attribute, states, settings,
+            model, losses, training_data, randomness, ledger, attribute, states, settings,
             batch=batch, what=what,
         )  # fmt: skip
         self._bound = settings.bound * self._states.width
-        self._partners = Partners(self._codes, material.rows)
+        self._partners = Partners(self._codes, training_data.rows)
         self._grouped = settings.batches == "grouped"
 
     def _penalty(self, step: int, states: Tensor, rows: Rows) -> Tensor:

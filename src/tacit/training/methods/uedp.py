@@ -25,13 +25,13 @@ from tacit.owners import Owners
 from tacit.privacy.events import UserClip
 from tacit.privacy.ledger import Ledger
 from tacit.replication.published import PublishedPrice, uedp_claim, uedp_release
-from tacit.training.data.training_data import Batched, Material, Rows, batches, units_together
+from tacit.training.data.training_data import Batched, Rows, TrainingData, batches, units_together
 from tacit.training.dp.gradients import BoundedSum, ClippedSums
-from tacit.training.dp.independence import UnitCheck
-from tacit.training.dp.random_source import Chance
-from tacit.training.dp.sampling import Turnout, UserEntityCoins
+from tacit.training.dp.random_source import RandomSource
+from tacit.training.dp.sampling import UserEntityDraw, UserEntitySampler
 from tacit.training.methods.dp_sgd import expected
-from tacit.training.methods.noisy_sums import Losses, NoisySums, Watched
+from tacit.training.methods.independence import UnitCheck
+from tacit.training.methods.noisy_sums import Losses, LossMeter, NoisySums
 from tacit.training.settings import UedpSettings
 
 _WEIGHT = "record_weight"
@@ -51,10 +51,12 @@ class Weights:
     plain_records: int
 
     @classmethod
-    def count(cls, material: Material, owners: Owners, settings: UedpSettings) -> "Weights":
+    def count(
+        cls, training_data: TrainingData, owners: Owners, settings: UedpSettings
+    ) -> "Weights":
         """From the records that are trained on."""
-        n_u = np.array([len(rows) for rows in material.rows_of_user], dtype=np.float64)
-        plain = int((~_sensitive(material, owners)).sum())
+        n_u = np.array([len(rows) for rows in training_data.rows_of_user], dtype=np.float64)
+        plain = int((~_sensitive(training_data, owners)).sum())
         return cls(
             np.minimum(n_u / settings.user_weight_cap, 1.0),
             np.minimum(owners.records_per_entity / settings.entity_weight_cap, 1.0),
@@ -73,26 +75,26 @@ class Weights:
 def make_uedp(
     model: nn.Module,
     losses: Losses,
-    material: Material,
-    chance: Chance,
+    training_data: TrainingData,
+    randomness: RandomSource,
     ledger: Ledger,
     settings: UedpSettings,
     *,
     token_budget: int,
     phase: str = "train",
-) -> NoisySums[Turnout]:
+) -> NoisySums[UserEntityDraw]:
     """Users' weighted sums over drawn entities' records (and plain ones, for f_E+), clipped.
 
-    The local update of a record is `local_rate` times its gradient, and it is the update that is
-    clipped: gradients are clipped to clip_norm / local_rate, which is the same.
+    The local update of a record is `local_learning_rate` times its gradient, and the update is
+    clipped: gradients are clipped to clip_norm / local_learning_rate, which is the same.
     """
-    owners = need_entities(material)
-    weights = Weights.count(material, owners, settings)
-    expected("users", settings.user_rate, material.users)
-    watched = Watched(model, losses)
+    owners = require_entities(training_data)
+    weights = Weights.count(training_data, owners, settings)
+    expected("users", settings.user_rate, training_data.users)
+    meter = LossMeter(model, losses)
     return NoisySums(
-        UserEntityCoins(
-            material.users,
+        UserEntitySampler(
+            training_data.users,
             settings.user_rate,
             len(owners.entities),
             settings.entity_rate,
@@ -100,13 +102,13 @@ def make_uedp(
             settings.plain_rate,
             settings.entity_rule,
         ),
-        event_of(material, settings),
-        weighted_sums(model, watched, material, settings, token_budget),
-        weights.denominator(settings) / settings.local_rate,
-        watched,
+        event_of(training_data, settings),
+        weighted_sums(model, meter, training_data, settings, token_budget),
+        weights.denominator(settings) / settings.local_learning_rate,
+        meter,
         ledger,
-        chance,
-        check=uedp_check(model, losses, material, settings, token_budget),
+        randomness,
+        check=uedp_check(model, losses, training_data, settings, token_budget),
         phase=phase,
     )
 
@@ -114,53 +116,55 @@ def make_uedp(
 def uedp_check(
     model: nn.Module,
     losses: Losses,
-    material: Material,
+    training_data: TrainingData,
     settings: UedpSettings,
     token_budget: int,
 ) -> UnitCheck:
     """Whether users give in a sum what they give alone, where all entities and records come."""
-    owners = need_entities(material)
+    owners = require_entities(training_data)
 
-    def everything(users: NDArray[np.int64]) -> Turnout:
-        return Turnout(
+    def everything(users: NDArray[np.int64]) -> UserEntityDraw:
+        return UserEntityDraw(
             users, np.ones(len(owners.entities), dtype=bool), np.ones(len(owners), dtype=bool)
         )
 
-    weights = Weights.count(material, owners, settings)
+    weights = Weights.count(training_data, owners, settings)
     worth = record_weights(owners, everything(np.arange(0)), weights, settings)
     return UnitCheck(
         model,
-        material,
-        lambda some, _: weighted_sums(model, Watched(model, losses), some, settings, token_budget),
+        training_data,
+        lambda some, _: weighted_sums(
+            model, LossMeter(model, losses), some, settings, token_budget
+        ),
         losses=losses,
         drawn=everything,
-        rows=_used(material.rows, worth[material.examples.record]),
+        rows=_used(training_data.rows, worth[training_data.examples.record]),
         token_budget=token_budget,
     )
 
 
 def weighted_sums(
     model: nn.Module,
-    watched: Watched,
-    material: Material,
+    meter: LossMeter,
+    training_data: TrainingData,
     settings: UedpSettings,
     token_budget: int,
-) -> Callable[[int, Turnout], BoundedSum]:
+) -> Callable[[int, UserEntityDraw], BoundedSum]:
     """Sums over drawn users of their clipped gradients, records and users weighted."""
-    owners = need_entities(material)
-    weights = Weights.count(material, owners, settings)
+    owners = require_entities(training_data)
+    weights = Weights.count(training_data, owners, settings)
     sums = ClippedSums(model)
     together = units_together(sum(p.numel() for p in model.parameters()))
     user_weight = torch.tensor(weights.users, dtype=torch.float32)
 
-    def total(_: int, drawn: Turnout) -> BoundedSum:
-        of_row = record_weights(owners, drawn, weights, settings)[material.examples.record]
-        units = [_used(material.rows_of_user[u], of_row) for u in drawn.users]
-        weighing = _Weighing(material.examples, of_row)
+    def total(_: int, drawn: UserEntityDraw) -> BoundedSum:
+        of_row = record_weights(owners, drawn, weights, settings)[training_data.examples.record]
+        units = [_used(training_data.rows_of_user[u], of_row) for u in drawn.users]
+        weighing = _Weighing(training_data.examples, of_row)
         return sums.users(
-            lambda batch: _weighted(watched, batch),
+            lambda batch: _weighted(meter, batch),
             batches(weighing, units, token_budget, together=together),
-            clip_norm=settings.clip_norm / settings.local_rate,
+            clip_norm=settings.clip_norm / settings.local_learning_rate,
             weights=user_weight[drawn.users],
             weight_cap=float(user_weight.max()),
             units=len(units),
@@ -169,9 +173,9 @@ def weighted_sums(
     return total
 
 
-def need_entities(material: Material) -> Owners:
+def require_entities(training_data: TrainingData) -> Owners:
     """The owner graph, if it names an entity."""
-    owners = material.owners
+    owners = training_data.owners
     if owners is None or not len(owners.entities):
         raise DataError(
             "No record names an entity, so method=uedp has nothing to draw; check mentions, kinds "
@@ -180,11 +184,11 @@ def need_entities(material: Material) -> Owners:
     return owners
 
 
-def _about(material: Material, settings: UedpSettings) -> dict[str, Any]:
-    owners = need_entities(material)
+def _about(training_data: TrainingData, settings: UedpSettings) -> dict[str, Any]:
+    owners = require_entities(training_data)
     return {
-        "users": material.users,
-        "users_per_step": settings.user_rate * material.users,
+        "users": training_data.users,
+        "users_per_step": settings.user_rate * training_data.users,
         "entity_rate": settings.entity_rate,
         "noise_multiplier": settings.noise_multiplier,
         "holders": int(owners.users_per_entity.max()),
@@ -193,27 +197,27 @@ def _about(material: Material, settings: UedpSettings) -> dict[str, Any]:
     }
 
 
-def event_of(material: Material, settings: UedpSettings) -> UserClip:
+def event_of(training_data: TrainingData, settings: UedpSettings) -> UserClip:
     """What one step really releases."""
-    return uedp_release(**_about(material, settings), user_rate=settings.user_rate)
+    return uedp_release(**_about(training_data, settings), user_rate=settings.user_rate)
 
 
-def claim_of(material: Material, settings: UedpSettings, steps: int) -> PublishedPrice:
+def claim_of(training_data: TrainingData, settings: UedpSettings, steps: int) -> PublishedPrice:
     """What the paper claims for so many steps."""
-    owners = need_entities(material)
+    owners = require_entities(training_data)
     return uedp_claim(
-        **_about(material, settings),
+        **_about(training_data, settings),
         user_rate=settings.user_rate,
         estimator=settings.estimator,
-        sensitive=int(_sensitive(material, owners).sum()),
-        records=len(material.rows),
+        sensitive=int(_sensitive(training_data, owners).sum()),
+        records=len(training_data.rows),
         steps=steps,
         delta=settings.delta,
     )
 
 
 def record_weights(
-    owners: Owners, drawn: Turnout, weights: Weights, settings: UedpSettings
+    owners: Owners, drawn: UserEntityDraw, weights: Weights, settings: UedpSettings
 ) -> NDArray[np.float64]:
     """By what each record's update is multiplied in this step; 0 if it takes no part.
 
@@ -231,9 +235,9 @@ def record_weights(
     return total
 
 
-def _sensitive(material: Material, owners: Owners) -> NDArray[np.bool_]:
+def _sensitive(training_data: TrainingData, owners: Owners) -> NDArray[np.bool_]:
     """Which of the trained records name an entity."""
-    return owners.sensitive[material.examples.record[material.rows]]
+    return owners.sensitive[training_data.examples.record[training_data.rows]]
 
 
 def _used(rows: Rows, of_row: NDArray[np.float64]) -> Rows:
@@ -253,8 +257,8 @@ class _Weighing:
         return self._examples.batch(rows) | {_WEIGHT: weight}
 
 
-def _weighted(watched: Watched, batch: dict[str, Tensor]) -> Tensor:
+def _weighted(meter: LossMeter, batch: dict[str, Tensor]) -> Tensor:
     """Losses times weights: the gradient of a weighted loss is the weighted gradient."""
     weight = batch[_WEIGHT]
-    values = watched({name: tensor for name, tensor in batch.items() if name != _WEIGHT})
+    values = meter({name: tensor for name, tensor in batch.items() if name != _WEIGHT})
     return values * weight.to(values)

@@ -124,14 +124,14 @@ class GateLSTM(nn.Module):
             out: tuple[Tensor, Tensor] = _Layer.apply(x, *weights, *state, None)
             return out
 
-        def tell(inputs: Tensor, states: Tensor, gates: Tensor) -> None:
+        def on_backward(inputs: Tensor, states: Tensor, gates: Tensor) -> None:
             listener(number, inputs, states, gates, used)
 
         # Who listens wants no sums: the weights stay outside autograd, the gates inside.
         weights = [None if weight is None else weight.detach() for weight in weights]
         if not x.requires_grad:
             x = x.detach().requires_grad_()
-        out = _Layer.apply(x, *weights, *state, tell)
+        out = _Layer.apply(x, *weights, *state, on_backward)
         return out
 
 
@@ -152,7 +152,7 @@ class _Layer(torch.autograd.Function):
         b_hh: Tensor | None,
         h0: Tensor,
         c0: Tensor,
-        tell: Any,
+        on_backward: Any,
     ) -> tuple[Tensor, Tensor]:
         steps, batch, width = x.shape
         units = w_hh.shape[1]
@@ -178,7 +178,7 @@ class _Layer(torch.autograd.Function):
                 torch.tanh(cell, out=hs[step + 1]).mul_(o)
         ctx.save_for_backward(x, w_ih, w_hh)
         ctx.kept = (gates, hs, cs)
-        ctx.tell = tell
+        ctx.on_backward = on_backward
         return hs[1:], cs[-1].clone()
 
     @staticmethod
@@ -196,8 +196,8 @@ class _Layer(torch.autograd.Function):
             d_h0, d_c0 = _through_time(gates, cs, w_hh, d_out, d_cell)
         flat = gates.view(-1, gates.shape[-1])
         d_x = _Matrix(w_ih.t(), len(flat), 1)(flat).view_as(x) if needs[0] else None
-        if ctx.tell is not None:
-            ctx.tell(x.transpose(0, 1), hs[:-1].transpose(0, 1), gates.transpose(0, 1))
+        if ctx.on_backward is not None:
+            ctx.on_backward(x.transpose(0, 1), hs[:-1].transpose(0, 1), gates.transpose(0, 1))
             return d_x, None, None, None, None, d_h0, d_c0, None
         d_ih = flat.t() @ x.view(-1, x.shape[-1]) if needs[1] else None
         d_hh = flat.t() @ hs[:-1].reshape(-1, w_hh.shape[1]) if needs[2] else None

@@ -60,7 +60,7 @@ __all__ = [
     "check_trainable",
     "load_model",
     "moved",
-    "need_safe_weights",
+    "require_safe_weights",
     "save_model",
     "scratch_model",
     "snapshot",
@@ -334,14 +334,14 @@ def _model_path(where: str | Path) -> Path:
             f"{path} is not the folder of a model: a model has a config.json that names its "
             "model_type, and model.safetensors beside it."
         )
-    need_safe_weights(path)
+    require_safe_weights(path)
     return path
 
 
 _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
 
-def need_safe_weights(folder: Path) -> None:
+def require_safe_weights(folder: Path) -> None:
     """Refuse a model without weights, and one whose weights could run code when they are read."""
     if has_weights(folder):
         return

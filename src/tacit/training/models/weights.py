@@ -34,6 +34,11 @@ _LORA_TARGETS = {
 }
 
 
+def trainable(model: nn.Module) -> dict[str, Tensor]:
+    """The trainable parameters by name, each once."""
+    return {n: p.detach() for n, p in model.named_parameters() if p.requires_grad}
+
+
 def train_only(model: nn.Module, names: Sequence[str]) -> None:
     """Freeze every parameter whose name does not begin with one of these, whole parts of it.
 

@@ -13,7 +13,7 @@ _POINTS = 25
 
 
 @dataclass(frozen=True)
-class Spent:
+class BudgetLine:
     """Prices at some twenty-five numbers of steps; in between, the next one up is shown."""
 
     event: AnyEvent
@@ -26,7 +26,7 @@ class Spent:
     _known: dict[int, float] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
-    def of(cls, plan: Plan) -> "Spent":
+    def of(cls, plan: Plan) -> "BudgetLine":
         """For what a plan protects."""
         return cls(plan.event(), plan.protect, plan.delta, plan.steps, plan.epsilon)
 

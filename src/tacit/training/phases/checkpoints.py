@@ -21,6 +21,8 @@ from torch import Tensor, nn
 from tacit.errors import DataError
 from tacit.files import whole_file
 from tacit.training.models.devices import device_of
+from tacit.training.models.optimizers import flat_optimizer, put_optimizer
+from tacit.training.models.weights import trainable
 
 NAME = "checkpoint.safetensors"
 KEPT = "checkpoints"
@@ -46,7 +48,7 @@ def save_checkpoint(
     optimizer: torch.optim.Optimizer,
     average: dict[str, Tensor],
     place: Place,
-    aside: dict[str, Tensor] | None = None,
+    extra_state: dict[str, Tensor] | None = None,
 ) -> None:
     """Write the trainable weights, the optimizer's tensors and the running average.
 
@@ -56,7 +58,7 @@ def save_checkpoint(
     held, numbers = flat_optimizer(optimizer)
     tensors |= {f"optimizer/{n}": t for n, t in held.items()}
     tensors |= {f"average/{n}": t for n, t in average.items()}
-    tensors |= {f"aside/{n}": t for n, t in (aside or {}).items()}
+    tensors |= {f"aside/{n}": t for n, t in (extra_state or {}).items()}
     about = json.dumps({"place": place.__dict__, "numbers": numbers}, allow_nan=False)
     try:
         with whole_file(folder / NAME) as draft:
@@ -66,31 +68,6 @@ def save_checkpoint(
             f"{folder / NAME} could not be written; is the disk full? The checkpoint before it and "
             f"the ledger are whole: make room, then --resume {folder}."
         ) from None
-
-
-def flat_optimizer(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """An optimizer's memory: tensors, and what else it holds, by parameter and name."""
-    tensors: dict[str, Tensor] = {}
-    numbers: dict[str, Any] = {}
-    for key, values in optimizer.state_dict()["state"].items():
-        for name, value in values.items():
-            if isinstance(value, Tensor):
-                tensors[f"{key}/{name}"] = value.detach().contiguous()
-            else:
-                numbers[f"{key}/{name}"] = value
-    return tensors, numbers
-
-
-def put_optimizer(
-    optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor], numbers: dict[str, Any]
-) -> None:
-    """Put back what `flat_optimizer` gave."""
-    state: dict[int, dict[str, Any]] = {}
-    for name, value in (tensors | numbers).items():
-        key, slot = name.split("/", 1)
-        state.setdefault(int(key), {})[slot] = value
-    groups = optimizer.state_dict()["param_groups"]
-    optimizer.load_state_dict({"state": state, "param_groups": groups})
 
 
 def read_place(folder: Path) -> Place | None:
@@ -121,7 +98,7 @@ def load_checkpoint(
     folder: Path,
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
-    put_aside: Callable[[dict[str, Tensor]], None] | None = None,
+    load_extra_state: Callable[[dict[str, Tensor]], None] | None = None,
 ) -> tuple[Place, dict[str, Tensor]]:
     """Put a checkpoint back into model and optimizer, and what was kept aside where it belongs."""
     about, tensors = _read(folder / NAME)
@@ -131,8 +108,8 @@ def load_checkpoint(
             part, rest = name.split("/", 1)
             parts[part][rest] = tensor
         _fill(model, parts["model"])
-        if put_aside is not None:
-            put_aside(parts["aside"])
+        if load_extra_state is not None:
+            load_extra_state(parts["aside"])
     except (KeyError, ValueError, RuntimeError):
         raise _not_ours(folder / NAME) from None
     put_optimizer(optimizer, parts["optimizer"], about["numbers"])
@@ -168,11 +145,6 @@ def forget_after(folder: Path, step: int) -> None:
     for kept, place in kept_models(folder).items():
         if kept > step:
             shutil.rmtree(place)
-
-
-def trainable(model: nn.Module) -> dict[str, Tensor]:
-    """The trainable parameters by name, each once."""
-    return {n: p.detach() for n, p in model.named_parameters() if p.requires_grad}
 
 
 def _fill(model: nn.Module, tensors: dict[str, Tensor]) -> None:

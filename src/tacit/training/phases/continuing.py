@@ -76,7 +76,7 @@ def continued(run: Run) -> Continued | None:
     )
 
 
-def need_same_protection(earlier: Continued | None, scope: Scope, plan: Plan | None) -> None:
+def require_same_protection(earlier: Continued | None, scope: Scope, plan: Plan | None) -> None:
     """Refuse to promise what the earlier run did not protect, or not in the same way."""
     if earlier is None or plan is None:
         return
@@ -94,7 +94,7 @@ def need_same_protection(earlier: Continued | None, scope: Scope, plan: Plan | N
             )
 
 
-def need_same_corpus(earlier: Continued | None, data: str) -> None:
+def require_same_corpus(earlier: Continued | None, data: str) -> None:
     """Refuse a list of ids across two corpora: e17 is somebody else in each."""
     if earlier is None or earlier.certificate.provenance.data == data:
         return

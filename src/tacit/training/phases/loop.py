@@ -1,6 +1,5 @@
 """The one training loop: gradient, update, checkpoint; it stops before a budget is exceeded."""
 
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -11,15 +10,16 @@ from torch import Tensor, nn
 
 from tacit.errors import OverBudget
 from tacit.privacy.ledger import Ledger
-from tacit.training.dp.random_source import Chance
-from tacit.training.methods import InTurn, KeepsAside, Method, Seen
+from tacit.training.dp.random_source import RandomSource
+from tacit.training.methods import Method, SequentialMethod, StatefulMethod, StepStats
+from tacit.training.models.optimizers import factor
+from tacit.training.models.weights import trainable
 from tacit.training.phases.checkpoints import (
     Place,
     forget_after,
     load_checkpoint,
     read_place,
     save_checkpoint,
-    trainable,
 )
 from tacit.training.settings import OptimizerSettings
 
@@ -31,11 +31,11 @@ class Progress:
     phase: str
     step: int
     steps: int
-    seen: Seen
+    seen: StepStats
     spent: str = ""
 
 
-Tell = Callable[[Progress], None]
+OnProgress = Callable[[Progress], None]
 
 
 @dataclass
@@ -50,7 +50,7 @@ class Timed:
     seconds: float = 0.0
     not_finite: int = 0
 
-    def add(self, seconds: float, seen: Seen) -> None:
+    def add(self, seconds: float, seen: StepStats) -> None:
         """One more step, and what took part in it."""
         self.steps, self.records = self.steps + 1, self.records + seen.records
         self.seconds += seconds
@@ -62,11 +62,11 @@ class Loop:
     """A phase of training under way."""
 
     model: nn.Module
-    method: Method | InTurn
+    method: Method | SequentialMethod
     optimizer: torch.optim.Optimizer
     settings: OptimizerSettings
     steps: int
-    chance: Chance
+    randomness: RandomSource
     phase: str = "train"
     folder: Path | None = None
     ledger: Ledger | None = None
@@ -84,18 +84,20 @@ class Loop:
         """Go on where the last checkpoint is; charged steps after it are done again."""
         saved = read_place(self.folder) if self.folder is not None else None
         if saved is not None and self.ledger is not None:
-            self.ledger.need_entries(saved.entries, saved.ledger)
+            self.ledger.require_entries(saved.entries, saved.ledger)
         if self.folder is not None and saved is not None and saved.phase == self.phase:
             keeper = self._keeper(saved.step)
             place, self.average = load_checkpoint(
-                self.folder, self.model, self.optimizer, keeper.put_aside if keeper else None
+                self.folder, self.model, self.optimizer, keeper.load_extra_state if keeper else None
             )
             self.done, self.averaged = place.step, place.averaged
             forget_after(self.folder, self.before + self.done)
 
-    def _keeper(self, step: int) -> KeepsAside | None:
+    def _keeper(self, step: int) -> StatefulMethod | None:
         """Who keeps something beside the model; after the last step nobody needs it any more."""
-        return self.method if isinstance(self.method, KeepsAside) and step < self.steps else None
+        return (
+            self.method if isinstance(self.method, StatefulMethod) and step < self.steps else None
+        )
 
     def behind(self) -> bool:
         """Whether the checkpoint is of another, hence of a later, phase."""
@@ -105,7 +107,7 @@ class Loop:
         place = read_place(self.folder) if self.folder is not None else None
         return place.phase if place is not None else None
 
-    def run(self, tell: Tell | None = None) -> str | None:
+    def run(self, on_progress: OnProgress | None = None) -> str | None:
         """Train to the end; if the budget ends first, the reason, and the model as it stands."""
         self.model.train()
         while self.done < self.steps:
@@ -124,17 +126,17 @@ class Loop:
                 self.keep(self.before + step)
             if step % self.checkpoint_every == 0 or step == self.steps:
                 self._save()
-            if tell:
-                tell(Progress(self.phase, step, self.steps, seen))
+            if on_progress:
+                on_progress(Progress(self.phase, step, self.steps, seen))
         return None
 
-    def _step(self, step: int) -> Seen:
+    def _step(self, step: int) -> StepStats:
         """The updates of a step: one, or, of some methods, several in turn."""
-        if not isinstance(self.method, InTurn):
+        if not isinstance(self.method, SequentialMethod):
             gradient, seen = self.method.gradient(step)
             self._update(gradient, step)
             return seen
-        seen = Seen(0, 0, 0, 0.0)
+        seen = StepStats(0, 0, 0, 0.0)
         for gradient, seen in self.method.gradients(step):  # noqa: B007
             self._update(gradient, step)
         return seen
@@ -149,7 +151,7 @@ class Loop:
 
     def _update(self, gradient: dict[str, Tensor], step: int) -> None:
         for group in self.optimizer.param_groups:
-            group["lr"] = self.settings.rate * factor(self.settings, step, self.steps)
+            group["lr"] = self.settings.learning_rate * factor(self.settings, step, self.steps)
         for name, parameter in self.model.named_parameters():
             if parameter.requires_grad:
                 parameter.grad = gradient.get(name)
@@ -167,35 +169,7 @@ class Loop:
             if self.ledger is not None:
                 place = replace(place, entries=len(self.ledger), ledger=self.ledger.digest)
             keeper = self._keeper(self.done)
-            aside = keeper.aside() if keeper else None
-            save_checkpoint(self.folder, self.model, self.optimizer, self.average, place, aside)
-
-
-def make_optimizer(model: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimizer:
-    """SGD, Adam or AdamW over the trainable parameters."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    if settings.name == "sgd":
-        return torch.optim.SGD(
-            parameters,
-            lr=settings.rate,
-            momentum=settings.momentum,
-            weight_decay=settings.weight_decay,
-        )
-    kind = torch.optim.Adam if settings.name == "adam" else torch.optim.AdamW
-    return kind(parameters, lr=settings.rate, weight_decay=settings.weight_decay)
-
-
-def factor(settings: OptimizerSettings, step: int, steps: int) -> float:
-    """The learning rate of a step over the given one.
-
-    >>> factor(OptimizerSettings(schedule="linear", warmup=2), 1, 10)
-    0.5
-    """
-    if step <= settings.warmup:
-        return step / settings.warmup
-    if settings.schedule == "constant":
-        return 1.0
-    share = (step - settings.warmup) / max(1, steps - settings.warmup)
-    if settings.schedule == "linear":
-        return max(0.0, 1.0 - share) + 1e-3
-    return 0.5 * (1 + math.cos(math.pi * share)) + 1e-3
+            extra_state = keeper.extra_state() if keeper else None
+            save_checkpoint(
+                self.folder, self.model, self.optimizer, self.average, place, extra_state
+            )

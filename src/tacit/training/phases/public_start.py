@@ -15,12 +15,14 @@ from tacit.privacy.events import Public
 from tacit.privacy.ledger import Ledger
 from tacit.training.data.public_inputs import public_corpus, shown_name
 from tacit.training.data.training_data import prepare
-from tacit.training.dp.random_source import Chance
+from tacit.training.dp.random_source import RandomSource
 from tacit.training.methods import Plain
 from tacit.training.models import weights
-from tacit.training.phases.checkpoints import load_weights, save_weights, trainable
-from tacit.training.phases.loop import Loop, Tell, make_optimizer
-from tacit.training.phases.run_context import Opened, make_model
+from tacit.training.models.optimizers import make_optimizer
+from tacit.training.models.weights import trainable
+from tacit.training.phases.checkpoints import load_weights, save_weights
+from tacit.training.phases.loop import Loop, OnProgress
+from tacit.training.phases.run_context import RunContext, make_model
 from tacit.training.settings import PublicStart
 from tacit.training.tasks.tasks import Examples, NextWord
 
@@ -28,35 +30,41 @@ NAME = "public-start.safetensors"
 
 
 def start_on_public_text(
-    opened: Opened, folder: Path, ledger: Ledger, tell: Tell | None = None
+    ctx: RunContext, folder: Path, ledger: Ledger, on_progress: OnProgress | None = None
 ) -> None:
     """Train on public text first, unless that is already behind us.
 
     Nothing of it is secret: the seed is fixed, so the same start is found in the cache the next
     time. The folder keeps a copy, to be scored beside what private text adds to it.
     """
-    start = opened.run.pretrain
+    start = ctx.run.pretrain
     if start is None:
         return
     event = Public(what=f"training on the public corpus {shown_name(start.corpus)}")
     if event not in ledger.releases:
         ledger.charge(event, phase="pretrain")
-    public = public_corpus(start.corpus, opened.run.data)
+    public = public_corpus(start.corpus, ctx.run.data)
     # Nobody is protected here, so a long text may be cut into several.
-    task = NextWord(long="split") if opened.run.task == "next-word" else opened.task
-    examples = task.encode(public, opened.tokenizer, context=opened.run.context)
-    stuff = prepare(examples, public, [], None)
-    chance = Chance(start.seed)
+    task = NextWord(long="split") if ctx.run.task == "next-word" else ctx.task
+    examples = task.encode(public, ctx.tokenizer, context=ctx.run.context)
+    training_data = prepare(examples, public, [], None)
+    randomness = RandomSource(start.seed)
     method = Plain(
-        opened.model, opened.task.losses, stuff, chance, None, batch=start.batch, what="public"
+        ctx.model,
+        ctx.task.losses,
+        training_data,
+        randomness,
+        None,
+        batch=start.batch,
+        what="public",
     )
     loop = Loop(
-        opened.model,
+        ctx.model,
         method,
-        make_optimizer(opened.model, start.optimizer),
+        make_optimizer(ctx.model, start.optimizer),
         start.optimizer,
         start.steps,
-        chance,
+        randomness,
         phase="pretrain",
         folder=folder,
         ledger=ledger,
@@ -65,26 +73,26 @@ def start_on_public_text(
     if loop.behind():
         return
     # After an earlier run's weights this is a start on public text, and no public start.
-    continues = opened.run.model.carry_ledger
-    kept = None if continues else _kept(opened.model, examples, start)
+    continues = ctx.run.model.carry_ledger
+    kept = None if continues else _kept(ctx.model, examples, start)
     with _one_at_a_time(kept):
-        if kept is None or not kept.exists() or not load_weights(opened.model, kept):
+        if kept is None or not kept.exists() or not load_weights(ctx.model, kept):
             loop.resume()
-            loop.run(tell)
+            loop.run(on_progress)
             loop.finish()
-            save_weights(opened.model, folder / NAME, private=continues)
+            save_weights(ctx.model, folder / NAME, private=continues)
             if kept is not None:
                 _keep(folder / NAME, kept)
         else:
-            save_weights(opened.model, folder / NAME, private=continues)
+            save_weights(ctx.model, folder / NAME, private=continues)
 
 
-def load_public_start(opened: Opened, folder: Path) -> nn.Module | None:
+def load_public_start(ctx: RunContext, folder: Path) -> nn.Module | None:
     """The model before any private text was read; None where it began, or its head, at random."""
     kept = (folder / NAME).exists()
-    if opened.run.model.kind != "folder" and not kept:
+    if ctx.run.model.kind != "folder" and not kept:
         return None
-    model = make_model(opened.run, opened.task, opened.tokenizer)
+    model = make_model(ctx.run, ctx.task, ctx.tokenizer)
     if kept:
         load_weights(model, folder / NAME)
     return model if kept or not getattr(model, "new_head", False) else None

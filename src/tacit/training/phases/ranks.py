@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from tacit.errors import DataError, PrivacyRefused, UsageError
 from tacit.training.dp import dropout
 from tacit.training.dp.gradients import BoundedSum, joined
-from tacit.training.dp.sampling import Drawn, Turnout
+from tacit.training.dp.sampling import Drawn, UserEntityDraw
 
-Share = TypeVar("Share", Drawn, Turnout)
+Share = TypeVar("Share", Drawn, UserEntityDraw)
 _END = -1
 _HEAD = 5
 """What is told first: the seed of dropout, the step, and the lengths of up to three arrays."""
@@ -43,7 +43,7 @@ class Ranks:
         """Whether this process holds the ledger and the folder."""
         return self.rank == 0
 
-    def need_alike(self, facts: Iterable[bytes]) -> None:
+    def require_alike(self, facts: Iterable[bytes]) -> None:
         """Refuse to go on unless all processes read the same settings, records, caps and code."""
         digest = hashlib.sha256()
         for fact in facts:
@@ -133,7 +133,7 @@ def _backend() -> str:
 
 
 def _arrays(drawn: Any) -> list[np.ndarray]:
-    if isinstance(drawn, Turnout):
+    if isinstance(drawn, UserEntityDraw):
         return [drawn.users, drawn.entities, drawn.plain]
     return [drawn]
 
@@ -142,12 +142,12 @@ def _drawn(arrays: list[np.ndarray]) -> Any:
     if len(arrays) == 1:
         return arrays[0]
     users, entities, plain = arrays
-    return Turnout(users, entities.astype(bool), plain.astype(bool))
+    return UserEntityDraw(users, entities.astype(bool), plain.astype(bool))
 
 
 def _dealt(drawn: Any, ranks: Ranks) -> Any:
     """This process's part of those who were drawn: every so-manyth of them."""
-    if isinstance(drawn, Turnout):
+    if isinstance(drawn, UserEntityDraw):
         return replace(drawn, users=drawn.users[ranks.rank :: ranks.count])
     return drawn[ranks.rank :: ranks.count]
 

@@ -20,11 +20,12 @@ from tacit.planning.plan import Plan
 from tacit.privacy.events import NotPrivate
 from tacit.privacy.ledger import Ledger
 from tacit.training.data.training_data import prepare
-from tacit.training.dp.random_source import Chance
+from tacit.training.dp.random_source import RandomSource
 from tacit.training.methods import Plain
+from tacit.training.models.optimizers import make_optimizer
 from tacit.training.phases.checkpoints import load_weights, read_place, save_weights
-from tacit.training.phases.loop import Loop, Tell, Timed, make_optimizer
-from tacit.training.phases.run_context import Opened, make_model, sensitive_spans
+from tacit.training.phases.loop import Loop, OnProgress, Timed
+from tacit.training.phases.run_context import RunContext, make_model, sensitive_spans
 from tacit.training.settings import RedactedStart
 from tacit.training.tasks.encoding import pieces_of, touching
 from tacit.training.tasks.examples import Spans
@@ -35,11 +36,11 @@ MASK = "[MASK]"
 
 
 def start_on_redacted_text(
-    opened: Opened,
+    ctx: RunContext,
     plan: Plan,
     folder: Path,
     ledger: Ledger,
-    tell: Tell | None = None,
+    on_progress: OnProgress | None = None,
     keep: Callable[[int], None] | None = None,
     kept: frozenset[int] = frozenset(),
 ) -> Timed:
@@ -47,45 +48,53 @@ def start_on_redacted_text(
 
     The folder keeps the weights, to be scored beside what the whole text adds to them.
     """
-    start = opened.run.redacted or RedactedStart()
+    start = ctx.run.redacted or RedactedStart()
     event = next(e for e in plan.releases() if isinstance(e, NotPrivate))
     if event not in ledger.releases:
         ledger.charge(event, phase=PHASE)
     place = read_place(folder)
     if place is not None and place.phase == "train":
         return Timed()
-    masked = redacted(opened.part, opened.tokenizer, sensitive_spans(opened, opened.part))
-    examples = opened.task.encode(masked, opened.tokenizer, context=opened.run.context)
-    stuff = prepare(examples, masked, [], None)
+    masked = redacted(ctx.part, ctx.tokenizer, sensitive_spans(ctx, ctx.part))
+    examples = ctx.task.encode(masked, ctx.tokenizer, context=ctx.run.context)
+    training_data = prepare(examples, masked, [], None)
     # With a fixed seed, too, the two phases draw by coins of their own.
-    seed = opened.chance.seed
-    chance = Chance(None if seed is None else seed + 1)
+    seed = ctx.randomness.seed
+    randomness = RandomSource(None if seed is None else seed + 1)
     loop = Loop(
-        opened.model,
-        Plain(opened.model, opened.task.losses, stuff, chance, None, batch=start.batch, what=PHASE),
-        make_optimizer(opened.model, start.optimizer),
+        ctx.model,
+        Plain(
+            ctx.model,
+            ctx.task.losses,
+            training_data,
+            randomness,
+            None,
+            batch=start.batch,
+            what=PHASE,
+        ),
+        make_optimizer(ctx.model, start.optimizer),
         start.optimizer,
         start.steps,
-        chance,
+        randomness,
         phase=PHASE,
         folder=folder,
         ledger=ledger,
-        checkpoint_every=opened.run.checkpoint_every,
+        checkpoint_every=ctx.run.checkpoint_every,
         keep=keep,
         kept=kept,
     )
     loop.resume()
-    loop.run(tell)
+    loop.run(on_progress)
     loop.finish()
-    save_weights(opened.model, folder / NAME, private=True)
+    save_weights(ctx.model, folder / NAME, private=True)
     return loop.timed
 
 
-def load_redacted_start(opened: Opened, folder: Path) -> nn.Module | None:
+def load_redacted_start(ctx: RunContext, folder: Path) -> nn.Module | None:
     """The model before it read a sensitive token; None where there was no such phase."""
     if not (folder / NAME).exists():
         return None
-    model = make_model(opened.run, opened.task, opened.tokenizer)
+    model = make_model(ctx.run, ctx.task, ctx.tokenizer)
     return model if load_weights(model, folder / NAME) else None
 
 

@@ -14,7 +14,7 @@ from tacit.errors import DataError
 from tacit.privacy.certificates.scope import PublicInput
 from tacit.training.data.attributes import Attribute, attribute_of
 from tacit.training.data.deidentification import deidentified
-from tacit.training.data.protected_entities import Focus, focus_on
+from tacit.training.data.protected_entities import ProtectedEntities, focus_on
 from tacit.training.data.public_inputs import (
     GENERATED,
     declared_labels,
@@ -23,7 +23,7 @@ from tacit.training.data.public_inputs import (
     public_inputs,
 )
 from tacit.training.data.training_data import Found, find_mentions, open_corpus, training_part
-from tacit.training.dp.random_source import Chance
+from tacit.training.dp.random_source import RandomSource
 from tacit.training.models import networks, tokens, weights
 from tacit.training.models.devices import chosen_device
 from tacit.training.models.memory import keep_freed_memory
@@ -34,7 +34,7 @@ from tacit.training.tasks.tasks import Classification, Examples, NextWord, Regre
 
 
 @dataclass(frozen=True)
-class Opened:
+class RunContext:
     """A run with everything it needs in memory."""
 
     run: Run
@@ -44,9 +44,9 @@ class Opened:
     tokenizer: PreTrainedTokenizerBase
     task: Task
     model: nn.Module
-    chance: Chance
+    randomness: RandomSource
     leaks: list[str]
-    focus: Focus | None = None
+    protected: ProtectedEntities | None = None
     policy: Policy | None = None
     attribute: Attribute | None = None
     public: tuple[PublicInput, ...] = ()
@@ -55,7 +55,7 @@ class Opened:
     """Whether the private text lies with others, as in a federation."""
 
 
-def _focus(run: Run, found: Found) -> Focus | None:
+def _focus(run: Run, found: Found) -> ProtectedEntities | None:
     """What counts as an entity; None where nothing does."""
     plan = run.made_plan()
     if not (run.method == "uedp" or (plan and "entities" in plan.protect)):
@@ -71,7 +71,7 @@ COUNTED_LABELS = (
 )
 
 
-def open_run(run: Run, *, private_here: bool = True) -> Opened:
+def open_run(run: Run, *, private_here: bool = True) -> RunContext:
     """Read, detect, and make tokenizer, task and model.
 
     The private text lies elsewhere where this is the server of a federation.
@@ -83,7 +83,7 @@ def open_run(run: Run, *, private_here: bool = True) -> Opened:
     mentions = found.mentions
     if run.method == "deidentify":
         part = deidentified(part, mentions)
-    chance = Chance(run.seed)
+    randomness = RandomSource(run.seed)
     # Users of other splits are users too, so public text may come from none of them.
     public = list(public_inputs(run, corpus if private_here else None))
     tokenizer, leaks = _tokenizer(run, part)
@@ -94,7 +94,7 @@ def open_run(run: Run, *, private_here: bool = True) -> Opened:
         leaks.append(COUNTED_LABELS)
     task = _task(run, part, tokenizer, labels)
     model = make_model(run, task, tokenizer)
-    focus = _focus(run, found)
+    protected = _focus(run, found)
     policy = open_policy(run.policy) if run.policy is not None else None
     left_out = overlooked(policy) if policy is not None else None
     if left_out is not None:
@@ -103,8 +103,8 @@ def open_run(run: Run, *, private_here: bool = True) -> Opened:
             "these are learnt without protection."
         )
     hidden = run.regularizer
-    return Opened(
-        run, corpus, part, mentions, tokenizer, task, model, chance, leaks, focus, policy,
+    return RunContext(
+        run, corpus, part, mentions, tokenizer, task, model, randomness, leaks, protected, policy,
         attribute_of(hidden.attribute, part, run.corpus) if hidden else None,
         tuple(public), found.provenance, not private_here,
     )  # fmt: skip
@@ -168,7 +168,7 @@ def make_model(run: Run, task: Task, tokenizer: PreTrainedTokenizerBase) -> nn.M
     # First weights are nobody's secret. They are the same every time, so that whoever goes on with
     # a run, or helps with it, has those that are frozen, which no checkpoint holds.
     given = run.pretrain.seed if run.pretrain else run.seed
-    seed = Chance(given or 0).torch_seed("init", 0)
+    seed = RandomSource(given or 0).torch_seed("init", 0)
     if run.model.kind == "folder":
         model: nn.Module = networks.load_model(
             str(run.model.folder),
@@ -197,30 +197,30 @@ def make_model(run: Run, task: Task, tokenizer: PreTrainedTokenizerBase) -> nn.M
     return model.to(chosen_device(run.device))
 
 
-def sensitive_spans(opened: Opened, corpus: Corpus) -> dict[str, list[tuple[int, int]]]:
+def sensitive_spans(ctx: RunContext, corpus: Corpus) -> dict[str, list[tuple[int, int]]]:
     """What is sensitive in each record: by the run's policy, else by its mentions."""
-    if opened.policy is not None:
-        return dict(mark(corpus, opened.policy))
+    if ctx.policy is not None:
+        return dict(mark(corpus, ctx.policy))
     spans: dict[str, list[tuple[int, int]]] = {}
-    if opened.run.method != "deidentify":
-        for m in opened.mentions:
+    if ctx.run.method != "deidentify":
+        for m in ctx.mentions:
             spans.setdefault(m.record, []).append((m.start, m.end))
     return spans
 
 
-def encode(opened: Opened, corpus: Corpus, *, training: bool = True) -> Examples:
+def encode(ctx: RunContext, corpus: Corpus, *, training: bool = True) -> Examples:
     """A corpus as the run's task reads it, sensitive tokens marked."""
-    spans = sensitive_spans(opened, corpus)
-    return opened.task.encode(
+    spans = sensitive_spans(ctx, corpus)
+    return ctx.task.encode(
         corpus,
-        opened.tokenizer,
-        context=opened.run.context,
+        ctx.tokenizer,
+        context=ctx.run.context,
         sensitive=spans or None,
         training=training,
     )
 
 
-def load_run(folder: Path) -> Opened:
+def load_run(folder: Path) -> RunContext:
     """A finished run with its weights in place."""
     if not (folder / "config.json").exists():
         raise DataError(f"{folder} holds no trained model; train it, or --resume it, first.")
@@ -238,10 +238,10 @@ def load_run(folder: Path) -> Opened:
     )
     model.to(chosen_device(run.device))
     found = find_mentions(run, corpus)
-    focus = _focus(run, found)
-    chance = Chance(run.seed)
+    protected = _focus(run, found)
+    randomness = RandomSource(run.seed)
     policy = open_policy(run.policy) if run.policy is not None else None
-    return Opened(
-        run, corpus, part, found.mentions, tokenizer, task, model, chance, [], focus, policy,
-        provenance=found.provenance,
+    return RunContext(
+        run, corpus, part, found.mentions, tokenizer, task, model, randomness, [], protected,
+        policy, provenance=found.provenance,
     )  # fmt: skip

@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from tacit.errors import DataError, PrivacyRefused, TacitError, UsageError
 from tacit.files import beside, whole_file
 from tacit.planning.plan import Plan, calibrated, plan_yaml, read_plan
-from tacit.privacy.arguments import need_small_delta
+from tacit.privacy.arguments import require_small_delta
 from tacit.privacy.certificates.certificate import (
     Certificate,
     Finding,
@@ -29,12 +29,12 @@ from tacit.privacy.ledger import Books, Ledger, read_ledger
 from tacit.replication.published import PublishedPrice, selective_claim
 from tacit.saved_json import spelled
 from tacit.training.data.account import write_account
-from tacit.training.data.fingerprint import code_digest, material_digest
+from tacit.training.data.fingerprint import code_digest, training_data_digest
 from tacit.training.data.protected_entities import list_digest
 from tacit.training.data.public_inputs import shown_name
 from tacit.training.data.scope import scope_of
 from tacit.training.data.training_data import (
-    Material,
+    TrainingData,
     found_and_kept,
     prepare,
 )
@@ -43,34 +43,35 @@ from tacit.training.evaluation.model_card import model_card
 from tacit.training.evaluation.scoring import scores
 from tacit.training.methods import (
     AdversarialTraining,
-    InTurn,
     Method,
     Plain,
     SelectiveTraining,
+    SequentialMethod,
     TripletTraining,
     make_dp_fedavg,
     make_dp_sgd,
     make_uedp,
 )
 from tacit.training.methods.uedp import claim_of, event_of
-from tacit.training.methods.unit_checks import need_independent_units
+from tacit.training.methods.unit_checks import require_independent_units
 from tacit.training.models import weights
 from tacit.training.models.last_states import LastStates
-from tacit.training.phases.budget_line import Spent
+from tacit.training.models.optimizers import make_optimizer
+from tacit.training.phases.budget_line import BudgetLine
 from tacit.training.phases.checkpoints import kept_folder, kept_steps, read_place
 from tacit.training.phases.continuing import (
     Continued,
     continued,
-    need_same_corpus,
-    need_same_protection,
+    require_same_corpus,
+    require_same_protection,
 )
-from tacit.training.phases.loop import Loop, Progress, Tell, Timed, make_optimizer
+from tacit.training.phases.loop import Loop, OnProgress, Progress, Timed
 from tacit.training.phases.public_start import NAME as PUBLIC_START
 from tacit.training.phases.public_start import start_on_public_text
 from tacit.training.phases.ranks import ranks_of_environment
 from tacit.training.phases.redacted_start import start_on_redacted_text
-from tacit.training.phases.run_context import Opened, encode, open_run
-from tacit.training.phases.worker_ranks import alike, need_shared, share
+from tacit.training.phases.run_context import RunContext, encode, open_run
+from tacit.training.phases.worker_ranks import alike, require_shared, share
 from tacit.training.settings import (
     PLANNED,
     LocalSettings,
@@ -95,7 +96,7 @@ class Trained:
     stopped: str | None
 
 
-def train(run: Run, folder: Path, *, tell: Tell | None = None) -> Trained:
+def train(run: Run, folder: Path, *, on_progress: OnProgress | None = None) -> Trained:
     """Train from the start into a new folder."""
     folder = Path(folder)
     # A draft of its first file is what a process that was killed at once leaves behind.
@@ -103,11 +104,11 @@ def train(run: Run, folder: Path, *, tell: Tell | None = None) -> Trained:
         raise UsageError(f"{folder} is not empty; give a new folder, or --resume {folder}.")
     earlier = continued(run)
     plan = _calibrated(run, earlier)
-    opened = open_run(run)
+    ctx = open_run(run)
     folder.mkdir(parents=True, exist_ok=True)
     try:
         _write(folder / "run.yml", run_yaml(run))
-        return _carry_out(opened, folder, _begun(run, plan, folder), earlier, tell)
+        return _carry_out(ctx, folder, _begun(run, plan, folder), earlier, on_progress)
     except TacitError:
         _clear_unless_begun(folder)
         raise
@@ -145,7 +146,7 @@ def _clear_unless_begun(folder: Path) -> None:
         shutil.rmtree(folder)
 
 
-def resume(folder: Path, *, tell: Tell | None = None) -> Trained:
+def resume(folder: Path, *, on_progress: OnProgress | None = None) -> Trained:
     """Go on with a run; refused if its plan, corpus, settings or our code changed."""
     folder = Path(folder)
     if not (folder / "run.yml").exists():
@@ -155,14 +156,14 @@ def resume(folder: Path, *, tell: Tell | None = None) -> Trained:
     if not (folder / "ledger.jsonl").exists() and read_place(folder) is None:
         # It was stopped before anything was released.
         plan = _begun(run, _calibrated(run, earlier), folder)
-        return _carry_out(open_run(run), folder, plan, earlier, tell)
+        return _carry_out(open_run(run), folder, plan, earlier, on_progress)
     plan = read_plan(folder / "plan.yml") if run.method in PLANNED else None
     if plan is not None and plan.entity_list != _without_names(plan, run).entity_list:
         raise PrivacyRefused(
             f"{run.entity_list} is not the list that {folder} was begun with; give that list "
             "back, or a new folder."
         )
-    return _carry_out(open_run(run), folder, plan, earlier, tell)
+    return _carry_out(open_run(run), folder, plan, earlier, on_progress)
 
 
 def _without_names(plan: Plan, run: Run) -> Plan:
@@ -177,56 +178,56 @@ def _committed_list(run: Run) -> str:
 
 
 def _carry_out(
-    opened: Opened,
+    ctx: RunContext,
     folder: Path,
     plan: Plan | None,
     earlier: Continued | None,
-    tell: Tell | None,
+    on_progress: OnProgress | None,
 ) -> Trained:
-    run, model = opened.run, opened.model
+    run, model = ctx.run, ctx.model
     ranks = ranks_of_environment()
     if ranks is not None:
-        need_shared(run)
+        require_shared(run)
     salt = own_salt()
-    data = commitment(opened.corpus.digest(), salt)
-    about = about_run(opened, plan, earlier, data, salt)
-    if opened.attribute is not None:
-        about["attribute"] = commitment(opened.attribute.digest(), salt)
-    examples = encode(opened, opened.part)
+    data = commitment(ctx.corpus.digest(), salt)
+    about = about_run(ctx, plan, earlier, data, salt)
+    if ctx.attribute is not None:
+        about["attribute"] = commitment(ctx.attribute.digest(), salt)
+    examples = encode(ctx, ctx.part)
     check_fit(model, examples)
-    stuff = prepare(examples, opened.part, opened.mentions, plan, opened.focus)
-    about["material"] = commitment(material_digest(examples, stuff, model), salt)
+    training_data = prepare(examples, ctx.part, ctx.mentions, plan, ctx.protected)
+    about["material"] = commitment(training_data_digest(examples, training_data, model), salt)
     if ranks is not None:
-        ranks.need_alike(alike(opened, stuff, plan))
-    _need_learnable(opened, stuff, plan)
-    _need_small_delta(plan, stuff)
+        ranks.require_alike(alike(ctx, training_data, plan))
+    _need_learnable(ctx, training_data, plan)
+    _need_small_delta(plan, training_data)
     before = weights.snapshot(model)
     allows = plan.budget.allows if plan else None
     with Ledger(folder / "ledger.jsonl", about, allows=allows) as ledger:
         if earlier is not None:
             ledger.carry(earlier.books)
-        start_on_public_text(opened, folder, ledger, tell)
+        start_on_public_text(ctx, folder, ledger, on_progress)
 
         def keep(step: int) -> None:
-            _save(opened, kept_folder(folder, step), folder)
+            _save(ctx, kept_folder(folder, step), folder)
 
         kept = kept_steps(run.masked_steps + run.total_steps, run.keep_checkpoints)
         took = {}
         if run.masked_steps and plan is not None:
             took["redacted"] = start_on_redacted_text(
-                opened, plan, folder, ledger, tell, keep, kept
+                ctx, plan, folder, ledger, on_progress, keep, kept
             )
-        method = method_of(opened, stuff, ledger, plan)
+        method = method_of(ctx, training_data, ledger, plan)
         if ranks is not None:
-            share(method, opened, ranks)
-        spent = _spent(opened, stuff, plan)
+            share(method, ctx, ranks)
+        spent = _spent(ctx, training_data, plan)
         loop = Loop(
             model,
             method,
             make_optimizer(model, run.optimizer),
             run.optimizer,
             run.total_steps,
-            opened.chance,
+            ctx.randomness,
             folder=folder,
             ledger=ledger,
             checkpoint_every=run.checkpoint_every,
@@ -237,8 +238,8 @@ def _carry_out(
         loop.resume()
 
         def told(at: Progress) -> None:
-            if tell:
-                tell(replace(at, spent=spent.line(ledger.releases) if spent else ""))
+            if on_progress:
+                on_progress(replace(at, spent=spent.line(ledger.releases) if spent else ""))
 
         stopped = loop.run(told)
         if ranks is not None:
@@ -248,12 +249,12 @@ def _carry_out(
     notes = dict(examples.notes)
     if left_out := sum(one.not_finite for one in took.values()):
         notes["left_out_not_finite"] = left_out
-    write_account(folder, opened.part, salt)
-    return finish(opened, folder, plan, stuff, before, stopped, took, data=data, notes=notes)
+    write_account(folder, ctx.part, salt)
+    return finish(ctx, folder, plan, training_data, before, stopped, took, data=data, notes=notes)
 
 
 def about_run(
-    opened: Opened,
+    ctx: RunContext,
     plan: Plan | None,
     earlier: Continued | None,
     data: str,
@@ -264,86 +265,87 @@ def about_run(
 
     Refuses to continue a run that protected others, or otherwise.
     """
-    scope = scope_of(opened, plan, salt)
-    need_same_protection(earlier, scope, plan)
-    if opened.focus is not None and opened.focus.by_id:
-        need_same_corpus(earlier, data)
+    scope = scope_of(ctx, plan, salt)
+    require_same_protection(earlier, scope, plan)
+    if ctx.protected is not None and ctx.protected.by_id:
+        require_same_corpus(earlier, data)
     about: dict[str, Any] = {
         "plan": plan.digest() if plan else None,
-        "config": opened.run.digest(),
+        "config": ctx.run.digest(),
         "data": data,
-        "randomness": opened.chance.name,
+        "randomness": ctx.randomness.name,
         "code": code_digest(*code),
         "scope": scope.model_dump(mode="json"),
-        "public": [one.model_dump(mode="json") for one in opened.public],
+        "public": [one.model_dump(mode="json") for one in ctx.public],
     }
-    if opened.leaks:
-        about["leaks"] = opened.leaks
+    if ctx.leaks:
+        about["leaks"] = ctx.leaks
     if earlier is not None:
         about["earlier"] = earlier.inherited().model_dump(mode="json")
     return about
 
 
-def _need_small_delta(plan: Plan | None, stuff: Material) -> None:
+def _need_small_delta(plan: Plan | None, training_data: TrainingData) -> None:
     """Judge delta by the number of units that the denominator uses, where nobody declared one."""
     if plan is None or plan.users is not None or plan.records is not None:
         return
     if plan.user_rate is not None:
-        need_small_delta(plan.delta, stuff.users, "users")
+        require_small_delta(plan.delta, training_data.users, "users")
     else:
-        need_small_delta(plan.delta, len(stuff.rows), "records")
+        require_small_delta(plan.delta, len(training_data.rows), "records")
 
 
-def _need_learnable(opened: Opened, stuff: Material, plan: Plan | None) -> None:
+def _need_learnable(ctx: RunContext, training_data: TrainingData, plan: Plan | None) -> None:
     """Refuse, before anything is trained or charged, what this method could not train."""
-    model, few = opened.model, stuff.rows[:2]
-    if (plan is not None or opened.run.method == "uedp") and opened.run.method != "fedavg":
+    model, few = ctx.model, training_data.rows[:2]
+    if (plan is not None or ctx.run.method == "uedp") and ctx.run.method != "fedavg":
         ClippedSums(model)
     weights.check_trainable(
-        model, (lambda: opened.task.losses(model, stuff.examples.batch(few))) if len(few) else None
+        model,
+        (lambda: ctx.task.losses(model, training_data.examples.batch(few))) if len(few) else None,
     )
-    need_independent_units(opened.run, model, opened.task.losses, stuff, plan)
+    require_independent_units(ctx.run, model, ctx.task.losses, training_data, plan)
 
 
-def _spent(opened: Opened, stuff: Material, plan: Plan | None) -> Spent | None:
+def _spent(ctx: RunContext, training_data: TrainingData, plan: Plan | None) -> BudgetLine | None:
     """What the live line says about epsilon; nothing where nothing is promised."""
     if plan is not None:
-        return Spent.of(plan)
-    if opened.run.method != "uedp":
+        return BudgetLine.of(plan)
+    if ctx.run.method != "uedp":
         return None
-    settings = opened.run.uedp or UedpSettings()
-    return Spent(
-        event_of(stuff, settings),
+    settings = ctx.run.uedp or UedpSettings()
+    return BudgetLine(
+        event_of(training_data, settings),
         "users+entities",
         settings.delta,
-        opened.run.total_steps,
-        claim=lambda steps: claim_of(stuff, settings, steps).epsilon["users+entities"],
+        ctx.run.total_steps,
+        claim=lambda steps: claim_of(training_data, settings, steps).epsilon["users+entities"],
     )
 
 
 def method_of(
-    opened: Opened, stuff: Material, ledger: Ledger, plan: Plan | None
-) -> Method | InTurn:
+    ctx: RunContext, training_data: TrainingData, ledger: Ledger, plan: Plan | None
+) -> Method | SequentialMethod:
     """What a run does in a step."""
-    run, losses = opened.run, opened.task.losses
-    made_of = (opened.model, losses, stuff, opened.chance, ledger)
+    run, losses = ctx.run, ctx.task.losses
+    made_of = (ctx.model, losses, training_data, ctx.randomness, ledger)
     if run.method == "uedp":
         settings = run.uedp or UedpSettings()
         return make_uedp(*made_of, settings, token_budget=run.token_budget)
     if plan is None:
         what = f"training without protection (method {run.method})"
-        if opened.attribute is None:
+        if ctx.attribute is None:
             return Plain(*made_of, batch=run.batch, what=what)
-        states = LastStates(opened.model, next_words=run.task == "next-word")
-        told = (*made_of, opened.attribute, states)
+        states = LastStates(ctx.model, next_words=run.task == "next-word")
+        told = (*made_of, ctx.attribute, states)
         if run.adversarial is not None:
             return AdversarialTraining(*told, run.adversarial, batch=run.batch, what=what)
         return TripletTraining(*told, run.triplet or TripletSettings(), batch=run.batch, what=what)
     if run.method == "selective":
         return SelectiveTraining(
-            opened.model,
-            stuff,
-            opened.chance,
+            ctx.model,
+            training_data,
+            ctx.randomness,
             ledger,
             plan,
             token_budget=run.token_budget,
@@ -355,10 +357,10 @@ def method_of(
 
 
 def finish(
-    opened: Opened,
+    ctx: RunContext,
     folder: Path,
     plan: Plan | None,
-    stuff: Material,
+    training_data: TrainingData,
     before: Mapping[str, str],
     stopped: str | None,
     took: Mapping[str, Timed],
@@ -372,21 +374,21 @@ def finish(
     `data` is the commitment to what was learnt from; `notes` go into the metrics, and `facts` into
     the certificate's context.
     """
-    moved = weights.moved(before, opened.model)
-    saved = _save(opened, folder, folder)
+    moved = weights.moved(before, ctx.model)
+    saved = _save(ctx, folder, folder)
     metrics: dict[str, Any] = {"note": "exact figures over private text: keep them inside"}
-    if "valid" in opened.corpus.splits():
-        metrics["valid"] = scores(opened, "valid")
-    metrics["training"] = {"records": len(stuff.rows), **notes}
-    metrics |= found_and_kept(stuff, opened.part, opened.mentions)
+    if "valid" in ctx.corpus.splits():
+        metrics["valid"] = scores(ctx, "valid")
+    metrics["training"] = {"records": len(training_data.rows), **notes}
+    metrics |= found_and_kept(training_data, ctx.part, ctx.mentions)
     metrics["time"] = _times(took)
     metrics["parameters"] = {"moved": len(moved.moved), "unmoved": len(moved.still)}
-    learns = {name for name, p in opened.model.named_parameters() if p.requires_grad}
+    learns = {name for name, p in ctx.model.named_parameters() if p.requires_grad}
     if stuck := [name for name in moved.still if name in learns]:
         metrics["parameters"]["trainable and unmoved"] = stuck
     _write(folder / "metrics.json", json.dumps(spelled(metrics), indent=2, allow_nan=False) + "\n")
     books = read_ledger(folder / "ledger.jsonl")
-    claim = _claim(opened, stuff, books, plan)
+    claim = _claim(ctx, training_data, books, plan)
     both: tuple[Unit, ...] = ("users", "entities", "users+entities")
     units: tuple[Unit, ...] = plan.units if plan else both if claim else ("users",)
     certificate = issue(
@@ -396,25 +398,25 @@ def finish(
         delta=plan.delta if plan else claim.delta if claim else 1e-5,
         plan=plan.model_dump(mode="json") if plan else {},
         plan_digest=plan.digest() if plan else "",
-        config_digest=opened.run.digest(),
+        config_digest=ctx.run.digest(),
         data=data,
-        randomness=opened.chance.name,
+        randomness=ctx.randomness.name,
         by_degree=plan.by_degree if plan else None,
         published=claim,
-        context=_context(opened, stuff) | dict(facts or {}),
+        context=_context(ctx, training_data) | dict(facts or {}),
     )
-    _write(folder / "README.md", model_card(opened.run, certificate))
-    _write(folder / "settings.yml", yaml.safe_dump(opened.run.shareable(), sort_keys=False))
+    _write(folder / "README.md", model_card(ctx.run, certificate))
+    _write(folder / "settings.yml", yaml.safe_dump(ctx.run.shareable(), sort_keys=False))
     files = make_manifest(folder)
-    _need_own(files, opened, saved)
+    _need_own(files, ctx, saved)
     own = {"files": files, "findings": _found_before(folder, len(books.entries))}
     certificate = publish(certificate.model_copy(update=own), folder)
     return Trained(folder, certificate, metrics, stopped)
 
 
-def _need_own(files: Mapping[str, str], opened: Opened, saved: Collection[str]) -> None:
+def _need_own(files: Mapping[str, str], ctx: RunContext, saved: Collection[str]) -> None:
     """Refuse to certify a file that this run did not write, such as one put there meanwhile."""
-    run = opened.run
+    run = ctx.run
     top = {*saved, "README.md", "settings.yml", "plan.yml"}
     if run.pretrain is not None:
         top.add(PUBLIC_START)
@@ -446,10 +448,10 @@ def _times(took: Mapping[str, Timed]) -> dict[str, Any]:
     return made
 
 
-def _save(opened: Opened, place: Path, folder: Path) -> tuple[str, ...]:
+def _save(ctx: RunContext, place: Path, folder: Path) -> tuple[str, ...]:
     """Write the model; the names of its files."""
     try:
-        return weights.save_model(opened.model, opened.tokenizer, place, mark=MADE_HERE)
+        return weights.save_model(ctx.model, ctx.tokenizer, place, mark=MADE_HERE)
     except (SafetensorError, OSError):
         raise DataError(
             f"The model could not be written to {place}; is the disk full? The checkpoint and "
@@ -458,25 +460,31 @@ def _save(opened: Opened, place: Path, folder: Path) -> tuple[str, ...]:
 
 
 def _claim(
-    opened: Opened, stuff: Material, books: Books, plan: Plan | None
+    ctx: RunContext, training_data: TrainingData, books: Books, plan: Plan | None
 ) -> PublishedPrice | None:
     """What a paper claims for what was carried out, where the method is a paper's."""
-    if opened.run.method == "selective" and plan is not None:
+    if ctx.run.method == "selective" and plan is not None:
         return selective_claim(books.releases(), plan.delta)
-    if opened.run.method != "uedp":
+    if ctx.run.method != "uedp":
         return None
-    settings = opened.run.uedp or UedpSettings()
-    return claim_of(stuff, settings, books.releases().get(event_of(stuff, settings), 0))
+    settings = ctx.run.uedp or UedpSettings()
+    return claim_of(
+        training_data, settings, books.releases().get(event_of(training_data, settings), 0)
+    )
 
 
-def _context(opened: Opened, stuff: Material) -> dict[str, Any]:
-    run = opened.run
+def _context(ctx: RunContext, training_data: TrainingData) -> dict[str, Any]:
+    run = ctx.run
     facts: dict[str, Any] = {
         "method": run.method,
         "model": f"{run.model.kind} for {run.task}",
     }
-    if stuff.owners is not None:
-        caps = "the caps of the plan were enforced on it" if stuff.bounded else "nothing was capped"
+    if training_data.owners is not None:
+        caps = (
+            "the caps of the plan were enforced on it"
+            if training_data.bounded
+            else "nothing was capped"
+        )
         facts["owner graph"] = f"held fixed; {caps}"
     if run.method == "redact-then-private":
         facts["phases"] = (

@@ -21,14 +21,15 @@ from tacit.errors import DataError, UsageError
 from tacit.packaged_models import located
 from tacit.sanitization.sanitizer import Sanitizer
 from tacit.sanitization.words import Words
-from tacit.training.data.training_data import Material
-from tacit.training.dp.random_source import Chance
+from tacit.training.data.training_data import TrainingData
+from tacit.training.dp.random_source import RandomSource
 from tacit.training.methods.plain import Plain
-from tacit.training.models.networks import need_safe_weights
+from tacit.training.models.networks import require_safe_weights
 from tacit.training.models.offline import quiet, seeded
+from tacit.training.models.optimizers import make_optimizer
 from tacit.training.models.tokens import load_tokenizer
 from tacit.training.models.weights import save_model
-from tacit.training.phases.loop import Loop, Progress, make_optimizer
+from tacit.training.phases.loop import Loop, Progress
 from tacit.training.settings import OptimizerSettings
 from tacit.training.tasks.encoding import pad_of, special_around
 from tacit.training.tasks.examples import IGNORED, Examples, Ids, Places
@@ -201,7 +202,7 @@ def load_masked(where: str | Path, *, layers: int | None = None, seed: int = 0) 
     """
     path = located(where)
     if (path / "config.json").is_file():
-        need_safe_weights(path)
+        require_safe_weights(path)
     with quiet(), seeded(seed):
         try:
             config = AutoConfig.from_pretrained(path, local_files_only=True)
@@ -248,7 +249,7 @@ def pretrain(
     copies: int = 4,
     held_out: int = 200,
     seed: int = 0,
-    tell: Any = None,
+    on_progress: Any = None,
 ) -> Pretrained:
     """Train an encoder on masked words of *public* texts, sanitized if a sanitizer is given.
 
@@ -271,23 +272,29 @@ def pretrain(
         )
     )
     rows = np.arange(len(train))
-    task, chance = MaskedWord(), Chance(seed)
+    task, randomness = MaskedWord(), RandomSource(seed)
     settings = OptimizerSettings(
-        name="adamw", rate=rate, schedule="linear", warmup=max(1, steps // 10)
+        name="adamw", learning_rate=rate, schedule="linear", warmup=max(1, steps // 10)
     )
     method = Plain(
         model,
         task.losses,
-        Material(train, rows, (rows,), None, None),
-        chance,
+        TrainingData(train, rows, (rows,), None, None),
+        randomness,
         None,
         batch=min(batch, len(train)),
         what="public",
     )
     loop = Loop(
-        model, method, make_optimizer(model, settings), settings, steps, chance, phase="pretrain"
+        model,
+        method,
+        make_optimizer(model, settings),
+        settings,
+        steps,
+        randomness,
+        phase="pretrain",
     )
-    loop.run(tell)
+    loop.run(on_progress)
     loop.finish()
     scores = task.score(model, rest)
     save_model(model, tokenizer, Path(to))

@@ -15,14 +15,14 @@ from support.small import dialogs
 from support.units import BOTH, KINDS, RECORDS, TASKS, USERS, model_of, records, suits
 from tacit.errors import PrivacyRefused, UsageError
 from tacit.privacy.ledger import Ledger, read_ledger
-from tacit.training.dp import independence
-from tacit.training.dp.independence import UnitCheck
-from tacit.training.dp.random_source import Chance
-from tacit.training.methods import make_dp_sgd
+from tacit.training.dp.random_source import RandomSource
+from tacit.training.methods import independence, make_dp_sgd
 from tacit.training.methods.dp_fedavg import fedavg_check
 from tacit.training.methods.dp_sgd import private_check
+from tacit.training.methods.independence import UnitCheck
+from tacit.training.models.optimizers import make_optimizer
 from tacit.training.phases import run_context, session
-from tacit.training.phases.loop import Loop, make_optimizer
+from tacit.training.phases.loop import Loop
 from tacit.training.settings import LocalSettings, OptimizerSettings, Run
 from tacit.training.tasks.tasks import NextWord
 
@@ -175,14 +175,16 @@ def test_a_frozen_batchnorm_that_would_train_later_is_refused() -> None:
     "fault", ["statistics kept", "a count of calls", "torch's generator", "a generator of its own"]
 )
 def test_users_who_train_for_themselves_must_not_meet_in_the_model(fault: str) -> None:
-    model, stuff = planted(fault, "lstm"), records("next-word")
+    model, training_data = planted(fault, "lstm"), records("next-word")
     with pytest.raises(PrivacyRefused):
-        fedavg_check(model, NextWord().losses, stuff, USERS, LocalSettings()).need()
+        fedavg_check(model, NextWord().losses, training_data, USERS, LocalSettings()).need()
 
 
 def test_records_of_a_user_may_meet_where_the_user_trains_for_itself() -> None:
-    model, stuff = planted("mean over the batch", "lstm"), records("next-word")
-    fedavg_check(model, NextWord().losses, stuff, USERS, LocalSettings(local_steps=2)).need()
+    model, training_data = planted("mean over the batch", "lstm"), records("next-word")
+    fedavg_check(
+        model, NextWord().losses, training_data, USERS, LocalSettings(local_steps=2)
+    ).need()
 
 
 def test_a_head_that_begins_at_zero_hides_nothing() -> None:
@@ -211,8 +213,8 @@ def test_rounding_alone_refuses_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_one_record_has_nobody_to_be_among() -> None:
-    model, stuff = planted("mean over the batch", "lstm"), records("next-word", (5,))
-    private_check(model, NextWord().losses, stuff, USERS, 4096).need()
+    model, training_data = planted("mean over the batch", "lstm"), records("next-word", (5,))
+    private_check(model, NextWord().losses, training_data, USERS, 4096).need()
 
 
 # --- before anything is charged, and later ----------------------------------------------------
@@ -274,7 +276,7 @@ def test_plain_training_asks_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_what_begins_later_is_refused_before_its_release(tmp_path: Path) -> None:
     """After four steps a layer begins to mix: step 8 is looked at, and not released."""
-    model, stuff = model_of("lstm", "next-word"), records("next-word")
+    model, training_data = model_of("lstm", "next-word"), records("next-word")
     steps = 0
 
     def mixing(_module: nn.Module, _given: Any, out: Tensor) -> Tensor:
@@ -284,11 +286,23 @@ def test_what_begins_later_is_refused_before_its_release(tmp_path: Path) -> None
     plan = USERS.model_copy(update={"noise_multiplier": 1.0, "steps": 20})
     with Ledger(tmp_path / "ledger.jsonl", {}) as ledger:
         method = make_dp_sgd(
-            model, NextWord().losses, stuff, Chance(1), ledger, plan, token_budget=4096
+            model,
+            NextWord().losses,
+            training_data,
+            RandomSource(1),
+            ledger,
+            plan,
+            token_budget=4096,
         )
         settings = OptimizerSettings()
         loop = Loop(
-            model, method, make_optimizer(model, settings), settings, 20, Chance(1), ledger=ledger
+            model,
+            method,
+            make_optimizer(model, settings),
+            settings,
+            20,
+            RandomSource(1),
+            ledger=ledger,
         )
 
         def told(at: Any) -> None:

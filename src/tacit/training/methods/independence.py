@@ -20,11 +20,11 @@ import torch
 from torch import Tensor, nn
 
 from tacit.errors import PrivacyRefused
-from tacit.training.data.training_data import Material, Rows
+from tacit.training.data.training_data import Rows, TrainingData
 from tacit.training.dp import dropout
 from tacit.training.dp.grad_norms import sum_of_squares
 from tacit.training.dp.gradients import BoundedSum, ClippedSums
-from tacit.training.dp.random_source import Chance
+from tacit.training.dp.random_source import RandomSource
 
 Totals = Callable[[int, Any], BoundedSum]
 """From a step and those who were drawn for it to the sum over them."""
@@ -49,8 +49,8 @@ class UnitCheck:
     def __init__(
         self,
         model: nn.Module,
-        material: Material,
-        totals: Callable[[Material, Chance], Totals],
+        training_data: TrainingData,
+        totals: Callable[[TrainingData, RandomSource], Totals],
         *,
         losses: Losses | None,
         of_records: bool = False,
@@ -58,9 +58,9 @@ class UnitCheck:
         rows: Rows | None = None,
         token_budget: int = 4096,
     ) -> None:
-        self._model, self._material, self._totals = model, material, totals
+        self._model, self._material, self._totals = model, training_data, totals
         self._losses, self._of_records, self._drawn = losses, of_records, drawn
-        self._rows = material.rows if rows is None else rows
+        self._rows = training_data.rows if rows is None else rows
         self._token_budget = token_budget
 
     def need(self, *, first: bool = False) -> None:
@@ -98,7 +98,7 @@ class UnitCheck:
         if worst is not None:
             raise PrivacyRefused(worst)
 
-    def _some(self, rng: np.random.Generator) -> Material:
+    def _some(self, rng: np.random.Generator) -> TrainingData:
         """A few records, short and long ones, as units of one, two and three records."""
         lengths = self._material.examples.lengths
         among = rng.choice(self._rows, min(_AMONG, len(self._rows)), replace=False)
@@ -109,7 +109,9 @@ class UnitCheck:
         cuts = [1, 3] if count > 3 else list(range(1, count))
         return replace(self._material, rows=rows, rows_of_user=tuple(np.split(rows, cuts)))
 
-    def _apart(self, some: Material, seed: int, tolerance: float, thoroughly: bool) -> str | None:
+    def _apart(
+        self, some: TrainingData, seed: int, tolerance: float, thoroughly: bool
+    ) -> str | None:
         """What differs by more than the tolerance, as a sentence; None if nothing does."""
         drew: list[bool] = []
         with dropout.step(seed):
@@ -121,9 +123,9 @@ class UnitCheck:
         return found
 
     def _units_apart(
-        self, some: Material, seed: int, tolerance: float, drew: list[bool]
+        self, some: TrainingData, seed: int, tolerance: float, drew: list[bool]
     ) -> str | None:
-        total = self._totals(some, Chance(seed))
+        total = self._totals(some, RandomSource(seed))
         count = len(some.rows) if self._of_records else len(some.rows_of_user)
         everybody = np.arange(count)
 
@@ -147,7 +149,7 @@ class UnitCheck:
         gap = _minus(over(everybody), added)
         return None if _norm(gap) <= tolerance * length else _coupled(gap)
 
-    def _records_apart(self, some: Material, tolerance: float, thoroughly: bool) -> str | None:
+    def _records_apart(self, some: TrainingData, tolerance: float, thoroughly: bool) -> str | None:
         assert self._losses is not None
         batch, losses = some.examples.batch(some.rows), self._losses
 

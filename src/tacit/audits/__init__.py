@@ -1,0 +1,1 @@
+"""Audits: lower bounds on epsilon from what an attacker achieved, beside the certificate."""

@@ -1,0 +1,1 @@
+"""A tagger of the user's own: a linear-chain CRF."""

@@ -1,0 +1,1 @@
+"""Promises made before looking: a plan, its dry run, its price, and what runs spent together."""

@@ -1,0 +1,1 @@
+"""The accountant: from events to epsilon at delta."""

@@ -1,0 +1,1 @@
+"""Certificates: what is promised, about whom, in words and as a file."""

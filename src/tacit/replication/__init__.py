@@ -1,0 +1,1 @@
+"""The papers' own formulas, printed tables and counterexamples; nothing here is a bound."""

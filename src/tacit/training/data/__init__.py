@@ -1,0 +1,1 @@
+"""What a run learns from: records, owners, caps, protected entities, public inputs."""

@@ -1,0 +1,1 @@
+"""Using what was trained: scores beside baselines, predictions, generation, groups."""

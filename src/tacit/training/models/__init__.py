@@ -1,0 +1,1 @@
+"""Networks, tokenizers, weights and devices."""

@@ -1,0 +1,1 @@
+"""Check what was promised, offline: certificates, ledgers, files, signatures."""

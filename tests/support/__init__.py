@@ -1,0 +1,1 @@
+"""What tests share: small corpora, small runs, planted bugs, servers and people."""
