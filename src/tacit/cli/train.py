@@ -28,13 +28,13 @@ def methods() -> None:
 
     Example: `tacit methods`
     """
-    from tacit.training.settings import METHODS
+    from tacit.training.methods import METHODS
 
-    table = simple_table("method", "standing", "what it does")
+    table = simple_table("method", "standing", "protects", "what it does")
     for column in table.columns:
         column.justify = "left"
-    for name, (standing, says) in METHODS.items():
-        table.add_row(name, standing, says)
+    for spec in METHODS.values():
+        table.add_row(spec.name, spec.standing, ", ".join(spec.protects) or "-", spec.summary)
     out.print(table)
 
 
@@ -65,7 +65,7 @@ def train(
     `torchrun --nproc-per-node 2 -m tacit train run.yml -o RUN`
     """
     from tacit.planning.plan import parse_overrides
-    from tacit.training.phases import session, worker_ranks
+    from tacit.training.phases import session
     from tacit.training.phases.ranks import ranks_of_environment
     from tacit.training.settings import read_run
 
@@ -74,14 +74,14 @@ def train(
         if file is not None or to is not None or changes:
             raise UsageError("--resume takes its settings from the folder; give nothing else.")
         if ranks is not None and not ranks.leads:
-            return worker_ranks.follow_folder(resume, ranks)
+            return session.follow(read_run(resume / "run.yml"), ranks, resume)
         begin = lambda on_progress: session.resume(resume, on_progress=on_progress)  # noqa: E731
     elif file is None or to is None:
         raise UsageError("Give a run file and -o FOLDER, or --resume FOLDER.")
     else:
         settings = read_run(file, parse_overrides(changes or []))
         if ranks is not None and not ranks.leads:
-            return worker_ranks.follow(settings, ranks)
+            return session.follow(settings, ranks)
         begin = lambda on_progress: session.train(settings, to, on_progress=on_progress)  # noqa: E731
     with _live() as on_progress, _noting(progress_file) as note:
 
@@ -109,8 +109,8 @@ def _noting(file: Path | None) -> Iterator[Callable[[Any], None]]:
     with file.open("a", encoding="utf-8") as lines:
 
         def note(at: Any) -> None:
-            seen = {"loss": at.seen.loss, "drawn": at.seen.units, "clipped": at.seen.clipped}
-            if not math.isfinite(at.seen.loss):
+            seen = {"loss": at.stats.loss, "drawn": at.stats.units, "clipped": at.stats.clipped}
+            if not math.isfinite(at.stats.loss):
                 seen["loss"] = None
             fields = {"at": time.time(), "phase": at.phase, "step": at.step, "steps": at.steps}
             fields |= {"spent": at.spent, "not_private": seen}
@@ -148,11 +148,11 @@ class _live:
             self._tasks[at.phase] = self._bars.add_task(
                 self._name + at.phase, total=at.steps, said=""
             )
-        said = f"not private: loss {at.seen.loss:.3f}, drawn {at.seen.units}"
-        if at.seen.units and (at.seen.clipped or at.spent):
-            said += f", clipped {at.seen.clipped / at.seen.units:.0%}"
-        if at.seen.not_finite:
-            said += f", left out {at.seen.not_finite} (not finite)"
+        said = f"not private: loss {at.stats.loss:.3f}, drawn {at.stats.units}"
+        if at.stats.units and (at.stats.clipped or at.spent):
+            said += f", clipped {at.stats.clipped / at.stats.units:.0%}"
+        if at.stats.not_finite:
+            said += f", left out {at.stats.not_finite} (not finite)"
         if at.spent:
             said = f"[bold]{at.spent}[/bold] · {said}"
         self._bars.update(self._tasks[at.phase], completed=at.step, said=said)

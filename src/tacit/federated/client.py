@@ -45,14 +45,14 @@ from tacit.training.data.training_data import (
 from tacit.training.dp import dropout
 from tacit.training.dp.random_source import RandomSource
 from tacit.training.dp.updates import ClippedUpdates
-from tacit.training.methods.dp_fedavg import fedavg_check, train_locally, user_updates
-from tacit.training.methods.dp_sgd import private_check, user_sums
-from tacit.training.methods.noisy_sums import LossMeter
+from tacit.training.methods.dp_fedavg import LocalSettings, train_locally
+from tacit.training.methods.method import MethodInputs
+from tacit.training.methods.noisy_sums import LossMeter, NoisySumMethod
 from tacit.training.models import weights
 from tacit.training.models.memory import keep_freed_memory
 from tacit.training.models.tokens import load_tokenizer
 from tacit.training.phases.run_context import make_model
-from tacit.training.settings import LocalSettings, Run
+from tacit.training.settings import Run
 from tacit.training.tasks.tasks import Classification, Examples, NextWord, Regression, Task
 
 log = logging.getLogger("tacit.federated")
@@ -283,7 +283,7 @@ class _Local:
         key, users = read_key(place.key), corpus.users()
         self._users = tuple(user_name(key, self._id, user) for user in users)
         self._code = {name: code for code, name in enumerate(self._users)}
-        self._key, self._chance = key, RandomSource(run.seed)
+        self._key, self._randomness = key, RandomSource(run.seed)
         personal = self.federation.personal
         self._sent = {n: p for n, p in model.named_parameters() if n in set(kit.settings["shared"])}
         self._own = {n: p for n, p in model.named_parameters() if is_personal(n, personal)}
@@ -366,16 +366,9 @@ class _Local:
         if self.plan is None:
             return
         rows = np.arange(len(self._examples))
-        training_data, losses = (
-            TrainingData(self._examples, rows, (rows,), None, None),
-            self._task.losses,
-        )
-        local, budget = self.run.fedavg or LocalSettings(), self.run.token_budget
-        check = (
-            fedavg_check(self._model, losses, training_data, self.plan, local)
-            if self.run.method == "fedavg"
-            else private_check(self._model, losses, training_data, self.plan, budget)
-        )
+        training_data = TrainingData(self._examples, rows, (rows,), None, None)
+        check = self.run.spec.unit_check(self._inputs(training_data))
+        assert check is not None
         with _only_trainable(self._model, self._sent):
             check.need(first=True) if step is None else check.due(step)
 
@@ -388,7 +381,7 @@ class _Local:
         training_data = TrainingData(self._examples, rows, tuple(of_user), None, None)
         meter = LossMeter(self._model, self._task.losses)
         self._model.train()
-        seed = self._chance.torch_seed("dropout", asked.step)
+        seed = self._randomness.torch_seed("dropout", asked.step)
         try:
             # Clients number their records from 0, so coins are keyed by the user as well.
             with dropout.step(seed), dropout.part(number):
@@ -418,11 +411,13 @@ class _Local:
                 lambda _: self._train(meter, training_data, local, step, int(drawn[0])), 1,
                 clip_norm=math.inf,
             )  # fmt: skip
-        if self.run.method == "fedavg":
-            local = self.run.fedavg or LocalSettings()
-            return user_updates(self._model, meter, training_data, self._chance, self.plan, local)
-        return user_sums(
-            self._model, meter, training_data, self._chance, self.plan, self.run.token_budget
+        method = self.run.spec
+        assert isinstance(method, NoisySumMethod)
+        return method.totals(self._inputs(training_data), meter)
+
+    def _inputs(self, training_data: TrainingData) -> MethodInputs:
+        return MethodInputs(
+            self.run, self._model, self._task.losses, training_data, self._randomness, self.plan
         )
 
     def _train(
@@ -433,7 +428,7 @@ class _Local:
         step: int,
         number: int,
     ) -> int:
-        rng = self._chance.of_users("order", step, training_data.users)(number)
+        rng = self._randomness.of_users("order", step, training_data.users)(number)
         return train_locally(self._model, meter, training_data, training_data.rows, local, rng)
 
     def _learn_personal(

@@ -4,57 +4,44 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flwr.app import RecordDict
-from torch import Tensor, nn
+from torch import Tensor
 
 from tacit.federated.aggregation import Received, Refused
 from tacit.federated.clients import Clients
 from tacit.federated.messaging import Faults
-from tacit.planning.plan import Plan
+from tacit.federated.settings import Federation
 from tacit.privacy.events import NotPrivate
-from tacit.privacy.ledger import Ledger
 from tacit.training.dp.gradients import BoundedSum
-from tacit.training.dp.random_source import RandomSource
 from tacit.training.dp.sampling import Drawn, PoissonUsers
-from tacit.training.methods import Losses, NoisySums, StepStats
-from tacit.training.methods.dp_sgd import denominator, poisson
-from tacit.training.methods.noisy_sums import LossMeter
+from tacit.training.methods.method import Method, MethodInputs, StepStats
+from tacit.training.methods.noisy_sums import LossMeter, NoisySumMethod
 from tacit.training.models.weights import trainable
 
 
-def federated(
-    model: nn.Module,
-    clients: Clients,
-    randomness: RandomSource,
-    ledger: Ledger,
-    plan: Plan,
-    losses: Losses,
-    told: "Counted",
-) -> NoisySums[Drawn]:
-    """A private method whose bounded sums come from clients; all else is central training's.
+def federated_step(
+    inputs: MethodInputs, clients: Clients, federation: Federation, counted: "RoundCounts"
+) -> Method:
+    """A method whose bounded sums come from clients; all else is central training's.
 
     *Guarantee*: the plan's, if the server draws and adds noise as this does, and, for entities
     with a share below 2, if clients clip each record and use only those that were permitted.
     """
-    training_data, shared = clients.cohort.training_data(), trainable(model)
+    if inputs.plan is None:
+        return Averaged(inputs, clients, federation.user_rate, counted)
+    plan, shared = inputs.plan, trainable(inputs.model)
 
     def total(step: int, drawn: Drawn) -> BoundedSum:
         clients.ready()
         received = Received(shared, plan.clip_norm, plan.record_clip)
         for user, content, _ in clients.answers(step, drawn, shared):
             _add(received, user, content, clients.faults)
-        told.count(len(drawn), len(received), clients.faults)
+        counted.count(len(drawn), len(received), clients.faults)
         return received.bounded(len(drawn))
 
-    return NoisySums(
-        poisson(plan, training_data),
-        plan.event(),
-        total,
-        denominator(plan, training_data),
-        LossMeter(model, losses),
-        ledger,
-        randomness,
-        check=None,  # clients look, who have the records
-    )
+    method = inputs.run.spec
+    assert isinstance(method, NoisySumMethod)
+    # Clients check that units are independent, who have the records.
+    return method.released(inputs, total, LossMeter(inputs.model, inputs.losses), None)
 
 
 def _add(
@@ -78,15 +65,10 @@ class Averaged:
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        clients: Clients,
-        randomness: RandomSource,
-        ledger: Ledger,
-        rate: float,
-        told: "Counted",
+        self, inputs: MethodInputs, clients: Clients, rate: float, counted: "RoundCounts"
     ) -> None:
-        self._model, self._clients, self._chance, self._told = model, clients, randomness, told
+        self._model, self._clients, self._counted = inputs.model, clients, counted
+        self._randomness, ledger = inputs.randomness, inputs.need_ledger()
         self._sampler = PoissonUsers(len(clients.cohort.users), rate)
         event = NotPrivate(what="federated averaging without protection")
         if event not in ledger.releases:
@@ -95,7 +77,7 @@ class Averaged:
     def gradient(self, step: int) -> tuple[dict[str, Tensor], StepStats]:
         """The weighted mean of the updates that came."""
         self._clients.ready()
-        drawn = self._sampler.draw(self._chance.stream("coins", step))
+        drawn = self._sampler.draw(self._randomness.stream("coins", step))
         shared, weight = trainable(self._model), 0.0
         received = Received(shared, float("inf"))
         for user, content, place in self._clients.answers(step, drawn, shared):
@@ -105,7 +87,7 @@ class Averaged:
         total = received.tensors()
         for tensor in total.values():
             tensor.div_(max(weight, 1.0))
-        self._told.count(len(drawn), len(received), self._clients.faults)
+        self._counted.count(len(drawn), len(received), self._clients.faults)
         return total, StepStats(len(drawn), 0, len(drawn) - len(received), 0.0)
 
 
@@ -118,7 +100,7 @@ def _records(content: RecordDict, place: int) -> float:
 
 
 @dataclass
-class Counted:
+class RoundCounts:
     """What the last round saw."""
 
     drawn: int = 0

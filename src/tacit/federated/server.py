@@ -32,7 +32,7 @@ from tacit.federated.clients import Clients
 from tacit.federated.cohort import Cohort
 from tacit.federated.messaging import Clock, Messenger
 from tacit.federated.protocol import Kit
-from tacit.federated.rounds import Averaged, Counted, federated
+from tacit.federated.rounds import RoundCounts, federated_step
 from tacit.federated.settings import (
     FOLDER,
     NAME,
@@ -42,27 +42,21 @@ from tacit.federated.settings import (
     require_federated,
 )
 from tacit.files import whole_file
-from tacit.planning.plan import Plan, calibrated, plan_yaml, read_plan
+from tacit.planning.plan import Plan, calibrated, plan_yaml
 from tacit.privacy.certificates.certificate import commitment, own_salt
-from tacit.privacy.ledger import Ledger
 from tacit.training.data.account import write_names
 from tacit.training.data.public_inputs import base_weights
-from tacit.training.methods import Method
-from tacit.training.models import weights
-from tacit.training.models.optimizers import make_optimizer
 from tacit.training.models.weights import trainable
-from tacit.training.phases.budget_line import BudgetLine
-from tacit.training.phases.checkpoints import kept_folder, kept_steps, read_place
+from tacit.training.phases.checkpoints import read_place
 from tacit.training.phases.continuing import continued
-from tacit.training.phases.loop import Loop, Progress
-from tacit.training.phases.public_start import start_on_public_text
+from tacit.training.phases.loop import Progress
 from tacit.training.phases.run_context import RunContext, open_run
-from tacit.training.phases.session import MADE_HERE, Trained, about_run, finish
-from tacit.training.settings import PLANNED, Run, read_run, run_yaml
+from tacit.training.phases.session import Session, Trained, saved_plan, write_text
+from tacit.training.settings import Run, read_run, run_yaml
 
 
 @dataclass(frozen=True)
-class Told:
+class RoundDone:
     """What is said after a round; everything but `spent` is exact and must stay inside."""
 
     round: int
@@ -73,7 +67,7 @@ class Told:
     faults: Mapping[str, int]
 
 
-OnProgress = Callable[[Told], None]
+OnProgress = Callable[[RoundDone], None]
 
 
 # --- the folder -------------------------------------------------------------------------------
@@ -94,19 +88,14 @@ def begin(
     if plan is not None:
         plan = calibrated(plan, also=earlier.releases if earlier is not None else None)
     (folder / FOLDER).mkdir(parents=True, exist_ok=True)
-    _write(folder / "run.yml", run_yaml(run))
-    _write(folder / NAME, federation_yaml(federation))
+    write_text(folder / "run.yml", run_yaml(run))
+    write_text(folder / NAME, federation_yaml(federation))
     if plan is not None:
-        _write(folder / "plan.yml", plan_yaml(plan))
-    _write(folder / FOLDER / "id", secrets.token_hex(16))
+        write_text(folder / "plan.yml", plan_yaml(plan))
+    write_text(folder / FOLDER / "id", secrets.token_hex(16))
     if dealt is not None:
-        _write(folder / FOLDER / "dealt.json", json.dumps(dict(dealt), allow_nan=False))
+        write_text(folder / FOLDER / "dealt.json", json.dumps(dict(dealt), allow_nan=False))
     return folder
-
-
-def _write(path: Path, text: str) -> None:
-    with whole_file(path) as draft:
-        draft.write_text(text, encoding="utf-8")
 
 
 # --- what clients are given -------------------------------------------------------------------
@@ -184,12 +173,11 @@ def serve(
     """Carry out the run of a folder that `begin` wrote, or go on with it."""
     run, federation = read_run(folder / "run.yml"), read_federation(folder / NAME)
     require_federated(run, federation)
-    plan = read_plan(folder / "plan.yml") if run.method in PLANNED else None
+    plan = saved_plan(run, folder)
     ctx = _open(run)
     if (known := Cohort.load(folder)) is None and read_place(folder) is not None:
         raise DataError(f"{folder} holds a checkpoint and no roster; begin in a new folder.")
-    before = weights.snapshot(ctx.model)
-    model, counted = ctx.model, Counted()
+    model, counted = ctx.model, RoundCounts()
     keep_personal(model, federation, folder)
     shared = trainable(model)
     messenger = Messenger(grid, at_once=federation.at_once, clock=clock)
@@ -199,62 +187,36 @@ def serve(
     cohort = clients.gather(known)
     if known is None:
         cohort.save(folder)
-    data = commitment(cohort.digest(), own_salt())
-    earlier = continued(run)
-    about = about_run(ctx, plan, earlier, data, own_salt(), "federated")
-    about["federation"] = federation.digest()
-    with Ledger(
-        folder / "ledger.jsonl", about, allows=plan.budget.allows if plan else None
-    ) as ledger:
-        if earlier is not None:
-            ledger.carry(earlier.books)
-        start_on_public_text(ctx, folder, ledger, None)
-        method: Method
-        if plan is None:
-            method = Averaged(model, clients, ctx.randomness, ledger, federation.user_rate, counted)
-        else:
-            method = federated(
-                model, clients, ctx.randomness, ledger, plan, ctx.task.losses, counted
-            )
-        spent = BudgetLine.of(plan) if plan is not None else None
-        loop = Loop(
-            model,
-            method,
-            make_optimizer(model, run.optimizer),
-            run.optimizer,
-            run.total_steps,
-            ctx.randomness,
-            folder=folder,
-            ledger=ledger,
-            keep=lambda step: _keep(ctx, folder, step),
-            kept=kept_steps(run.total_steps, run.keep_checkpoints),
-        )
-        loop.resume()
-
-        def told(at: Progress) -> None:
-            line = spent.line(ledger.releases) if spent else ""
-            said = Told(at.step, at.steps, line, counted.drawn, counted.answered, counted.faults)
-            _note(folder, said)
-            if on_progress:
-                on_progress(said)
-
-        stopped = loop.run(told)
-        loop.finish()
     notes = {"records": "with the clients", "users": len(cohort.users), "clients": cohort.clients}
     if cohort.bounded is not None:
         notes["records"] = cohort.bounded.records_kept
-    write_names(folder, cohort.users, (), own_salt())
-    return finish(
+
+    def told(at: Progress) -> None:
+        if at.phase != "train":
+            return
+        done = RoundDone(
+            at.step, at.steps, at.spent, counted.drawn, counted.answered, counted.faults
+        )
+        _note(folder, done)
+        if on_progress:
+            on_progress(done)
+
+    session = Session(
         ctx,
         folder,
         plan,
-        cohort.training_data(),
-        before,
-        stopped,
-        {"train": loop.timed},
-        data=data,
+        continued(run),
+        data=commitment(cohort.digest(), own_salt()),
+        training_data=cohort.training_data(),
+        on_progress=told,
+        about={"federation": federation.digest()},
         notes=notes,
         facts=facts(plan, federation, cohort),
+        code=("federated",),
+        account=lambda place: write_names(place, cohort.users, (), own_salt()),
+    )
+    return session.run(
+        lambda ledger: federated_step(session.inputs(ledger), clients, federation, counted)
     )
 
 
@@ -277,11 +239,7 @@ def _detectors_of(run: Run) -> Provenance:
     return provenance_of(open_detectors(run.detect), run.detect)
 
 
-def _keep(ctx: RunContext, folder: Path, step: int) -> None:
-    weights.save_model(ctx.model, ctx.tokenizer, kept_folder(folder, step), mark=MADE_HERE)
-
-
-def _note(folder: Path, said: Told) -> None:
+def _note(folder: Path, said: RoundDone) -> None:
     """A line for whoever watches from another process."""
     with (folder / FOLDER / "progress.jsonl").open("a", encoding="utf-8") as lines:
         private = {"drawn": said.drawn, "answered": said.answered, "faults": dict(said.faults)}
@@ -292,7 +250,7 @@ def _note(folder: Path, said: Told) -> None:
 def note_refusal(folder: Path, error: TacitError) -> None:
     """Leave the one sentence that says why a run ended, for whoever started it."""
     fields = {"kind": type(error).__name__, "says": str(error)}
-    _write(folder / FOLDER / "ended.json", json.dumps(fields, allow_nan=False))
+    write_text(folder / FOLDER / "ended.json", json.dumps(fields, allow_nan=False))
 
 
 def facts(plan: Plan | None, federation: Federation, cohort: Cohort) -> dict[str, Any]:

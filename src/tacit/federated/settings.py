@@ -18,9 +18,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from tacit.errors import DataError, MissingExtra, UsageError
 from tacit.files import require_file
 from tacit.planning.plan import Plan
-from tacit.training.settings import LocalSettings, Run, run_fields
+from tacit.training.methods import METHODS
+from tacit.training.methods.dp_fedavg import LocalSettings
+from tacit.training.settings import Run, run_fields
 
-METHODS = ("private", "fedavg", "plain")
 NAME = "federation.yml"
 FOLDER = "federation"
 CANNOT = "This client cannot take part"
@@ -127,8 +128,9 @@ def require_federated(run: Run, federation: Federation) -> None:
 
 def _problems(run: Run, federation: Federation, plan: Plan | None) -> list[str]:
     found = []
-    if run.method not in METHODS:
-        found.append(f"method={run.method} is not federated; give {', '.join(METHODS)}.")
+    if not run.spec.federated:
+        others = ", ".join(spec.name for spec in METHODS.values() if spec.federated)
+        found.append(f"method={run.method} is not federated; give {others}.")
     if plan is not None and plan.user_rate is None:
         found.append(
             f"protect={plan.protect}, mechanism={plan.mechanism} draws records; a federation draws "

@@ -8,76 +8,50 @@ model: {kind: lstm, hidden_size: 64, embedding_size: 64}
 optimizer: {name: sgd, learning_rate: 2.0, momentum: 0.9}
 """
 
-import difflib
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializationInfo,
+    SerializeAsAny,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from tacit.errors import DataError, UsageError
 from tacit.files import require_file
 from tacit.planning.plan import Plan
 from tacit.privacy.certificates.documents import canonical_digest
+from tacit.registry import did_you_mean
+from tacit.training.methods import METHODS
 
-METHODS = {
-    "plain": ("heuristic", "training without protection; no epsilon"),
-    "deidentify": (
-        "heuristic",
-        "entities replaced by their kind, then training without protection; no epsilon",
-    ),
-    "private": (
-        "proved",
-        "clipped sums with noise; the plan protects records, users, entities or users+entities",
-    ),
-    "fedavg": (
-        "proved",
-        "users train for some steps each, their whole update is clipped and noised; the plan "
-        "protects users",
-    ),
-    "selective": (
-        "proved",
-        "plain tokens as they are, sensitive ones clipped and noised; the plan protects the tokens "
-        "that a policy marks (LSTM)",
-    ),
-    "redact-then-private": (
-        "proved",
-        "first on text whose sensitive tokens are masked, then on the whole text with clipping and "
-        "noise; the plan protects the tokens that a policy marks",
-    ),
-    "adversarial": (
-        "heuristic",
-        "a discriminator learns to tell the author from the last hidden state, the model to "
-        "prevent it; no epsilon",
-    ),
-    "triplet": (
-        "heuristic",
-        "last hidden states of different authors drawn together, of one author driven apart; no "
-        "epsilon",
-    ),
-    "uedp": (
-        "published",
-        "the user-entity algorithm as its paper prints it; the price that is proved stands beside",
-    ),
-}
+if TYPE_CHECKING:
+    from tacit.training.methods.method import MethodSpec
 
-PLANNED = ("private", "fedavg", "selective", "redact-then-private")
-"""The methods that keep a plan."""
+TaskName = Literal["next-word", "masked-word", "classification", "regression", "tagging"]
+TASKS: tuple[TaskName, ...] = get_args(TaskName)
 
-_SERVER = {"name": "sgd", "learning_rate": 1.0, "momentum": 0.0}
-"""Methods whose users send updates add them up; nothing is left to scale."""
+SUM_OF_UPDATES = {"name": "sgd", "learning_rate": 1.0, "momentum": 0.0}
+"""The optimizer of methods whose users send updates: they are added up, nothing is scaled."""
 
 Cap = Annotated[int, Field(ge=1, le=10**9)]
 Rate = Annotated[float, Field(gt=0, le=1)]
 
 
-class _Part(BaseModel):
+class SettingsPart(BaseModel):
+    """A part of a run's settings: frozen, and unknown fields are refused."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class ModelSettings(_Part):
+class ModelSettings(SettingsPart):
     """Which network: `lstm`, `gpt2`, `bert` or `llama` from scratch, or a `folder` of weights."""
 
     kind: Literal["lstm", "awd-lstm", "gpt2", "bert", "llama", "folder"] = "lstm"
@@ -105,7 +79,7 @@ class ModelSettings(_Part):
     ] = ()
 
 
-class TokenizerSettings(_Part):
+class TokenizerSettings(SettingsPart):
     """A byte-level BPE of public text, a folder, or whole words.
 
     Words are counted from the public text if one is given; else, as in the papers, from the
@@ -124,7 +98,7 @@ class TokenizerSettings(_Part):
     digits: Annotated[bool, Field(description="Words: spell numbers, digit by digit.")] = False
 
 
-class OptimizerSettings(_Part):
+class OptimizerSettings(SettingsPart):
     """How noisy sums become updates; none of this touches private data."""
 
     name: Literal["sgd", "adam", "adamw"] = "sgd"
@@ -138,7 +112,7 @@ class OptimizerSettings(_Part):
     ] = 0.0
 
 
-class PublicStart(_Part):
+class PublicStart(SettingsPart):
     """Training on public text before any private text is read; all its splits are used."""
 
     corpus: str
@@ -152,119 +126,11 @@ class PublicStart(_Part):
     ] = 0
 
 
-class RedactedStart(_Part):
-    """Training on masked text before the private phase (method redact-then-private)."""
-
-    steps: Annotated[int, Field(ge=1)] = 300
-    batch: Annotated[int, Field(ge=1)] = 32
-    optimizer: OptimizerSettings = OptimizerSettings(
-        name="adamw", learning_rate=2e-3, schedule="linear"
-    )
+class MethodSettings(SettingsPart):
+    """A method's own settings, in the section that bears its name; most have none."""
 
 
-class LocalSettings(_Part):
-    """What a drawn user does by itself before anything is clipped (method fedavg)."""
-
-    local_epochs: Annotated[int, Field(ge=1, description="Passes over a user's records.")] = 1
-    local_steps: Annotated[
-        int | None, Field(ge=1, description="Batches instead of passes, if given.")
-    ] = None
-    local_batch: Annotated[int, Field(ge=1, description="Records in a local batch.")] = 8
-    local_learning_rate: Annotated[float, Field(gt=0, description="Rate of the local SGD.")] = 0.5
-
-
-class UedpSettings(_Part):
-    """The published user-entity algorithm; the names of the paper's letters are in docs/papers."""
-
-    estimator: Annotated[
-        Literal["f_E", "f_E+"], Field(description="f_E: sensitive records only; f_E+: plain too.")
-    ] = "f_E+"
-    entity_rule: Annotated[
-        Literal["any", "all"],
-        Field(description="A record takes part if any, or all, of its entities are drawn."),
-    ] = "any"
-    noise: Annotated[
-        Literal["lemma", "patent"],
-        Field(description="Noise by the lemmas (users per step + 1) or the patent (users + 1)."),
-    ] = "lemma"
-    user_rate: Rate = 0.05
-    entity_rate: Rate = 0.5
-    plain_rate: Rate = 1.0
-    noise_multiplier: Annotated[
-        float, Field(ge=0, le=1e9, description="Noise over the published sensitivity.")
-    ] = 2.0
-    clip_norm: Annotated[float, Field(gt=0, description="Norm of a user's update.")] = 0.1
-    local_learning_rate: Annotated[
-        float, Field(gt=0, description="Rate by which a gradient becomes a user's update.")
-    ] = 1.0
-    user_weight_cap: Annotated[Cap, Field(description="Records of a user of full weight.")] = 1
-    entity_weight_cap: Annotated[Cap, Field(description="Records of an entity likewise.")] = 1
-    plain_weight_cap: Annotated[Cap, Field(description="Plain records in all likewise.")] = 1
-    kinds: tuple[str, ...] | None = None
-    entity_list: Annotated[
-        str | None, Field(description="A file of entities, one a line: only these are sensitive.")
-    ] = None
-    delta: Annotated[float, Field(gt=0, le=0.01)] = 1e-5
-
-
-class SelectiveSettings(_Part):
-    """What selective training has beside its plan."""
-
-    state_clip: Annotated[
-        float | None,
-        Field(
-            gt=0, description="Norm of a hidden or cell state; the plan's clip_norm if not given."
-        ),
-    ] = None
-    plain_norm: Annotated[
-        float | None,
-        Field(
-            gt=0,
-            description="Norm to which a plain update is scaled down, so that training stays "
-            "stable; no part of the promise. Not scaled if not given.",
-        ),
-    ] = None
-
-
-class RegularizerSettings(_Part):
-    """What the privacy regularizers share (methods adversarial and triplet)."""
-
-    privacy_weight: Annotated[
-        float, Field(ge=0, le=1e6, description="The privacy loss over that of the task.")
-    ] = 1.0
-    attribute: Annotated[
-        str,
-        Field(
-            min_length=1,
-            description="What is to be hidden: user, label, or a column of the corpus's file.",
-        ),
-    ] = "user"
-    batches: Annotated[
-        Literal["grouped", "mixed"],
-        Field(description="Grouped: records of a user (of a value) stand together in a batch."),
-    ] = "mixed"
-
-
-class AdversarialSettings(RegularizerSettings):
-    """The discriminator of method adversarial: two layers, learning by Adam."""
-
-    hidden_size: Annotated[int, Field(ge=1, le=100_000)] = 1000
-    learning_rate: Annotated[float, Field(gt=0, description="Its own learning rate.")] = 1e-3
-
-
-class TripletSettings(RegularizerSettings):
-    """How far method triplet drives records of one author apart."""
-
-    bound: Annotated[
-        float,
-        Field(
-            gt=0,
-            description="Squared distance for each coordinate, beyond which nothing is gained.",
-        ),
-    ] = 1.0
-
-
-class Run(_Part):
+class Run(SettingsPart):
     """Everything that decides a run."""
 
     corpus: str
@@ -283,29 +149,15 @@ class Run(_Part):
             "what the mentions mark if not given."
         ),
     ] = None
-    method: Literal[
-        "plain",
-        "deidentify",
-        "private",
-        "fedavg",
-        "selective",
-        "redact-then-private",
-        "adversarial",
-        "triplet",
-        "uedp",
-    ] = "private"
+    method: Annotated[str, Field(description="As `tacit methods` lists them.")] = "private"
+    options: Annotated[
+        SerializeAsAny[MethodSettings],
+        Field(description="The method's own settings; in a file, the section of its name."),
+    ] = MethodSettings()
     plan: dict[str, Any] = {}
-    fedavg: LocalSettings | None = None
-    uedp: UedpSettings | None = None
-    selective: SelectiveSettings | None = None
-    redacted: RedactedStart | None = None
-    adversarial: AdversarialSettings | None = None
-    triplet: TripletSettings | None = None
     steps: Annotated[int | None, Field(ge=1)] = None
     batch: Annotated[int, Field(ge=1, description="Records in a step of plain training.")] = 32
-    task: Literal["next-word", "masked-word", "classification", "regression", "tagging"] = (
-        "next-word"
-    )
+    task: TaskName = "next-word"
     labels: Annotated[
         tuple[str, ...] | str | None,
         Field(
@@ -354,11 +206,24 @@ class Run(_Part):
 
     @model_validator(mode="before")
     @classmethod
-    def _server(cls, values: Any) -> Any:
-        if isinstance(values, dict) and values.get("method") in ("fedavg", "uedp"):
-            return {"optimizer": _SERVER, values["method"]: {}} | values
-        if isinstance(values, dict) and values.get("method") in ("adversarial", "triplet"):
-            return {values["method"]: {}} | values
+    def _section_of_the_method(cls, values: Any) -> Any:
+        """The section of the method's name becomes `options`; other methods' are refused."""
+        if not isinstance(values, dict) or not isinstance(values.get("method", ""), str):
+            return values
+        values = dict(values)
+        name = values.get("method", cls.model_fields["method"].default)
+        spec = METHODS[name]
+        for other in METHODS:
+            if other != name and values.pop(other, None) is not None:
+                raise UsageError(f"{other} has settings, and method={name}; leave them out.")
+        section = values.pop(name, None)
+        if section is not None or not isinstance(values.get("options"), spec.settings):
+            section = (
+                (section or {}) if not isinstance(section, BaseModel) else section.model_dump()
+            )
+            values["options"] = _checked(spec.settings, section, name)
+        if spec.optimizer is not None:
+            values = {"optimizer": spec.optimizer} | values
         return values
 
     @model_validator(mode="after")
@@ -367,11 +232,26 @@ class Run(_Part):
             raise UsageError(problem)
         return self
 
+    @model_serializer(mode="wrap")
+    def _with_section(self, handler: Any, info: SerializationInfo) -> dict[str, Any]:
+        fields: dict[str, Any] = handler(self)
+        if "options" in fields:
+            fields.pop("options")
+            own = self.options.model_dump(mode=info.mode, exclude_defaults=info.exclude_defaults)
+            if own:
+                fields[self.method] = own
+        return fields
+
+    @property
+    def spec(self) -> "MethodSpec[Any]":
+        """The method."""
+        return METHODS[self.method]
+
     def made_plan(self) -> Plan | None:
-        """The plan, where the method has one."""
-        if self.method not in PLANNED:
+        """The plan, where the method keeps one."""
+        if not self.spec.planned:
             return None
-        own = {"protect": "tokens", "mechanism": self.method} if self.method in _OF_TOKENS else {}
+        own = dict(self.spec.plan_fields)
         return Plan(**own | self.plan | ({"steps": self.steps} if self.steps is not None else {}))
 
     @property
@@ -382,13 +262,8 @@ class Run(_Part):
     @property
     def entity_list(self) -> str | None:
         """The file of the entities that are protected, where there is one."""
-        given = self.uedp.entity_list if self.uedp else self.plan.get("entity_list")
+        given = getattr(self.options, "entity_list", None) or self.plan.get("entity_list")
         return None if given is None else str(given)
-
-    @property
-    def regularizer(self) -> RegularizerSettings | None:
-        """The settings of the privacy regularizer, where the method is one."""
-        return self.adversarial or self.triplet
 
     @property
     def total_steps(self) -> int:
@@ -399,9 +274,12 @@ class Run(_Part):
     @property
     def masked_steps(self) -> int:
         """How many steps on masked text come before those; 0 for methods without such a phase."""
-        if self.method != "redact-then-private":
-            return 0
-        return (self.redacted or RedactedStart()).steps
+        return int(getattr(self.options, "steps", 0)) if self.spec.masked_phase else 0
+
+    def policy_problems(self) -> Iterator[str]:
+        """What is missing where tokens are to be protected."""
+        if self.policy is None and not self.knows_entities:
+            yield f"method={self.method} needs a policy, such as digits; or {_MENTIONS}."
 
     def shareable(self) -> dict[str, Any]:
         """Every setting that matters to the result, without folders and files of this machine.
@@ -411,7 +289,7 @@ class Run(_Part):
         fields = self.model_dump(mode="json", exclude=_NO_MATTER)
         for name in ("corpus", "data", "mentions"):
             fields[name] = None if fields[name] is None else "private"
-        for part in (fields["plan"], fields["uedp"] or {}):
+        for part in (fields["plan"], fields.get(self.method, {})):
             if part.get("entity_list") is not None:
                 part["entity_list"] = "private"
         for part, name in (
@@ -442,25 +320,23 @@ def _without_folders(text: str) -> str:
 
 _NO_MATTER = {"device", "token_budget", "checkpoint_every", "keep_checkpoints"}
 """Settings that change no weight."""
-_OF_TOKENS = ("selective", "redact-then-private")
-"""The methods that protect tokens; each is the mechanism of its plan."""
 _MENTIONS = "mentions (the file that `tacit detect` writes) or detect (patterns,lists)"
 
 
 def _problems(run: Run) -> Iterator[str]:
     """What is wrong with settings that are each right by themselves."""
-    if run.method in PLANNED:
+    spec = run.spec
+    if spec.planned:
         yield from _plan_problems(run)
-    elif run.steps is None:
-        yield f"method={run.method} needs steps."
-    elif run.plan:
-        why = "is not ours to promise" if run.method == "uedp" else "promises nothing"
-        yield f"method={run.method} {why}, so it takes no plan."
-    if run.redacted is not None and run.method != "redact-then-private":
-        yield f"redacted has settings, and method={run.method}; leave them out."
-    for name in ("fedavg", "uedp", "selective", "adversarial", "triplet"):
-        if getattr(run, name) is not None and run.method != name:
-            yield f"{name} has settings, and method={run.method}; leave them out."
+    else:
+        if run.steps is None:
+            yield f"method={run.method} needs steps."
+        if run.plan:
+            why = "is not ours to promise" if spec.standing == "published" else "promises nothing"
+            yield f"method={run.method} {why}, so it takes no plan."
+        yield from spec.problems(run, None)
+    if run.task not in spec.tasks:
+        yield f"method={run.method} serves the tasks {', '.join(spec.tasks)}, not {run.task}."
     if run.labels is not None and run.task not in ("classification", "tagging"):
         yield f"labels are for classification and tagging; task={run.task} has none."
     if run.labels == "pretrained" and run.model.kind != "folder":
@@ -475,7 +351,7 @@ def _problems(run: Run) -> Iterator[str]:
         yield from _frequency_problems(run)
     if run.mentions is not None and run.detect is not None:
         yield "mentions and detect are both given; give the file, or the detectors."
-    if run.method in ("deidentify", "uedp") and not run.knows_entities:
+    if spec.needs_entities and not run.knows_entities:
         yield f"method={run.method} needs {_MENTIONS}."
 
 
@@ -500,38 +376,14 @@ def _plan_problems(run: Run) -> Iterator[str]:
     assert plan is not None
     if "entities" in plan.protect and not run.knows_entities:
         yield f"protect={plan.protect} needs {_MENTIONS}."
-    if plan.mechanism != run.method and (plan.mechanism == "selective" or run.method in _OF_TOKENS):
-        yield (
-            f"method={run.method} does not carry out protect={plan.protect}, mechanism="
-            f"{plan.mechanism}; the methods {' and '.join(_OF_TOKENS)} have protect=tokens and a "
-            "mechanism of their own name."
-        )
-    if run.method in _OF_TOKENS:
-        yield from _token_problems(run)
-    if run.method == "fedavg" and plan.user_rate is None:
-        yield f"method=fedavg is about users; protect={plan.protect} draws records."
-    if run.method == "fedavg" and plan.record_clip is not None:
-        yield (
-            f"entity_share={plan.entity_share:g} needs records clipped one by one, which several "
-            "local steps do not do; give entity_share=2, or method=private."
-        )
-
-
-def _token_problems(run: Run) -> Iterator[str]:
-    if run.policy is None and not run.knows_entities:
-        yield f"method={run.method} needs a policy, such as digits; or {_MENTIONS}."
-    if run.method == "selective" and run.task != "next-word":
-        yield f"method=selective predicts next words; task={run.task} has no segments."
-    if run.task == "tagging":
-        yield f"method={run.method} masks words, and task=tagging needs a tag for each of them."
-    if run.method == "selective" and (
-        run.model.lora_rank or run.model.kind not in ("lstm", "awd-lstm", "folder")
+    if plan.protect not in run.spec.protects or any(
+        getattr(plan, name) != value for name, value in run.spec.plan_fields.items()
     ):
         yield (
-            f"method=selective is for LSTMs, whose states are known; model.kind={run.model.kind} "
-            "with a lora_rank of "
-            f"{run.model.lora_rank} is not one. Give model.kind=lstm."
+            f"method={run.method} does not carry out protect={plan.protect}, mechanism="
+            f"{plan.mechanism}; it protects {', '.join(run.spec.protects)}."
         )
+    yield from run.spec.problems(run, plan)
 
 
 def read_run(path: Path, overrides: Mapping[str, Any] | None = None) -> Run:
@@ -591,17 +443,25 @@ def _put(fields: dict[str, Any], names: list[str], value: Any) -> None:
 def run_yaml(run: Run) -> str:
     """The run as a YAML file that `read_run` gives back."""
     fields = run.model_dump(mode="json", exclude_defaults=True)
-    if run.method in ("fedavg", "uedp"):  # what is the default elsewhere is a choice here
+    if run.spec.optimizer is not None:  # what is the default elsewhere is a choice here
         fields["optimizer"] = run.optimizer.model_dump(mode="json", exclude_defaults=True)
     return yaml.safe_dump(fields, sort_keys=False, allow_unicode=True)
 
 
-def _explain(error: ValidationError) -> str:
+def _checked(part: type[MethodSettings], fields: Any, section: str) -> MethodSettings:
+    """A method's section; what is wrong in it is named as in the file."""
+    try:
+        return part.model_validate(fields)
+    except ValidationError as error:
+        raise UsageError(_explain(error, section)) from None
+
+
+def _explain(error: ValidationError, section: str = "") -> str:
     first = error.errors(include_url=False, include_context=False)[0]
-    name = ".".join(str(part) for part in first["loc"]) or "run"
+    name = ".".join(str(part) for part in ((section,) if section else ()) + first["loc"]) or "run"
     if first["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(str(first["loc"][-1]), _all_fields(), n=1, cutoff=0.0)
-        return f"{name!r} is not a setting of a run; did you mean {near[0]!r}?"
+        near = did_you_mean(str(first["loc"][-1]), _all_fields())
+        return f"{name!r} is not a setting of a run.{near}"
     if first["type"] == "missing":
         return f"The run needs {name}."
     given = repr(first["input"])
@@ -610,7 +470,8 @@ def _explain(error: ValidationError) -> str:
 
 
 def _all_fields() -> list[str]:
-    parts = (Run, ModelSettings, TokenizerSettings, OptimizerSettings, PublicStart, LocalSettings,
-             UedpSettings, SelectiveSettings, RedactedStart, AdversarialSettings,
-             TripletSettings)  # fmt: skip
-    return [name for part in parts for name in part.model_fields]
+    parts: tuple[type[BaseModel], ...] = (
+        Run, ModelSettings, TokenizerSettings, OptimizerSettings, PublicStart,
+        *(spec.settings for spec in METHODS.values()),
+    )  # fmt: skip
+    return [name for part in parts for name in part.model_fields] + list(METHODS)

@@ -27,13 +27,15 @@ def code_digest(*also: str) -> str:
     return sha.hexdigest()
 
 
-def training_data_digest(examples: Examples, training_data: TrainingData, model: nn.Module) -> str:
+def training_data_digest(training_data: TrainingData, model: nn.Module) -> str:
     """A SHA-256 over what is learnt from, as it is learnt.
 
     That is tokens, marks, labels, owners, what the caps kept, and the weights that stay as they
     are. A corpus alone does not decide these: mentions, lists, policies, tokenizers and the folder
     of a model are read from other files, and detectors from other code.
     """
+    examples = training_data.examples
+    assert isinstance(examples, Examples)
     sha = hashlib.sha256()
 
     def add(arrays: Iterable[np.ndarray]) -> None:

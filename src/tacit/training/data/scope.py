@@ -15,7 +15,6 @@ from tacit.privacy.certificates.certificate import commitment
 from tacit.privacy.certificates.scope import DetectorFacts, EntityScope, Scope
 from tacit.training.data.protected_entities import list_digest
 from tacit.training.phases.run_context import RunContext
-from tacit.training.settings import UedpSettings
 
 USERS = "whoever stands in the corpus's column for the user"
 KEYED_USERS = "whoever a client names as one, under a keyed name"
@@ -32,11 +31,10 @@ def scope_of(ctx: RunContext, plan: Plan | None, salt: bytes) -> Scope:
     if policy is None and plan is not None and plan.protect == "tokens":
         policy = "what the mentions mark"
     entities = None
-    if run.method == "uedp":
-        own = run.uedp or UedpSettings()
-        listed = None if own.entity_list is None else Path(own.entity_list)
+    if plan is None and run.spec.owner_graph:
+        listed = None if run.entity_list is None else Path(run.entity_list)
         digest = None if listed is None else commitment(list_digest(listed), salt)
-        entities = _entities(ctx, own.kinds, digest, True, salt)
+        entities = _entities(ctx, getattr(run.options, "kinds", None), digest, True, salt)
     elif plan is not None and "entities" in plan.protect:
         fixed = plan.adjacency == "fixed-graph"
         entities = _entities(ctx, plan.kinds, plan.entity_list, fixed, salt)

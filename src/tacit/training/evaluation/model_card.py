@@ -4,7 +4,7 @@ import json
 
 from tacit.privacy.certificates.certificate import Certificate
 from tacit.privacy.certificates.explanation import in_short
-from tacit.training.settings import PLANNED, Run
+from tacit.training.settings import Run
 
 _PIPELINES = {
     "next-word": "text-generation",
@@ -24,7 +24,7 @@ _LOADERS = {
 
 def model_card(run: Run, certificate: Certificate) -> str:
     """The card as Markdown with metadata; nothing in it was measured on private text."""
-    private = run.method in PLANNED
+    private = run.spec.planned
     tags = ["tacit", *(["differential-privacy"] if private else [])]
     ours = run.model.kind in ("lstm", "awd-lstm")
     lines = [

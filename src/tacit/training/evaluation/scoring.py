@@ -12,7 +12,6 @@ import numpy as np
 from tacit.errors import UsageError
 from tacit.files import whole_file
 from tacit.saved_json import spelled
-from tacit.training.data.deidentification import deidentified
 from tacit.training.data.training_data import training_part
 from tacit.training.evaluation import baselines
 from tacit.training.evaluation.groups import Groups, compare_groups, ends_of, group_names
@@ -51,21 +50,17 @@ def scores(
 ) -> dict[str, Any]:
     """Scores on a split; with the folder of a run, `beside` the baselines and its public start."""
     part = ctx.corpus.only(split)
-    if ctx.run.method == "deidentify":
-        part = deidentified(part, ctx.mentions)
+    part = ctx.run.spec.read(part, ctx.mentions)
     examples = encode(ctx, part, training=False)
     found: dict[str, Any] = dict(ctx.task.score(ctx.model, examples, progress=progress))
     if beside is None:
         return found
-    if ctx.run.method == "deidentify" and isinstance(ctx.task, NextWord):
+    if ctx.run.spec.changes_text and isinstance(ctx.task, NextWord):
         found |= {
             f"whole_text_{name}": value for name, value in whole_text_scores(ctx, split).items()
         }
     if ctx.run.task == "next-word":
-        learnt = training_part(ctx.corpus)
-        if ctx.run.method == "deidentify":
-            learnt = deidentified(learnt, ctx.mentions)
-        train = encode(ctx, learnt)
+        train = encode(ctx, ctx.run.spec.read(training_part(ctx.corpus), ctx.mentions))
         others = baselines.baseline_perplexities(
             train, examples, len(ctx.tokenizer), rng=np.random.default_rng(0)
         )
@@ -87,9 +82,8 @@ def whole_text_scores(ctx: RunContext, split: str) -> dict[str, float]:
 
 
 def _as_written(ctx: RunContext, split: str) -> Examples:
-    run = ctx.run
-    if run.method == "deidentify":
-        ctx = replace(ctx, run=run.model_copy(update={"method": "plain"}))
+    if ctx.run.spec.changes_text:
+        ctx = replace(ctx, run=ctx.run.model_copy(update={"method": "plain"}))
     return encode(ctx, ctx.corpus.only(split), training=False)
 
 
@@ -127,8 +121,7 @@ def groups_of(ctx: RunContext, split: str, by: str) -> Groups:
         if "user" in part.columns
         else part.column("id").to_pylist()
     )
-    if ctx.run.method == "deidentify":
-        part = deidentified(part, ctx.mentions)
+    part = ctx.run.spec.read(part, ctx.mentions)
     examples = encode(ctx, part, training=False)
     tokens = np.maximum(examples.lengths - 1, 0)
     losses = ctx.task.record_losses(ctx.model, examples) * tokens

@@ -1,43 +1,34 @@
-"""The methods: each says who is drawn, what is summed and bounded, and what is released.
+"""The methods: each is one file with a `MethodSpec`, and one line here.
 
-plain.py      Plain: mean gradients, nothing promised (also `deidentify`, and public starts)
-noisy.py      NoisySums: sampler + bounded sum + noise, one step of every private method
-private.py    private: clipped gradients of records, users, users and entities
-fedavg.py     fedavg: clipped updates of users who take several steps each
-uedp.py       uedp: the published algorithm, weights and coins as printed
-selective.py  selective: plain tokens as they are, sensitive segments clipped and noised
-regularized.py  what adversarial.py and triplet.py share: a loss on last hidden states beside the
-              task's; a discriminator of authors, and distances between authors
+method.py      MethodSpec: all that the house asks of a method, with defaults
+noisy_sums.py  NoisySumMethod: sampler + bounded sum + noise, the step of most private methods
+independence.py  a unit alone gives what it gives among others, or nothing is released
+segments.py, states.py, regularized.py  what only some methods use
+
+Other packages add methods by entry points of the group `tacit.methods`; see CONTRIBUTING.md.
 """
 
-from tacit.training.methods.adversarial import AdversarialTraining
-from tacit.training.methods.dp_fedavg import make_dp_fedavg
-from tacit.training.methods.dp_sgd import make_dp_sgd
-from tacit.training.methods.noisy_sums import (
-    Losses,
-    Method,
-    NoisySums,
-    SequentialMethod,
-    StatefulMethod,
-    StepStats,
-)
-from tacit.training.methods.plain import Plain
-from tacit.training.methods.selective import SelectiveTraining
-from tacit.training.methods.triplet import TripletTraining
-from tacit.training.methods.uedp import make_uedp
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "AdversarialTraining",
-    "Losses",
-    "Method",
-    "NoisySums",
-    "Plain",
-    "SelectiveTraining",
-    "SequentialMethod",
-    "StatefulMethod",
-    "StepStats",
-    "TripletTraining",
-    "make_dp_fedavg",
-    "make_dp_sgd",
-    "make_uedp",
-]
+from tacit.registry import Registry
+
+if TYPE_CHECKING:
+    from tacit.training.methods.method import MethodSpec
+
+_HERE = "tacit.training.methods"
+
+METHODS: "Registry[MethodSpec[Any]]" = Registry(
+    "method",
+    "tacit.methods",
+    {
+        "plain": f"{_HERE}.plain:PLAIN",
+        "deidentify": f"{_HERE}.deidentify:DEIDENTIFY",
+        "private": f"{_HERE}.dp_sgd:DP_SGD",
+        "fedavg": f"{_HERE}.dp_fedavg:DP_FEDAVG",
+        "selective": f"{_HERE}.selective:SELECTIVE",
+        "redact-then-private": f"{_HERE}.redact_then_private:REDACT_THEN_PRIVATE",
+        "adversarial": f"{_HERE}.adversarial:ADVERSARIAL",
+        "triplet": f"{_HERE}.triplet:TRIPLET",
+        "uedp": f"{_HERE}.uedp:UEDP",
+    },
+)

@@ -3,48 +3,43 @@
 Source: Mireshghallah et al. 2021, section 2.1, Equations 1 and 2.
 """
 
+from typing import Annotated
+
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from tacit.privacy.ledger import Ledger
-from tacit.training.data.attributes import Attribute
-from tacit.training.data.training_data import Rows, TrainingData
-from tacit.training.dp.random_source import RandomSource
-from tacit.training.methods.noisy_sums import Losses
-from tacit.training.methods.regularized import Regularized
+from tacit.training.data.training_data import Rows
+from tacit.training.methods.method import Method, MethodInputs
+from tacit.training.methods.regularized import (
+    RegularizedStep,
+    RegularizedTraining,
+    RegularizerSettings,
+)
 from tacit.training.models.devices import device_of
-from tacit.training.models.last_states import LastStates
 from tacit.training.models.offline import seeded
 from tacit.training.models.optimizers import flat_optimizer, put_optimizer
-from tacit.training.settings import AdversarialSettings
 
 
-class AdversarialTraining(Regularized):
+class AdversarialSettings(RegularizerSettings):
+    """The discriminator: two layers, learning by Adam."""
+
+    hidden_size: Annotated[int, Field(ge=1, le=100_000)] = 1000
+    learning_rate: Annotated[float, Field(gt=0, description="Its own learning rate.")] = 1e-3
+
+
+class AdversarialStep(RegularizedStep):
     """Discriminator and model in turn, on the same batch: first it learns, then it is used.
 
     The discriminator is no part of the model. A checkpoint holds it, so that a run can go on.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        losses: Losses,
-        training_data: TrainingData,
-        randomness: RandomSource,
-        ledger: Ledger | None,
-        attribute: Attribute,
-        states: LastStates,
-        settings: AdversarialSettings,
-        *,
-        batch: int,
-        what: str,
-    ) -> None:
-        super().__init__(
-            model, losses, training_data, randomness, ledger, attribute, states, settings,
-            batch=batch, what=what,
-        )  # fmt: skip
+    def __init__(self, inputs: MethodInputs, settings: AdversarialSettings) -> None:
+        super().__init__(inputs, settings)
+        model, randomness, attribute = inputs.model, inputs.randomness, inputs.attribute
+        assert attribute is not None
         with seeded(randomness.torch_seed("init", 1)):
             self.discriminator = nn.Sequential(
                 nn.Linear(self._states.width, settings.hidden_size),
@@ -74,7 +69,7 @@ class AdversarialTraining(Regularized):
         return own | {f"optimizer/{n}": t for n, t in flat_optimizer(self._optimizer)[0].items()}
 
     def load_extra_state(self, tensors: dict[str, Tensor]) -> None:
-        """Put back what `aside` gave."""
+        """Put back what `extra_state` gave."""
         parts: dict[str, dict[str, Tensor]] = {"weights": {}, "optimizer": {}}
         for name, tensor in tensors.items():
             part, _, rest = name.partition("/")
@@ -92,3 +87,22 @@ def from_uniform(scores: Tensor) -> Tensor:
     1.3863
     """
     return -F.log_softmax(scores, dim=1).mean()
+
+
+class Adversarial(RegularizedTraining[AdversarialSettings]):
+    """Adversarial training against a discriminator of authors."""
+
+    name = "adversarial"
+    title = "Hide authors by a discriminator; proves nothing"
+    summary = (
+        "a discriminator learns to tell the author from the last hidden state, the model to "
+        "prevent it; no epsilon"
+    )
+    settings = AdversarialSettings
+
+    def step(self, inputs: MethodInputs) -> Method:
+        """The task's loss and that of the discriminator."""
+        return AdversarialStep(inputs, self.options(inputs.run))
+
+
+ADVERSARIAL = Adversarial()

@@ -1,101 +1,95 @@
-"""User-level privacy with several local steps.
+"""DP-FedAvg: user-level privacy with several local steps.
 
 Source: McMahan, Ramage, Talwar and Zhang 2018 (the estimator with a fixed denominator).
 """
 
 import math
 from collections.abc import Iterator
+from typing import Annotated
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import nn
 
 from tacit.planning.plan import Plan
-from tacit.privacy.ledger import Ledger
 from tacit.training.data.training_data import Rows, TrainingData
 from tacit.training.dp import dropout
 from tacit.training.dp.gradients import BoundedSum
-from tacit.training.dp.random_source import RandomSource
 from tacit.training.dp.sampling import Drawn
 from tacit.training.dp.updates import ClippedUpdates
-from tacit.training.methods.dp_sgd import contributions, denominator, poisson, user_weights
-from tacit.training.methods.independence import Totals, UnitCheck
-from tacit.training.methods.noisy_sums import Losses, LossMeter, NoisySums, finite_losses
-from tacit.training.settings import LocalSettings
+from tacit.training.methods.dp_sgd import PlannedSums, contributions, user_weights
+from tacit.training.methods.independence import Totals
+from tacit.training.methods.method import MethodInputs
+from tacit.training.methods.noisy_sums import LossMeter, finite_losses
+from tacit.training.settings import SUM_OF_UPDATES, MethodSettings, Run
 
 
-def make_dp_fedavg(
-    model: nn.Module,
-    losses: Losses,
-    training_data: TrainingData,
-    randomness: RandomSource,
-    ledger: Ledger,
-    plan: Plan,
-    local: LocalSettings,
-    *,
-    phase: str = "train",
-) -> NoisySums[Drawn]:
+class LocalSettings(MethodSettings):
+    """What a drawn user does by itself before anything is clipped."""
+
+    local_epochs: Annotated[int, Field(ge=1, description="Passes over a user's records.")] = 1
+    local_steps: Annotated[
+        int | None, Field(ge=1, description="Batches instead of passes, if given.")
+    ] = None
+    local_batch: Annotated[int, Field(ge=1, description="Records in a local batch.")] = 8
+    local_learning_rate: Annotated[
+        float, Field(gt=0, description="Learning rate of the local SGD.")
+    ] = 0.5
+
+
+class DpFedAvg(PlannedSums[LocalSettings]):
     """Sums of clipped updates: each drawn user trains for itself, and the whole change is clipped.
 
-    *Guarantee*: as `private` for users; where entities are protected too, only for
-    `entity_share` 2, because local steps mix a user's records before anything is clipped.
+    *Guarantee*: as DP-SGD for users; where entities are protected too, only for `entity_share` 2,
+    because local steps mix a user's records before anything is clipped.
     """
-    meter = LossMeter(model, losses)
-    return NoisySums(
-        poisson(plan, training_data),
-        plan.event(),
-        user_updates(model, meter, training_data, randomness, plan, local),
-        denominator(plan, training_data),
-        meter,
-        ledger,
-        randomness,
-        check=fedavg_check(model, losses, training_data, plan, local),
-        phase=phase,
+
+    name = "fedavg"
+    title = "DP-FedAvg: users train by themselves, their updates are noised"
+    summary = (
+        "DP-FedAvg: users train for some steps each, their whole update is clipped and noised; the "
+        "plan protects users"
     )
+    settings = LocalSettings
+    optimizer = SUM_OF_UPDATES
+    federated = True
+    clips_records = False  # a user's own records may mix
 
+    def problems(self, run: Run, plan: Plan | None) -> Iterator[str]:
+        """Local steps are a user's, and mix that user's records."""
+        assert plan is not None
+        if plan.user_rate is None:
+            yield f"method={self.name} is about users; protect={plan.protect} draws records."
+        if plan.record_clip is not None:
+            yield (
+                f"entity_share={plan.entity_share:g} needs records clipped one by one, which "
+                "several local steps do not do; give entity_share=2, or method=private."
+            )
 
-def fedavg_check(
-    model: nn.Module, losses: Losses, training_data: TrainingData, plan: Plan, local: LocalSettings
-) -> UnitCheck:
-    """Whether users' updates are the same after others' as first; a user's own records may mix."""
-    return UnitCheck(
-        model,
-        training_data,
-        lambda some, randomness: user_updates(
-            model, LossMeter(model, losses), some, randomness, plan, local
-        ),
-        losses=None,
-    )
+    def totals(self, inputs: MethodInputs, meter: LossMeter) -> Totals:
+        """Sums over drawn users of their clipped updates."""
+        plan, training_data, local = inputs.need_plan(), inputs.training_data, inputs.run.options
+        assert isinstance(local, LocalSettings)
+        updates = ClippedUpdates(inputs.model)
 
+        def total(step: int, drawn: Drawn) -> BoundedSum:
+            units = contributions(plan, training_data, inputs.randomness, step, drawn)
+            streams = inputs.randomness.of_users("order", step, training_data.users)
+            weights = user_weights(plan, training_data)
 
-def user_updates(
-    model: nn.Module,
-    meter: LossMeter,
-    training_data: TrainingData,
-    randomness: RandomSource,
-    plan: Plan,
-    local: LocalSettings,
-) -> Totals:
-    """Sums over drawn users of their clipped updates, wherever their records are."""
-    updates = ClippedUpdates(model)
+            def train(unit: int) -> int:
+                rng = streams(int(drawn[unit]))
+                return train_locally(inputs.model, meter, training_data, units[unit], local, rng)
 
-    def total(step: int, drawn: Drawn) -> BoundedSum:
-        units = contributions(plan, training_data, randomness, step, drawn)
-        streams = randomness.of_users("order", step, training_data.users)
-        weights = user_weights(plan, training_data)
+            return updates.users(
+                train,
+                len(units),
+                clip_norm=plan.clip_norm,
+                weights=weights[drawn] if weights is not None else None,
+            )
 
-        def train(unit: int) -> int:
-            rng = streams(int(drawn[unit]))
-            return train_locally(model, meter, training_data, units[unit], local, rng)
-
-        return updates.users(
-            train,
-            len(units),
-            clip_norm=plan.clip_norm,
-            weights=weights[drawn] if weights is not None else None,
-        )
-
-    return total
+        return total
 
 
 def train_locally(
@@ -139,3 +133,6 @@ def local_batches(rows: Rows, local: LocalSettings, rng: np.random.Generator) ->
         for start in range(0, min(each, left) * local.local_batch, local.local_batch):
             yield order[start : start + local.local_batch]
         left -= each
+
+
+DP_FEDAVG = DpFedAvg()

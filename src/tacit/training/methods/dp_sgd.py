@@ -1,87 +1,80 @@
-"""Clipped sums of gradients with noise: for records, users, or users and their entities."""
+"""DP-SGD: per-example or per-user clipped sums of gradients with noise.
+
+Source: Abadi et al. 2016 (records); McMahan et al. 2018 (users). Entities that users name are
+bounded through them; see docs/explanations/guarantees.md, sections 3 to 5.
+"""
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from tacit.errors import UsageError
 from tacit.planning.plan import Plan
-from tacit.privacy.ledger import Ledger
 from tacit.training.data.training_data import Rows, TrainingData, batches, units_together
 from tacit.training.dp.gradients import BoundedSum, ClippedSums
 from tacit.training.dp.random_source import RandomSource
 from tacit.training.dp.sampling import Drawn, PoissonRecords, PoissonUsers
-from tacit.training.methods.independence import Totals, UnitCheck
-from tacit.training.methods.noisy_sums import Losses, LossMeter, NoisySums
+from tacit.training.methods.independence import Totals
+from tacit.training.methods.method import MethodInputs, S
+from tacit.training.methods.noisy_sums import LossMeter, NoisySumMethod
+from tacit.training.settings import MethodSettings
 
 
-def make_dp_sgd(
-    model: nn.Module,
-    losses: Losses,
-    training_data: TrainingData,
-    randomness: RandomSource,
-    ledger: Ledger,
-    plan: Plan,
-    *,
-    token_budget: int,
-    phase: str = "train",
-) -> NoisySums[Drawn]:
-    """Sums of clipped gradients: for records, for users, or for users and the entities they name.
+class PlannedSums(NoisySumMethod[S]):
+    """Poisson sampling, events and denominators as the plan has them."""
 
-    *Guarantee*: the plan's, see docs/guarantees.md sections 3 to 5.
+    standing = "proved"
+    protects: ClassVar[tuple[str, ...]] = ("users", "entities", "users+entities")
+
+    def sampler(self, inputs: MethodInputs) -> PoissonUsers | PoissonRecords:
+        """Poisson sampling of users or records."""
+        plan, training_data = inputs.need_plan(), inputs.training_data
+        if plan.entity_rate < 1:
+            raise UsageError("entity_rate below 1 is priced but not trained; leave it at 1.")
+        if plan.user_rate is not None:
+            return PoissonUsers(training_data.users, plan.user_rate)
+        return PoissonRecords(len(training_data.rows), float(plan.record_rate or 0))
+
+    def denominator(self, inputs: MethodInputs) -> float:
+        """The expected number of units: what the plan says, or a count of a graph held fixed."""
+        return denominator(inputs.need_plan(), inputs.training_data)
+
+
+class DpSgd(PlannedSums[MethodSettings]):
+    """DP-SGD for records, for users, or for users and the entities they name.
+
+    *Guarantee*: the plan's, see docs/explanations/guarantees.md, sections 3 to 5.
     """
-    meter = LossMeter(model, losses)
-    sums = user_sums if plan.user_rate is not None else record_sums
-    return NoisySums(
-        poisson(plan, training_data),
-        plan.event(),
-        sums(model, meter, training_data, randomness, plan, token_budget),
-        denominator(plan, training_data),
-        meter,
-        ledger,
-        randomness,
-        check=private_check(model, losses, training_data, plan, token_budget),
-        phase=phase,
+
+    name = "private"
+    title = "DP-SGD: every step is clipped and noised (recommended)"
+    summary = (
+        "DP-SGD: clipped sums of gradients with noise; the plan protects records, users, entities "
+        "or users+entities"
     )
+    protects: ClassVar[tuple[str, ...]] = ("records", "users", "entities", "users+entities")
+    federated = True
+
+    def totals(self, inputs: MethodInputs, meter: LossMeter) -> Totals:
+        """Sums of clipped gradients over drawn users, or over drawn records."""
+        of_users = inputs.need_plan().user_rate is not None
+        return _user_sums(inputs, meter) if of_users else _record_sums(inputs, meter)
 
 
-def private_check(
-    model: nn.Module, losses: Losses, training_data: TrainingData, plan: Plan, token_budget: int
-) -> UnitCheck:
-    """Whether users (records) give in a sum what they give alone, as do their records."""
-    sums = user_sums if plan.user_rate is not None else record_sums
-    return UnitCheck(
-        model,
-        training_data,
-        lambda some, randomness: sums(
-            model, LossMeter(model, losses), some, randomness, plan, token_budget
-        ),
-        losses=losses,
-        of_records=plan.user_rate is None,
-        token_budget=token_budget,
-    )
-
-
-def user_sums(
-    model: nn.Module,
-    meter: LossMeter,
-    training_data: TrainingData,
-    randomness: RandomSource,
-    plan: Plan,
-    token_budget: int,
-) -> Totals:
-    """Sums over drawn users of their clipped gradients, wherever their records are."""
-    sums = ClippedSums(model)
-    together = units_together(sum(p.numel() for p in model.parameters()))
+def _user_sums(inputs: MethodInputs, meter: LossMeter) -> Totals:
+    plan, training_data = inputs.need_plan(), inputs.training_data
+    sums = ClippedSums(inputs.model)
+    together = units_together(sum(p.numel() for p in inputs.model.parameters()))
 
     def total(step: int, drawn: Drawn) -> BoundedSum:
-        units = contributions(plan, training_data, randomness, step, drawn)
+        units = contributions(plan, training_data, inputs.randomness, step, drawn)
         weights = user_weights(plan, training_data)
         return sums.users(
             meter,
-            batches(training_data.examples, units, token_budget, together=together),
+            batches(training_data.examples, units, inputs.run.token_budget, together=together),
             clip_norm=plan.clip_norm,
             record_clip=plan.record_clip,
             weights=weights[drawn] if weights is not None else None,
@@ -91,37 +84,19 @@ def user_sums(
     return total
 
 
-def record_sums(
-    model: nn.Module,
-    meter: LossMeter,
-    training_data: TrainingData,
-    randomness: RandomSource,
-    plan: Plan,
-    token_budget: int,
-) -> Totals:
-    """Sums over drawn records of their clipped gradients."""
-    sums = ClippedSums(model)
+def _record_sums(inputs: MethodInputs, meter: LossMeter) -> Totals:
+    plan, training_data = inputs.need_plan(), inputs.training_data
+    sums = ClippedSums(inputs.model)
 
     def total(_: int, drawn: Drawn) -> BoundedSum:
         units = [np.asarray([row]) for row in training_data.rows[drawn]]
-        return sums.records(
-            meter,
-            # A record is never spread over batches, so all of them may be sorted.
-            batches(training_data.examples, units, token_budget, together=max(1, len(units))),
-            clip_norm=plan.clip_norm,
-            units=len(units),
+        # A record is never spread over batches, so all of them may be sorted.
+        parts = batches(
+            training_data.examples, units, inputs.run.token_budget, together=max(1, len(units))
         )
+        return sums.records(meter, parts, clip_norm=plan.clip_norm, units=len(units))
 
     return total
-
-
-def poisson(plan: Plan, training_data: TrainingData) -> PoissonUsers | PoissonRecords:
-    """The sampler that a plan asks for."""
-    if plan.entity_rate < 1:
-        raise UsageError("entity_rate below 1 is priced but not trained; leave it at 1.")
-    if plan.user_rate is not None:
-        return PoissonUsers(training_data.users, plan.user_rate)
-    return PoissonRecords(len(training_data.rows), float(plan.record_rate or 0))
 
 
 def denominator(plan: Plan, training_data: TrainingData) -> float:
@@ -169,7 +144,7 @@ def contributions(
 ) -> Sequence[Rows]:
     """The records of each drawn user: all, or as many as the plan allows in one step.
 
-    *Guarantee*: which ones is decided by fresh coins that look at nobody else's records and at no
+    *Guarantee*: which ones is decided by fresh draws that look at nobody else's records and at no
     text, so what a user gives is still a function of that user's own records.
     """
     most = plan.records_per_step
@@ -181,3 +156,6 @@ def contributions(
         own if len(own) <= most else np.sort(streams(int(user)).choice(own, most, replace=False))
         for user, own in zip(drawn, rows, strict=True)
     ]
+
+
+DP_SGD = DpSgd()

@@ -1,67 +1,25 @@
 """What every private method shares: draw, sum with a bound, release, divide."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar, runtime_checkable
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from tacit.privacy.events import AnyEvent
 from tacit.privacy.ledger import Ledger
+from tacit.training.data.training_data import TrainingData
 from tacit.training.dp import dropout
-from tacit.training.dp.gradients import BoundedSum
+from tacit.training.dp.gradients import BoundedSum, ClippedSums
 from tacit.training.dp.noise import release
 from tacit.training.dp.random_source import RandomSource
 from tacit.training.dp.sampling import Sampler, require_match
-from tacit.training.methods.independence import Losses as Losses
-from tacit.training.methods.independence import UnitCheck
+from tacit.training.methods.independence import Losses, Totals, UnitCheck
+from tacit.training.methods.method import Method, MethodInputs, MethodSpec, S, StepStats
 
 Drawn_co = TypeVar("Drawn_co", covariant=True)
-
-
-@dataclass(frozen=True)
-class StepStats:
-    """What a step saw of the data: exact, hence not private.
-
-    `records` counts passes through the model here, whoever the units are; 0 where others pass.
-    """
-
-    units: int
-    clipped: int
-    not_finite: int
-    loss: float
-    records: int = 0
-
-
-class Method(Protocol):
-    """One step of training: a gradient for every trainable parameter."""
-
-    def gradient(self, step: int) -> tuple[dict[str, Tensor], StepStats]:
-        """The direction of the step, and what it saw."""
-        ...
-
-
-@runtime_checkable
-class SequentialMethod(Protocol):
-    """A step of several updates, each of which is carried out before the next is computed."""
-
-    def gradients(self, step: int) -> Iterator[tuple[dict[str, Tensor], StepStats]]:
-        """The directions one after the other, and what the step saw so far."""
-        ...
-
-
-@runtime_checkable
-class StatefulMethod(Protocol):
-    """A method that learns something beside the model, which only a checkpoint holds."""
-
-    def extra_state(self) -> dict[str, Tensor]:
-        """All that is needed to go on."""
-        ...
-
-    def load_extra_state(self, tensors: dict[str, Tensor]) -> None:
-        """Go on with what `aside` gave."""
-        ...
 
 
 class LossMeter:
@@ -124,34 +82,91 @@ class NoisySums(Generic[Drawn_co]):
         randomness: RandomSource,
         *,
         check: UnitCheck | None,
-        phase: str = "train",
     ) -> None:
         require_match(sampler, event)
         self._sampler, self._event, self._total = sampler, event, total
-        self._denominator, self._watched = denominator, meter
-        self._ledger, self._chance, self._phase = ledger, randomness, phase
-        self._check = check
+        self._denominator, self._meter = denominator, meter
+        self._ledger, self._randomness, self._check = ledger, randomness, check
 
-    def spread(
-        self,
-        over: Callable[
-            [Callable[[int, Drawn_co], BoundedSum]], Callable[[int, Drawn_co], BoundedSum]
-        ],
-    ) -> None:
-        """Let several processes compute the sum; coins, ledger and noise stay here."""
+    def spread(self, over: Callable[[Totals], Totals]) -> None:
+        """Let several processes compute the sum; sampling, ledger and noise stay here."""
         self._total = over(self._total)
 
     def gradient(self, step: int) -> tuple[dict[str, Tensor], StepStats]:
         """The noisy sum over its public denominator."""
         if self._check is not None:
             self._check.due(step)
-        drawn = self._sampler.draw(self._chance.stream("coins", step))
-        with dropout.step(self._chance.torch_seed("dropout", step)):
+        drawn = self._sampler.draw(self._randomness.stream("coins", step))
+        with dropout.step(self._randomness.torch_seed("dropout", step)):
             total = self._total(step, drawn)
         noisy = release(
-            total, self._event, self._ledger, self._chance, phase=self._phase, step=step
+            total, self._event, self._ledger, self._randomness, phase="train", step=step
         )
         for tensor in noisy.values():
             tensor.div_(self._denominator)
-        loss, records = self._watched.since()
+        loss, records = self._meter.since()
         return noisy, StepStats(total.units, total.clipped, total.not_finite, loss, records)
+
+
+class NoisySumMethod(MethodSpec[S]):
+    """A method whose step is a `NoisySums`: who is drawn, what is summed, over what it is divided.
+
+    Several processes, the clients of a federation and audits compute `totals` as a local run does;
+    sampling, ledger and noise are the same in all of them.
+    """
+
+    clips_records = True
+    """Whether each record's gradient is clipped by itself, hence must not see other records."""
+    draw_arrays = 1
+    """Of how many arrays a draw consists, for processes that share it."""
+
+    @abstractmethod
+    def sampler(self, inputs: MethodInputs) -> Sampler[Any]:
+        """Who takes part in a step."""
+
+    @abstractmethod
+    def totals(self, inputs: MethodInputs, meter: LossMeter) -> Totals:
+        """The bounded sum over those who were drawn."""
+
+    @abstractmethod
+    def denominator(self, inputs: MethodInputs) -> float:
+        """The public constant that the noisy sum is divided by."""
+
+    def require_model(self, model: nn.Module) -> None:
+        """Every trainable layer needs a rule for its per-record gradients."""
+        if self.clips_records:
+            ClippedSums(model)
+
+    def step(self, inputs: MethodInputs) -> Method:
+        """Sums over units that are drawn, with noise."""
+        meter = LossMeter(inputs.model, inputs.losses)
+        return self.released(inputs, self.totals(inputs, meter), meter, self.unit_check(inputs))
+
+    def released(
+        self, inputs: MethodInputs, totals: Totals, meter: LossMeter, check: UnitCheck | None
+    ) -> "NoisySums[Any]":
+        """The step, with sums wherever they are computed; noise and ledger are here."""
+        event = self.event(inputs)
+        assert event is not None
+        return NoisySums(
+            self.sampler(inputs), event, totals, self.denominator(inputs), meter,
+            inputs.need_ledger(), inputs.randomness, check=check,
+        )  # fmt: skip
+
+    def unit_check(self, inputs: MethodInputs) -> UnitCheck | None:
+        """Whether units give in a sum what they give alone, as do their records."""
+        of_records = inputs.plan is not None and inputs.plan.user_rate is None
+        return self.check_of(inputs, of_records=of_records)
+
+    def check_of(self, inputs: MethodInputs, **how: Any) -> UnitCheck:
+        """A check of the method's own sums over a few of the records."""
+
+        def some(part: TrainingData, randomness: RandomSource) -> Totals:
+            of_part = replace(inputs, training_data=part, randomness=randomness)
+            return self.totals(of_part, LossMeter(inputs.model, inputs.losses))
+
+        losses = inputs.losses if self.clips_records else None
+        budget = inputs.run.token_budget
+        return UnitCheck(
+            inputs.model, inputs.training_data, some, losses=losses, token_budget=budget, **how
+        )

@@ -9,10 +9,13 @@ from tacit.training.data.training_data import Rows, TrainingData
 from tacit.training.dp import dropout
 from tacit.training.dp.random_source import RandomSource
 from tacit.training.dp.sampling import Drawn, Sampler, Shuffled, require_match
-from tacit.training.methods.noisy_sums import Losses, StepStats, finite_losses
+from tacit.training.methods.independence import Losses
+from tacit.training.methods.method import Method, MethodInputs, MethodSpec, StepStats
+from tacit.training.methods.noisy_sums import finite_losses
+from tacit.training.settings import MethodSettings
 
 
-class Plain:
+class PlainStep:
     """Training without protection; the ledger says so once, before the first step."""
 
     def __init__(
@@ -27,12 +30,8 @@ class Plain:
         what: str,
         sampler: Sampler[Drawn] | None = None,
     ) -> None:
-        self._model, self._losses, self._material, self._chance = (
-            model,
-            losses,
-            training_data,
-            randomness,
-        )
+        self._model, self._losses = model, losses
+        self._training_data, self._randomness = training_data, randomness
         self._sampler = sampler or Shuffled(len(training_data.rows), batch)
         if ledger is not None:
             event = NotPrivate(what=what)
@@ -42,22 +41,22 @@ class Plain:
 
     def gradient(self, step: int) -> tuple[dict[str, Tensor], StepStats]:
         """The gradient of the mean loss of a batch."""
-        drawn = self._sampler.draw(self._chance.stream("coins", step))
+        drawn = self._sampler.draw(self._randomness.stream("coins", step))
         self._model.zero_grad(set_to_none=True)
-        with dropout.step(self._chance.torch_seed("dropout", step)):
-            loss, seen = self._loss(step, self._material.rows[drawn])
+        with dropout.step(self._randomness.torch_seed("dropout", step)):
+            loss, stats = self._loss(step, self._training_data.rows[drawn])
             loss.backward()
         gradient = {
             name: p.grad.detach()
             for name, p in self._model.named_parameters()
             if p.requires_grad and p.grad is not None
         }
-        return gradient, seen
+        return gradient, stats
 
     def _loss(self, step: int, rows: Rows) -> tuple[Tensor, StepStats]:
-        batch = self._material.examples.batch(rows)
+        batch = self._training_data.examples.batch(rows)
         values, bad = finite_losses(self._keyed_losses, batch)
-        return mean_loss(values), seen_of(values, len(rows), bad)
+        return mean_loss(values), stats_of(values, len(rows), bad)
 
     def _keyed_losses(self, batch: dict[str, Tensor]) -> Tensor:
         with dropout.keyed(self._model, batch):
@@ -69,6 +68,30 @@ def mean_loss(values: Tensor) -> Tensor:
     return values.mean() if len(values) else torch.zeros((), requires_grad=True)
 
 
-def seen_of(values: Tensor, drawn: int, bad: int) -> StepStats:
+def stats_of(values: Tensor, drawn: int, bad: int) -> StepStats:
     """What a step saw of its records."""
     return StepStats(drawn, 0, bad, float(mean_loss(values).detach()), records=drawn)
+
+
+class PlainTraining(MethodSpec[MethodSettings]):
+    """Training without protection; no epsilon."""
+
+    name = "plain"
+    title = "Without protection; proves nothing"
+    summary = "training without protection; no epsilon"
+    federated = True
+
+    def step(self, inputs: MethodInputs) -> Method:
+        """Mean gradients of shuffled batches."""
+        return PlainStep(
+            inputs.model, inputs.losses, inputs.training_data, inputs.randomness, inputs.ledger,
+            batch=inputs.run.batch, what=unprotected(inputs.run.method),
+        )  # fmt: skip
+
+
+def unprotected(method: str) -> str:
+    """How the ledger names what was learnt without protection."""
+    return f"training without protection (method {method})"
+
+
+PLAIN = PlainTraining()

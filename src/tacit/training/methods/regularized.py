@@ -6,48 +6,58 @@ the last hidden state; nothing follows for what a released model gives away othe
 """
 
 from abc import ABC, abstractmethod
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from pydantic import Field
+from torch import Tensor
 
-from tacit.privacy.ledger import Ledger
-from tacit.training.data.attributes import Attribute
-from tacit.training.data.training_data import Rows, TrainingData
-from tacit.training.dp.random_source import RandomSource
+from tacit.training.data.training_data import Rows
 from tacit.training.dp.sampling import Grouped
-from tacit.training.methods.noisy_sums import Losses, StepStats, finite_losses
-from tacit.training.methods.plain import Plain, mean_loss, seen_of
+from tacit.training.methods.method import MethodInputs, MethodSpec, S, StepStats
+from tacit.training.methods.noisy_sums import finite_losses
+from tacit.training.methods.plain import PlainStep, mean_loss, stats_of, unprotected
 from tacit.training.models.last_states import LastStates
-from tacit.training.settings import RegularizerSettings
+from tacit.training.settings import MethodSettings, Run
 
 _ROW = "row"
 
 
-class Regularized(Plain, ABC):
+class RegularizerSettings(MethodSettings):
+    """What the privacy regularizers share."""
+
+    privacy_weight: Annotated[
+        float, Field(ge=0, le=1e6, description="The privacy loss over that of the task.")
+    ] = 1.0
+    attribute: Annotated[
+        str,
+        Field(
+            min_length=1,
+            description="What is to be hidden: user, label, or a column of the corpus's file.",
+        ),
+    ] = "user"
+    batches: Annotated[
+        Literal["grouped", "mixed"],
+        Field(description="Grouped: records of a user (of a value) stand together in a batch."),
+    ] = "mixed"
+
+
+class RegularizedStep(PlainStep, ABC):
     """Plain training with a further term; with `privacy_weight` 0 and mixed batches, just that."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        losses: Losses,
-        training_data: TrainingData,
-        randomness: RandomSource,
-        ledger: Ledger | None,
-        attribute: Attribute,
-        states: LastStates,
-        settings: RegularizerSettings,
-        *,
-        batch: int,
-        what: str,
-    ) -> None:
+    def __init__(self, inputs: MethodInputs, settings: RegularizerSettings) -> None:
+        run, training_data, attribute = inputs.run, inputs.training_data, inputs.attribute
+        assert attribute is not None
         self._codes = attribute.codes[training_data.examples.record]
-        grouped = Grouped(self._codes[training_data.rows], batch)
+        grouped = Grouped(self._codes[training_data.rows], run.batch)
         super().__init__(
-            model, losses, training_data, randomness, ledger, batch=batch, what=what,
+            inputs.model, inputs.losses, training_data, inputs.randomness, inputs.ledger,
+            batch=run.batch, what=unprotected(run.method),
             sampler=grouped if settings.batches == "grouped" else None,
         )  # fmt: skip
-        self._weight, self._states = settings.privacy_weight, states
+        self._weight = settings.privacy_weight
+        self._states = LastStates(inputs.model, next_words=run.task == "next-word")
 
     @abstractmethod
     def _penalty(self, step: int, states: Tensor, rows: Rows) -> Tensor:
@@ -65,12 +75,30 @@ class Regularized(Plain, ABC):
             read.append((states[-1], part[_ROW]))
             return values
 
-        batch = self._material.examples.batch(rows) | {_ROW: torch.from_numpy(rows)}
+        batch = self._training_data.examples.batch(rows) | {_ROW: torch.from_numpy(rows)}
         values, bad = finite_losses(losses, batch)
-        loss, seen = mean_loss(values), seen_of(values, len(rows), bad)
+        loss, stats = mean_loss(values), stats_of(values, len(rows), bad)
         states, kept = read[-1]
         if len(values) and bool(torch.isfinite(states).all()):
             penalty = self._penalty(step, states, np.asarray(kept))
             if bool(torch.isfinite(penalty)):
                 loss = loss + self._weight * penalty
-        return loss, seen
+        return loss, stats
+
+
+class RegularizedTraining(MethodSpec[S]):
+    """A method that hides an attribute from last hidden states, and promises nothing."""
+
+    def hidden_attribute(self, run: Run) -> str | None:
+        """What its settings name."""
+        assert isinstance(run.options, RegularizerSettings)
+        return run.options.attribute
+
+    def facts(self, run: Run) -> dict[str, Any]:
+        """That it is heuristic, and its settings."""
+        return {
+            "regularizer": "makes an attribute harder to tell from the last hidden state, and "
+            "promises nothing: what leaks is measured by `tacit attack`, which puts its figures "
+            "here",
+            "settings of the regularizer": run.options.model_dump(mode="json"),
+        }

@@ -13,18 +13,21 @@ be scaled down to a norm.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
 from tacit.errors import DataError, UsageError
 from tacit.planning.plan import Plan
+from tacit.privacy.accounting.claims import PublishedPrice
 from tacit.privacy.events import Selective, part_of
-from tacit.privacy.ledger import Ledger
+from tacit.privacy.ledger import Releases
+from tacit.replication.published import selective_claim
 from tacit.training.data.training_data import TrainingData, batches
 from tacit.training.dp import dropout
 from tacit.training.dp.gradients import BoundedSum, ClippedSums
@@ -33,37 +36,29 @@ from tacit.training.dp.random_source import RandomSource
 from tacit.training.dp.sampling import PoissonRecords, require_match
 from tacit.training.methods.dp_sgd import expected
 from tacit.training.methods.independence import Totals, UnitCheck
-from tacit.training.methods.noisy_sums import LossMeter, StepStats, finite_losses
+from tacit.training.methods.method import MethodInputs, MethodSpec, SequentialMethod, StepStats
+from tacit.training.methods.noisy_sums import LossMeter, finite_losses
 from tacit.training.methods.segments import Rounds, rounds_of
 from tacit.training.methods.states import clipped_rows, states_after
 from tacit.training.models.devices import placed
 from tacit.training.models.recurrent import LSTMForCausalLM, State
+from tacit.training.settings import MethodSettings, Run
 from tacit.training.tasks.examples import IGNORED, Examples
 from tacit.training.tasks.measuring import mean_of_row, token_losses
 
 Gradient = dict[str, Tensor]
 
 
-class SelectiveTraining:
+class SelectiveStep:
     """Several updates a step: for each round a plain one, then a private one."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        training_data: TrainingData,
-        randomness: RandomSource,
-        ledger: Ledger,
-        plan: Plan,
-        *,
-        token_budget: int,
-        state_clip: float | None = None,
-        plain_norm: float | None = None,
-        phase: str = "train",
-    ) -> None:
-        self._model = require_lstm(model, plan)
-        self._material, self._chance, self._ledger = training_data, randomness, ledger
-        self._clip, self._state_clip = plan.clip_norm, state_clip or plan.clip_norm
-        self._token_budget, self._phase, self._plain_norm = token_budget, phase, plain_norm
+    def __init__(self, inputs: MethodInputs, settings: "SelectiveSettings") -> None:
+        plan, training_data = inputs.need_plan(), inputs.training_data
+        self._model = require_lstm(inputs.model, plan)
+        self._training_data, self._randomness = training_data, inputs.randomness
+        self._ledger, self._token_budget = inputs.need_ledger(), inputs.run.token_budget
+        self._clip, self._state_clip = plan.clip_norm, settings.state_clip or plan.clip_norm
+        self._plain_norm = settings.plain_norm
         event = plan.event()
         assert isinstance(event, Selective)
         self._event = event
@@ -84,9 +79,9 @@ class SelectiveTraining:
             max(1.0, event.rate * sum(count > number for count in counts))
             for number in range(event.segments)
         ]
-        self._sums, self._watched = ClippedSums(self._model), LossMeter(self._model, _losses)
-        self._watched_plain = LossMeter(self._model, _packed_losses)
-        self._check = selective_check(model, training_data, plan, token_budget)
+        self._sums, self._meter = ClippedSums(self._model), LossMeter(self._model, _losses)
+        self._plain_meter = LossMeter(self._model, _packed_losses)
+        self._check = selective_check(inputs)
 
     def gradients(self, step: int) -> Iterator[tuple[Gradient, StepStats]]:
         """The updates of a step, one by one; each is to be carried out before the next is asked.
@@ -94,11 +89,11 @@ class SelectiveTraining:
         Every step has a first private update, also where nobody came: see docs/guarantees.md.
         """
         self._check.due(step)
-        drawn = self._sampler.draw(self._chance.stream("coins", step))
-        records = _readings(self._examples, self._material.rows[drawn], self._rounds, drawn)
+        drawn = self._sampler.draw(self._randomness.stream("coins", step))
+        records = _readings(self._examples, self._training_data.rows[drawn], self._rounds, drawn)
         state = _Carried(self._model, len(records))
-        seed = self._chance.torch_seed("dropout", step)
-        tally = _Seen(len(records))
+        seed = self._randomness.torch_seed("dropout", step)
+        tally = _Tally(len(records))
         part = 0
         for number in range(max([1, *(len(r.rounds) for r in records)])):
             plain = _Cut.of(records, number, state, sensitive=False)
@@ -106,7 +101,7 @@ class SelectiveTraining:
                 with dropout.step(seed):
                     gradient = self._plain(plain, tally)
                 state.put(plain, plain.after(self._model))
-                yield gradient, tally.seen(self._watched_plain)
+                yield gradient, tally.stats(self._plain_meter)
             private = _Cut.of(records, number, state, sensitive=True)
             if len(private) or number == 0:
                 with dropout.step(seed):
@@ -114,16 +109,16 @@ class SelectiveTraining:
                 part += 1
                 self._pass_on(private, number, step, part, state)
                 part += self._event.states
-                yield gradient, tally.seen(self._watched)
+                yield gradient, tally.stats(self._meter)
 
-    def _plain(self, cut: "_Cut", tally: "_Seen") -> Gradient:
+    def _plain(self, cut: "_Cut", tally: "_Tally") -> Gradient:
         """The mean gradient over plain segments, scaled down where it is too long.
 
         It is made of plain tokens and of states that were released: scaling it costs nothing.
         """
         self._model.zero_grad(set_to_none=True)
         for rows in cut.within(self._token_budget):
-            values, bad = finite_losses(self._watched_plain, cut.batch(rows))
+            values, bad = finite_losses(self._plain_meter, cut.batch(rows))
             tally.not_finite += bad
             if len(values):
                 (values.sum() / len(cut)).backward()
@@ -134,10 +129,10 @@ class SelectiveTraining:
         self._model.zero_grad(set_to_none=True)
         return gradient
 
-    def _private(self, cut: "_Cut", number: int, step: int, part: int, tally: "_Seen") -> Gradient:
+    def _private(self, cut: "_Cut", number: int, step: int, part: int, tally: "_Tally") -> Gradient:
         """The noisy sum over sensitive segments, clipped record by record."""
         total = self._sums.records(
-            self._watched,
+            self._meter,
             batches(cut, cut.units, self._token_budget, together=max(1, len(cut))),
             clip_norm=self._clip,
             units=len(cut),
@@ -167,15 +162,15 @@ class SelectiveTraining:
     ) -> dict[str, Tensor]:
         event = part_of(self._event, number + 1, which)
         return release(
-            total, event, self._ledger, self._chance, phase=self._phase, step=step, part=part
+            total, event, self._ledger, self._randomness, phase="train", step=step, part=part
         )
 
 
-def selective_check(
-    model: nn.Module, training_data: TrainingData, plan: Plan, token_budget: int
-) -> UnitCheck:
+def selective_check(inputs: MethodInputs) -> UnitCheck:
     """Whether first sensitive segments give in a sum what each gives alone."""
-    lstm, examples = require_lstm(model, plan), training_data.examples
+    plan, training_data = inputs.need_plan(), inputs.training_data
+    token_budget = inputs.run.token_budget
+    lstm, examples = require_lstm(inputs.model, plan), training_data.examples
     assert isinstance(examples, Examples)
 
     def totals(some: TrainingData, _: RandomSource) -> Totals:
@@ -370,7 +365,7 @@ class _Cut:
 
 
 @dataclass
-class _Seen:
+class _Tally:
     """What the updates of a step saw so far; clipped is that of the round with most."""
 
     units: int
@@ -379,9 +374,78 @@ class _Seen:
     updates: int = 0
     losses: float = 0.0
 
-    def seen(self, meter: LossMeter) -> StepStats:
+    def stats(self, meter: LossMeter) -> StepStats:
         """As the line that is shown has it; the loss is the mean over updates."""
         self.updates += 1
         self.losses += meter.since()[0]
         loss = self.losses / self.updates
         return StepStats(self.units, self.clipped, self.not_finite, loss, records=self.units)
+
+
+class SelectiveSettings(MethodSettings):
+    """What selective training has beside its plan."""
+
+    state_clip: Annotated[
+        float | None,
+        Field(
+            gt=0, description="Norm of a hidden or cell state; the plan's clip_norm if not given."
+        ),
+    ] = None
+    plain_norm: Annotated[
+        float | None,
+        Field(
+            gt=0,
+            description="Norm to which a plain update is scaled down, so that training stays "
+            "stable; no part of the promise. Not scaled if not given.",
+        ),
+    ] = None
+
+
+class SelectiveDp(MethodSpec[SelectiveSettings]):
+    """Selective DP (S-DPSGD): only the tokens that a policy marks are protected."""
+
+    name = "selective"
+    title = "Selective: only words that a rule marks are protected"
+    summary = (
+        "Selective DP: plain tokens as they are, sensitive ones clipped and noised; the plan "
+        "protects the tokens that a policy marks (LSTM)"
+    )
+    standing = "proved"
+    protects = ("tokens",)
+    plan_fields = {"protect": "tokens", "mechanism": "selective"}  # noqa: RUF012
+    settings = SelectiveSettings
+    tasks = ("next-word",)
+
+    def problems(self, run: Run, plan: Plan | None) -> Iterator[str]:
+        """Sensitive tokens must be known, and so must all states."""
+        yield from run.policy_problems()
+        if run.model.lora_rank or run.model.kind not in ("lstm", "awd-lstm", "folder"):
+            yield (
+                f"method=selective is for LSTMs, whose states are known; model.kind="
+                f"{run.model.kind} with a lora_rank of {run.model.lora_rank} is not one. Give "
+                "model.kind=lstm."
+            )
+
+    def require_model(self, model: nn.Module) -> None:
+        """Every trainable layer needs a rule for its per-record gradients."""
+        ClippedSums(model)
+
+    def step(self, inputs: MethodInputs) -> SequentialMethod:
+        """Rounds of plain and private updates."""
+        return SelectiveStep(inputs, self.options(inputs.run))
+
+    def unit_check(self, inputs: MethodInputs) -> UnitCheck:
+        """First sensitive segments, alone and among others."""
+        return selective_check(inputs)
+
+    def claim(self, inputs: MethodInputs, releases: Releases) -> PublishedPrice | None:
+        """The paper's figure."""
+        return selective_claim(releases, inputs.need_plan().delta)
+
+    def facts(self, run: Run) -> dict[str, Any]:
+        """The norm of states, where it is apart from that of gradients."""
+        own = self.options(run).state_clip
+        return {} if own is None else {"norm of states": own}
+
+
+SELECTIVE = SelectiveDp()

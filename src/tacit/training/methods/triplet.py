@@ -6,59 +6,57 @@ no least value, and a model without bounded states would follow it for ever. The
 is taken, not the sum, so that the weight does not depend on the size of a batch.
 """
 
+from typing import Annotated
+
 import numpy as np
 import torch
-from torch import Tensor, nn
+from pydantic import Field
+from torch import Tensor
 
-from tacit.privacy.ledger import Ledger
-from tacit.training.data.attributes import Attribute
-from tacit.training.data.training_data import Rows, TrainingData
-from tacit.training.dp.random_source import RandomSource
+from tacit.training.data.training_data import Rows
 from tacit.training.dp.sampling import Shuffled
-from tacit.training.methods.noisy_sums import Losses
-from tacit.training.methods.regularized import Regularized
-from tacit.training.models.last_states import LastStates
-from tacit.training.settings import TripletSettings
+from tacit.training.methods.method import Method, MethodInputs
+from tacit.training.methods.regularized import (
+    RegularizedStep,
+    RegularizedTraining,
+    RegularizerSettings,
+)
 
 
-class TripletTraining(Regularized):
+class TripletSettings(RegularizerSettings):
+    """How far records of one author are driven apart."""
+
+    bound: Annotated[
+        float,
+        Field(
+            gt=0,
+            description="Squared distance for each coordinate, beyond which nothing is gained.",
+        ),
+    ] = 1.0
+
+
+class TripletStep(RegularizedStep):
     """Each record of a batch with a partner from an auxiliary batch; no further parameters.
 
-    In mixed batches the partner is any record. In grouped ones a coin decides whether it is of
-    the same author (as far as there is another record) or of a different one.
+    In mixed batches the partner is any record. In grouped ones a fair draw decides whether it is
+    of the same author (as far as there is another record) or of a different one.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        losses: Losses,
-        training_data: TrainingData,
-        randomness: RandomSource,
-        ledger: Ledger | None,
-        attribute: Attribute,
-        states: LastStates,
-        settings: TripletSettings,
-        *,
-        batch: int,
-        what: str,
-    ) -> None:
-        super().__init__(
-            model, losses, training_data, randomness, ledger, attribute, states, settings,
-            batch=batch, what=what,
-        )  # fmt: skip
+    def __init__(self, inputs: MethodInputs, settings: TripletSettings) -> None:
+        super().__init__(inputs, settings)
         self._bound = settings.bound * self._states.width
-        self._partners = Partners(self._codes, training_data.rows)
+        self._partners = Partners(self._codes, inputs.training_data.rows)
         self._grouped = settings.batches == "grouped"
 
     def _penalty(self, step: int, states: Tensor, rows: Rows) -> Tensor:
-        rng = self._chance.stream("subset", step)
-        everyone = self._material.rows
+        rng = self._randomness.stream("subset", step)
+        everyone = self._training_data.rows
         partners = (
             self._partners.draw(rows, rng)
             if self._grouped
             else everyone[Shuffled(len(everyone), len(rows)).draw(rng)]
         )
-        others = self._states.of(self._material.examples.batch(partners))
+        others = self._states.of(self._training_data.examples.batch(partners))
         same = torch.from_numpy(self._codes[rows] == self._codes[partners])
         return triplet_loss(states, others, same.to(states.device), self._bound)
 
@@ -100,3 +98,22 @@ class Partners:
         same = (rng.random(len(rows)) < 0.5) & (count > 1)
         chosen: Rows = self._order[np.where(same, own, away % everyone)]
         return chosen
+
+
+class Triplet(RegularizedTraining[TripletSettings]):
+    """Triplet training on last hidden states."""
+
+    name = "triplet"
+    title = "Hide authors by drawing their states together; proves nothing"
+    summary = (
+        "last hidden states of different authors drawn together, of one author driven apart; no "
+        "epsilon"
+    )
+    settings = TripletSettings
+
+    def step(self, inputs: MethodInputs) -> Method:
+        """The task's loss and distances between authors."""
+        return TripletStep(inputs, self.options(inputs.run))
+
+
+TRIPLET = Triplet()

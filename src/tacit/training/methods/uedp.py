@@ -11,30 +11,65 @@ twice); the weights of entities are summed over entities (Equation 4 and its exp
 sums over sensitive records, which would scale update and noise alike).
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from pydantic import Field
+from torch import Tensor
 
 from tacit.errors import DataError
 from tacit.owners import Owners
+from tacit.privacy.accounting.claims import PublishedPrice
 from tacit.privacy.events import UserClip
-from tacit.privacy.ledger import Ledger
-from tacit.replication.published import PublishedPrice, uedp_claim, uedp_release
+from tacit.privacy.ledger import Releases
+from tacit.replication.published import uedp_claim, uedp_release
 from tacit.training.data.training_data import Batched, Rows, TrainingData, batches, units_together
 from tacit.training.dp.gradients import BoundedSum, ClippedSums
-from tacit.training.dp.random_source import RandomSource
 from tacit.training.dp.sampling import UserEntityDraw, UserEntitySampler
 from tacit.training.methods.dp_sgd import expected
-from tacit.training.methods.independence import UnitCheck
-from tacit.training.methods.noisy_sums import Losses, LossMeter, NoisySums
-from tacit.training.settings import UedpSettings
+from tacit.training.methods.independence import Totals, UnitCheck
+from tacit.training.methods.method import MethodInputs
+from tacit.training.methods.noisy_sums import LossMeter, NoisySumMethod
+from tacit.training.settings import SUM_OF_UPDATES, Cap, MethodSettings, Rate, Run
 
 _WEIGHT = "record_weight"
+
+
+class UedpSettings(MethodSettings):
+    """The published user-entity algorithm; docs/studies/papers.md has the paper's letters."""
+
+    estimator: Annotated[
+        Literal["f_E", "f_E+"], Field(description="f_E: sensitive records only; f_E+: plain too.")
+    ] = "f_E+"
+    entity_rule: Annotated[
+        Literal["any", "all"],
+        Field(description="A record takes part if any, or all, of its entities are drawn."),
+    ] = "any"
+    noise: Annotated[
+        Literal["lemma", "patent"],
+        Field(description="Noise by the lemmas (users per step + 1) or the patent (users + 1)."),
+    ] = "lemma"
+    user_rate: Rate = 0.05
+    entity_rate: Rate = 0.5
+    plain_rate: Rate = 1.0
+    noise_multiplier: Annotated[
+        float, Field(ge=0, le=1e9, description="Noise over the published sensitivity.")
+    ] = 2.0
+    clip_norm: Annotated[float, Field(gt=0, description="Norm of a user's update.")] = 0.1
+    local_learning_rate: Annotated[
+        float, Field(gt=0, description="Rate by which a gradient becomes a user's update.")
+    ] = 1.0
+    user_weight_cap: Annotated[Cap, Field(description="Records of a user of full weight.")] = 1
+    entity_weight_cap: Annotated[Cap, Field(description="Records of an entity likewise.")] = 1
+    plain_weight_cap: Annotated[Cap, Field(description="Plain records in all likewise.")] = 1
+    kinds: tuple[str, ...] | None = None
+    entity_list: Annotated[
+        str | None, Field(description="A file of entities, one a line: only these are sensitive.")
+    ] = None
+    delta: Annotated[float, Field(gt=0, le=0.01)] = 1e-5
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,105 +107,105 @@ class Weights:
         return settings.user_rate * float(self.users.sum()) * records
 
 
-def make_uedp(
-    model: nn.Module,
-    losses: Losses,
-    training_data: TrainingData,
-    randomness: RandomSource,
-    ledger: Ledger,
-    settings: UedpSettings,
-    *,
-    token_budget: int,
-    phase: str = "train",
-) -> NoisySums[UserEntityDraw]:
+class Uedp(NoisySumMethod[UedpSettings]):
     """Users' weighted sums over drawn entities' records (and plain ones, for f_E+), clipped.
 
     The local update of a record is `local_learning_rate` times its gradient, and the update is
     clipped: gradients are clipped to clip_norm / local_learning_rate, which is the same.
     """
-    owners = require_entities(training_data)
-    weights = Weights.count(training_data, owners, settings)
-    expected("users", settings.user_rate, training_data.users)
-    meter = LossMeter(model, losses)
-    return NoisySums(
-        UserEntitySampler(
-            training_data.users,
-            settings.user_rate,
-            len(owners.entities),
-            settings.entity_rate,
-            len(owners),
-            settings.plain_rate,
-            settings.entity_rule,
-        ),
-        event_of(training_data, settings),
-        weighted_sums(model, meter, training_data, settings, token_budget),
-        weights.denominator(settings) / settings.local_learning_rate,
-        meter,
-        ledger,
-        randomness,
-        check=uedp_check(model, losses, training_data, settings, token_budget),
-        phase=phase,
+
+    name = "uedp"
+    title = "The user-entity algorithm as published; its claim is not proved here"
+    summary = (
+        "the user-entity algorithm as its paper prints it; the price that is proved stands beside"
     )
+    standing = "published"
+    settings = UedpSettings
+    optimizer = SUM_OF_UPDATES
+    needs_entities = True
+    owner_graph = True
+    draw_arrays = 3
 
+    def sampler(self, inputs: MethodInputs) -> UserEntitySampler:
+        """Users, entities and plain records, each with a rate of its own."""
+        settings, owners = self.options(inputs.run), require_entities(inputs.training_data)
+        expected("users", settings.user_rate, inputs.training_data.users)
+        return UserEntitySampler(
+            inputs.training_data.users, settings.user_rate,
+            len(owners.entities), settings.entity_rate,
+            len(owners), settings.plain_rate, settings.entity_rule,
+        )  # fmt: skip
 
-def uedp_check(
-    model: nn.Module,
-    losses: Losses,
-    training_data: TrainingData,
-    settings: UedpSettings,
-    token_budget: int,
-) -> UnitCheck:
-    """Whether users give in a sum what they give alone, where all entities and records come."""
-    owners = require_entities(training_data)
+    def denominator(self, inputs: MethodInputs) -> float:
+        """Equations 4 and 6, over the local learning rate."""
+        settings, owners = self.options(inputs.run), require_entities(inputs.training_data)
+        weights = Weights.count(inputs.training_data, owners, settings)
+        return weights.denominator(settings) / settings.local_learning_rate
 
-    def everything(users: NDArray[np.int64]) -> UserEntityDraw:
-        return UserEntityDraw(
-            users, np.ones(len(owners.entities), dtype=bool), np.ones(len(owners), dtype=bool)
+    def totals(self, inputs: MethodInputs, meter: LossMeter) -> Totals:
+        """Sums over drawn users of their clipped gradients, records and users weighted."""
+        settings, training_data = self.options(inputs.run), inputs.training_data
+        owners = require_entities(training_data)
+        weights = Weights.count(training_data, owners, settings)
+        sums = ClippedSums(inputs.model)
+        together = units_together(sum(p.numel() for p in inputs.model.parameters()))
+        user_weight = torch.tensor(weights.users, dtype=torch.float32)
+
+        def total(_: int, drawn: UserEntityDraw) -> BoundedSum:
+            of_row = record_weights(owners, drawn, weights, settings)
+            of_row = of_row[training_data.examples.record]
+            units = [_used(training_data.rows_of_user[u], of_row) for u in drawn.users]
+            weighing = _Weighing(training_data.examples, of_row)
+            return sums.users(
+                lambda batch: _weighted(meter, batch),
+                batches(weighing, units, inputs.run.token_budget, together=together),
+                clip_norm=settings.clip_norm / settings.local_learning_rate,
+                weights=user_weight[drawn.users],
+                weight_cap=float(user_weight.max()),
+                units=len(units),
+            )
+
+        return total
+
+    def unit_check(self, inputs: MethodInputs) -> UnitCheck:
+        """Whether users give in a sum what they give alone, where all entities and records come."""
+        settings, training_data = self.options(inputs.run), inputs.training_data
+        owners = require_entities(training_data)
+
+        def everything(users: NDArray[np.int64]) -> UserEntityDraw:
+            return UserEntityDraw(
+                users, np.ones(len(owners.entities), dtype=bool), np.ones(len(owners), dtype=bool)
+            )
+
+        weights = Weights.count(training_data, owners, settings)
+        worth = record_weights(owners, everything(np.arange(0)), weights, settings)
+        rows = _used(training_data.rows, worth[training_data.examples.record])
+        return self.check_of(inputs, drawn=everything, rows=rows)
+
+    def event(self, inputs: MethodInputs) -> UserClip:
+        """What one step really releases."""
+        settings = self.options(inputs.run)
+        return uedp_release(**_about(inputs.training_data, settings), user_rate=settings.user_rate)
+
+    def claim(self, inputs: MethodInputs, releases: Releases) -> PublishedPrice:
+        """What the paper claims for so many steps."""
+        settings, training_data = self.options(inputs.run), inputs.training_data
+        owners = require_entities(training_data)
+        return uedp_claim(
+            **_about(training_data, settings),
+            user_rate=settings.user_rate,
+            estimator=settings.estimator,
+            sensitive=int(_sensitive(training_data, owners).sum()),
+            records=len(training_data.rows),
+            steps=releases.get(self.event(inputs), 0),
+            delta=settings.delta,
         )
 
-    weights = Weights.count(training_data, owners, settings)
-    worth = record_weights(owners, everything(np.arange(0)), weights, settings)
-    return UnitCheck(
-        model,
-        training_data,
-        lambda some, _: weighted_sums(
-            model, LossMeter(model, losses), some, settings, token_budget
-        ),
-        losses=losses,
-        drawn=everything,
-        rows=_used(training_data.rows, worth[training_data.examples.record]),
-        token_budget=token_budget,
-    )
-
-
-def weighted_sums(
-    model: nn.Module,
-    meter: LossMeter,
-    training_data: TrainingData,
-    settings: UedpSettings,
-    token_budget: int,
-) -> Callable[[int, UserEntityDraw], BoundedSum]:
-    """Sums over drawn users of their clipped gradients, records and users weighted."""
-    owners = require_entities(training_data)
-    weights = Weights.count(training_data, owners, settings)
-    sums = ClippedSums(model)
-    together = units_together(sum(p.numel() for p in model.parameters()))
-    user_weight = torch.tensor(weights.users, dtype=torch.float32)
-
-    def total(_: int, drawn: UserEntityDraw) -> BoundedSum:
-        of_row = record_weights(owners, drawn, weights, settings)[training_data.examples.record]
-        units = [_used(training_data.rows_of_user[u], of_row) for u in drawn.users]
-        weighing = _Weighing(training_data.examples, of_row)
-        return sums.users(
-            lambda batch: _weighted(meter, batch),
-            batches(weighing, units, token_budget, together=together),
-            clip_norm=settings.clip_norm / settings.local_learning_rate,
-            weights=user_weight[drawn.users],
-            weight_cap=float(user_weight.max()),
-            units=len(units),
-        )
-
-    return total
+    def facts(self, run: Run) -> dict[str, Any]:
+        """The paper's letters."""
+        return {
+            "settings of the paper": run.options.model_dump(mode="json", exclude={"entity_list"})
+        }
 
 
 def require_entities(training_data: TrainingData) -> Owners:
@@ -195,25 +230,6 @@ def _about(training_data: TrainingData, settings: UedpSettings) -> dict[str, Any
         "entity_rule": settings.entity_rule,
         "noise": settings.noise,
     }
-
-
-def event_of(training_data: TrainingData, settings: UedpSettings) -> UserClip:
-    """What one step really releases."""
-    return uedp_release(**_about(training_data, settings), user_rate=settings.user_rate)
-
-
-def claim_of(training_data: TrainingData, settings: UedpSettings, steps: int) -> PublishedPrice:
-    """What the paper claims for so many steps."""
-    owners = require_entities(training_data)
-    return uedp_claim(
-        **_about(training_data, settings),
-        user_rate=settings.user_rate,
-        estimator=settings.estimator,
-        sensitive=int(_sensitive(training_data, owners).sum()),
-        records=len(training_data.rows),
-        steps=steps,
-        delta=settings.delta,
-    )
 
 
 def record_weights(
@@ -262,3 +278,6 @@ def _weighted(meter: LossMeter, batch: dict[str, Tensor]) -> Tensor:
     weight = batch[_WEIGHT]
     values = meter({name: tensor for name, tensor in batch.items() if name != _WEIGHT})
     return values * weight.to(values)
+
+
+UEDP = Uedp()

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from tacit.errors import OverBudget
 from tacit.privacy.ledger import Ledger
 from tacit.training.dp.random_source import RandomSource
-from tacit.training.methods import Method, SequentialMethod, StatefulMethod, StepStats
+from tacit.training.methods.method import Method, SequentialMethod, StatefulMethod, StepStats
 from tacit.training.models.optimizers import factor
 from tacit.training.models.weights import trainable
 from tacit.training.phases.checkpoints import (
@@ -26,12 +27,12 @@ from tacit.training.settings import OptimizerSettings
 
 @dataclass(frozen=True)
 class Progress:
-    """What is told after a step; everything in `seen` is exact and must stay inside."""
+    """What is told after a step; everything in `stats` is exact and must stay inside."""
 
     phase: str
     step: int
     steps: int
-    seen: StepStats
+    stats: StepStats
     spent: str = ""
 
 
@@ -50,11 +51,16 @@ class Timed:
     seconds: float = 0.0
     not_finite: int = 0
 
-    def add(self, seconds: float, seen: StepStats) -> None:
+    def add(self, seconds: float, stats: StepStats) -> None:
         """One more step, and what took part in it."""
-        self.steps, self.records = self.steps + 1, self.records + seen.records
+        self.steps, self.records = self.steps + 1, self.records + stats.records
         self.seconds += seconds
-        self.not_finite += seen.not_finite
+        self.not_finite += stats.not_finite
+
+    def summary(self) -> dict[str, Any]:
+        """As the metrics show it: processor time, and how many records passed the model."""
+        made: dict[str, Any] = {"steps": self.steps, "cpu_seconds": round(self.seconds, 3)}
+        return made | ({"records": self.records} if self.records else {})
 
 
 @dataclass
@@ -115,11 +121,11 @@ class Loop:
             # Processor time: what else the machine does is no part of it.
             began = time.process_time()
             try:
-                seen = self._step(step)
+                stats = self._step(step)
             except OverBudget as spent:
                 self._save()
                 return str(spent)
-            self.timed.add(time.process_time() - began, seen)
+            self.timed.add(time.process_time() - began, stats)
             self.done = step
             # Before the checkpoint: whoever stops in between does the step, and this, again.
             if self.keep is not None and self.before + step in self.kept:
@@ -127,19 +133,19 @@ class Loop:
             if step % self.checkpoint_every == 0 or step == self.steps:
                 self._save()
             if on_progress:
-                on_progress(Progress(self.phase, step, self.steps, seen))
+                on_progress(Progress(self.phase, step, self.steps, stats))
         return None
 
     def _step(self, step: int) -> StepStats:
         """The updates of a step: one, or, of some methods, several in turn."""
         if not isinstance(self.method, SequentialMethod):
-            gradient, seen = self.method.gradient(step)
+            gradient, stats = self.method.gradient(step)
             self._update(gradient, step)
-            return seen
-        seen = StepStats(0, 0, 0, 0.0)
-        for gradient, seen in self.method.gradients(step):  # noqa: B007
+            return stats
+        stats = StepStats(0, 0, 0, 0.0)
+        for gradient, stats in self.method.gradients(step):  # noqa: B007
             self._update(gradient, step)
-        return seen
+        return stats
 
     def finish(self) -> None:
         """Put the averaged weights in place, where averaging was asked for."""

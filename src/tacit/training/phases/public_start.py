@@ -16,7 +16,7 @@ from tacit.privacy.ledger import Ledger
 from tacit.training.data.public_inputs import public_corpus, shown_name
 from tacit.training.data.training_data import prepare
 from tacit.training.dp.random_source import RandomSource
-from tacit.training.methods import Plain
+from tacit.training.methods.plain import PlainStep
 from tacit.training.models import weights
 from tacit.training.models.optimizers import make_optimizer
 from tacit.training.models.weights import trainable
@@ -49,7 +49,7 @@ def start_on_public_text(
     examples = task.encode(public, ctx.tokenizer, context=ctx.run.context)
     training_data = prepare(examples, public, [], None)
     randomness = RandomSource(start.seed)
-    method = Plain(
+    method = PlainStep(
         ctx.model,
         ctx.task.losses,
         training_data,

@@ -21,12 +21,12 @@ from tacit.privacy.events import NotPrivate
 from tacit.privacy.ledger import Ledger
 from tacit.training.data.training_data import prepare
 from tacit.training.dp.random_source import RandomSource
-from tacit.training.methods import Plain
+from tacit.training.methods.plain import PlainStep
+from tacit.training.methods.redact_then_private import MaskedPhase
 from tacit.training.models.optimizers import make_optimizer
 from tacit.training.phases.checkpoints import load_weights, read_place, save_weights
 from tacit.training.phases.loop import Loop, OnProgress, Timed
 from tacit.training.phases.run_context import RunContext, make_model, sensitive_spans
-from tacit.training.settings import RedactedStart
 from tacit.training.tasks.encoding import pieces_of, touching
 from tacit.training.tasks.examples import Spans
 
@@ -48,7 +48,8 @@ def start_on_redacted_text(
 
     The folder keeps the weights, to be scored beside what the whole text adds to them.
     """
-    start = ctx.run.redacted or RedactedStart()
+    start = ctx.run.options
+    assert isinstance(start, MaskedPhase)
     event = next(e for e in plan.releases() if isinstance(e, NotPrivate))
     if event not in ledger.releases:
         ledger.charge(event, phase=PHASE)
@@ -63,7 +64,7 @@ def start_on_redacted_text(
     randomness = RandomSource(None if seed is None else seed + 1)
     loop = Loop(
         ctx.model,
-        Plain(
+        PlainStep(
             ctx.model,
             ctx.task.losses,
             training_data,

@@ -13,7 +13,6 @@ from tacit.detection.provenance import UNKNOWN, Provenance
 from tacit.errors import DataError
 from tacit.privacy.certificates.scope import PublicInput
 from tacit.training.data.attributes import Attribute, attribute_of
-from tacit.training.data.deidentification import deidentified
 from tacit.training.data.protected_entities import ProtectedEntities, focus_on
 from tacit.training.data.public_inputs import (
     GENERATED,
@@ -27,7 +26,7 @@ from tacit.training.dp.random_source import RandomSource
 from tacit.training.models import networks, tokens, weights
 from tacit.training.models.devices import chosen_device
 from tacit.training.models.memory import keep_freed_memory
-from tacit.training.settings import Run, UedpSettings, read_run
+from tacit.training.settings import Run, read_run
 from tacit.training.tasks.masked_words import MaskedWord
 from tacit.training.tasks.tagging import Tagging
 from tacit.training.tasks.tasks import Classification, Examples, NextWord, Regression, Task
@@ -58,9 +57,9 @@ class RunContext:
 def _focus(run: Run, found: Found) -> ProtectedEntities | None:
     """What counts as an entity; None where nothing does."""
     plan = run.made_plan()
-    if not (run.method == "uedp" or (plan and "entities" in plan.protect)):
+    if not (run.spec.owner_graph or (plan and "entities" in plan.protect)):
         return None
-    kinds = plan.kinds if plan else (run.uedp or UedpSettings()).kinds
+    kinds = plan.kinds if plan else getattr(run.options, "kinds", None)
     listed = Path(run.entity_list) if run.entity_list is not None else None
     return focus_on(kinds, listed, found.mentions, found.entities)
 
@@ -81,8 +80,7 @@ def open_run(run: Run, *, private_here: bool = True) -> RunContext:
     part = training_part(corpus)
     found = find_mentions(run, corpus)
     mentions = found.mentions
-    if run.method == "deidentify":
-        part = deidentified(part, mentions)
+    part = run.spec.read(part, mentions)
     randomness = RandomSource(run.seed)
     # Users of other splits are users too, so public text may come from none of them.
     public = list(public_inputs(run, corpus if private_here else None))
@@ -102,10 +100,10 @@ def open_run(run: Run, *, private_here: bool = True) -> RunContext:
             f"Sensitive tokens that the policy leaves out: it is made for studies and {left_out}; "
             "these are learnt without protection."
         )
-    hidden = run.regularizer
+    hidden = run.spec.hidden_attribute(run)
     return RunContext(
         run, corpus, part, mentions, tokenizer, task, model, randomness, leaks, protected, policy,
-        attribute_of(hidden.attribute, part, run.corpus) if hidden else None,
+        attribute_of(hidden, part, run.corpus) if hidden else None,
         tuple(public), found.provenance, not private_here,
     )  # fmt: skip
 
@@ -202,7 +200,7 @@ def sensitive_spans(ctx: RunContext, corpus: Corpus) -> dict[str, list[tuple[int
     if ctx.policy is not None:
         return dict(mark(corpus, ctx.policy))
     spans: dict[str, list[tuple[int, int]]] = {}
-    if ctx.run.method != "deidentify":
+    if not ctx.run.spec.changes_text:
         for m in ctx.mentions:
             spans.setdefault(m.record, []).append((m.start, m.end))
     return spans

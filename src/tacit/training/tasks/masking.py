@@ -23,7 +23,7 @@ from tacit.sanitization.sanitizer import Sanitizer
 from tacit.sanitization.words import Words
 from tacit.training.data.training_data import TrainingData
 from tacit.training.dp.random_source import RandomSource
-from tacit.training.methods.plain import Plain
+from tacit.training.methods.plain import PlainStep
 from tacit.training.models.networks import require_safe_weights
 from tacit.training.models.offline import quiet, seeded
 from tacit.training.models.optimizers import make_optimizer
@@ -276,7 +276,7 @@ def pretrain(
     settings = OptimizerSettings(
         name="adamw", learning_rate=rate, schedule="linear", warmup=max(1, steps // 10)
     )
-    method = Plain(
+    method = PlainStep(
         model,
         task.losses,
         TrainingData(train, rows, (rows,), None, None),
