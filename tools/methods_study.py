@@ -46,7 +46,7 @@ _SMALL: dict[str, dict[str, Any]] = {
     **{method: {"steps": STEPS} for method in _FREE},
     "records": {"plan": {"records": 1200, "steps": 150}, "optimizer": {"learning_rate": 4.0}},
     "selective": {"plan": {"record_rate": 0.03, "steps": STEPS, "clip_norm": 1e-4}},
-    "redact-then-private": {"redacted": {"steps": STEPS}},
+    "redact-then-private": {"redact-then-private": {"steps": STEPS}},
 }
 SMALL: dict[str, dict[str, dict[str, Any]]] = {
     "customersim": _SMALL

@@ -128,7 +128,7 @@ METHODS: dict[str, tuple[dict[str, Any], set[str]]] = {
     ),
     "fedavg": ({"method": "fedavg", "plan": USERS | {"steps": 3}}, {"users"}),
     "redacted": (
-        {"method": "redact-then-private", "redacted": {"steps": 2},
+        {"method": "redact-then-private", "redact-then-private": {"steps": 2},
          "plan": {"epsilon": 90, "steps": 3, "record_rate": 0.5, "noise_multiplier": 2.0}},
         {"tokens"},
     ),

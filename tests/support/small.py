@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from support.steps import inputs_of, make_step
 from tacit.corpora import customersim
 from tacit.corpus.writing import write
 from tacit.detection import detect
@@ -18,8 +19,9 @@ from tacit.planning.plan import Plan
 from tacit.privacy.ledger import Ledger
 from tacit.training.data.training_data import TrainingData
 from tacit.training.dp.random_source import RandomSource
-from tacit.training.methods import StepStats, make_dp_fedavg, make_dp_sgd, make_uedp
-from tacit.training.settings import LocalSettings, UedpSettings
+from tacit.training.methods.dp_fedavg import LocalSettings
+from tacit.training.methods.method import StepStats
+from tacit.training.methods.uedp import UEDP, UedpSettings
 
 
 def dialogs(folder: Path, customers: int = 120) -> dict[str, Any]:
@@ -144,17 +146,15 @@ def step_of(
     model = model or Two(len(vectors.records[0].pull))
     randomness = randomness or RandomSource(1)
     with Ledger(folder / "ledger.jsonl", {}) as ledger:
-        if isinstance(settings, UedpSettings):
-            made: Any = make_uedp(
-                model, by, training_data, randomness, ledger, settings, token_budget=64
-            )  # type: ignore[arg-type]
-        elif method == "fedavg":
-            made = make_dp_fedavg(
-                model, by, training_data, randomness, ledger, settings, local or LocalSettings()
-            )
-        else:
-            made = make_dp_sgd(
-                model, by, training_data, randomness, ledger, settings, token_budget=64
-            )
+        own = settings if isinstance(settings, UedpSettings) else local
+        made = make_step(
+            method if method in ("uedp", "fedavg") else "private", model, by, training_data, plan,
+            ledger=ledger, randomness=randomness, options=own,
+        )  # fmt: skip
         gradient, seen = made.gradient(step)
     return torch.cat([t.reshape(-1) for t in gradient.values()]).double().numpy(), seen
+
+
+def uedp_event(training_data: TrainingData, settings: UedpSettings) -> Any:
+    """What one step of the published algorithm really releases."""
+    return UEDP.event(inputs_of("uedp", Two(2), losses, training_data, options=settings))

@@ -24,11 +24,12 @@ from tacit.federated.settings import Federation
 from tacit.planning.plan import Plan
 from tacit.privacy.ledger import Ledger
 from tacit.training.data.training_data import _by_user, prepare
-from tacit.training.methods import NoisySums, make_dp_fedavg, make_dp_sgd
+from tacit.training.methods.method import MethodInputs
+from tacit.training.methods.noisy_sums import NoisySums
 from tacit.training.models.tokens import byte_level_bpe
 from tacit.training.models.weights import trainable
 from tacit.training.phases.run_context import RunContext, encode, open_run
-from tacit.training.settings import LocalSettings, Run
+from tacit.training.settings import Run
 
 USERS = 16
 PLANS: dict[str, dict[str, Any]] = {
@@ -143,17 +144,15 @@ def central_gradient(
     if users is not None:
         part = part.take([i for i, u in enumerate(part.require_users().to_pylist()) if u in users])
     examples = encode(ctx, part)
-    training_data = prepare(examples, part, ctx.mentions, plan, ctx.focus)
+    training_data = prepare(examples, part, ctx.mentions, plan, ctx.protected)
     if rows is not None:  # the records that somebody else's caps keep
         kept = np.asarray(rows)
         training_data = replace(training_data, rows=kept, rows_of_user=_by_user(examples, kept))
     with Ledger(root / "central" / "ledger.jsonl", {}) as ledger:
-        made_of = (ctx.model, ctx.task.losses, training_data, ctx.randomness, ledger, plan)
-        method = (
-            make_dp_fedavg(*made_of, run.fedavg or LocalSettings())
-            if run.method == "fedavg"
-            else make_dp_sgd(*made_of, token_budget=run.token_budget)
+        inputs = MethodInputs(
+            run, ctx.model, ctx.task.losses, training_data, ctx.randomness, plan, ledger
         )
+        method: Any = run.spec.step(inputs)
         return flat(method.gradient(1)[0])
 
 

@@ -7,12 +7,11 @@ import numpy as np
 import torch
 from torch import nn
 
+from support.steps import totals_of
 from tacit.planning.plan import Plan
 from tacit.training.data.training_data import TrainingData
 from tacit.training.dp import dropout
-from tacit.training.dp.random_source import RandomSource
-from tacit.training.methods.dp_sgd import record_sums, user_sums
-from tacit.training.methods.noisy_sums import Losses, LossMeter
+from tacit.training.methods.noisy_sums import Losses
 from tacit.training.models import networks
 from tacit.training.tasks.examples import Examples
 from tacit.training.tasks.masked_words import MaskedWord
@@ -91,10 +90,7 @@ def sum_over(
     seed: int = 5,
 ) -> torch.Tensor:
     """The clipped sum over some units of one step, flat and in double precision."""
-    made = user_sums if plan.user_rate is not None else record_sums
-    total = made(
-        model, LossMeter(model, losses), training_data, RandomSource(1), plan, token_budget
-    )
+    total = totals_of("private", model, losses, training_data, plan, token_budget=token_budget)
     model.train()
     with dropout.step(seed):
         sums = total(1, np.asarray(units)).tensors

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from support.steps import make_step
 from tacit.corpora import customersim
 from tacit.planning.plan import Plan
 from tacit.privacy.events import SampledGaussian
@@ -17,7 +18,6 @@ from tacit.training.data.training_data import TrainingData
 from tacit.training.dp.gradients import ClippedSums
 from tacit.training.dp.noise import release
 from tacit.training.dp.random_source import RandomSource
-from tacit.training.methods import make_dp_sgd
 from tacit.training.models import networks
 from tacit.training.models.tokens import byte_level_bpe
 from tacit.training.phases.run_context import _tokenizer
@@ -86,8 +86,8 @@ def test_every_adapter_moves_in_a_private_step(tmp_path: Path) -> None:
     plan = Plan(**PLAN, noise_multiplier=1.0)
     before = networks.snapshot(model)
     with Ledger(tmp_path / "ledger.jsonl", {}) as ledger:
-        made = make_dp_sgd(
-            model, task.losses, training_data, RandomSource(1), ledger, plan, token_budget=256
+        made = make_step(
+            "private", model, task.losses, training_data, plan, ledger=ledger, token_budget=256
         )
         gradient, _ = made.gradient(1)
     with torch.no_grad():

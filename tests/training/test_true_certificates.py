@@ -284,7 +284,7 @@ def test_a_policy_made_for_studies_proves_nothing(data: Path, tmp_path: Path) ->
     plan = {"epsilon": 8, "steps": 1, "record_rate": 0.5}
     for policy, standing in (("missing(0.1, digits)", "heuristic"), ("digits", "proved")):
         run = Run(**base(data, method="redact-then-private", policy=policy,
-                         redacted={"steps": 1}), plan=plan)  # fmt: skip
+                         **{"redact-then-private": {"steps": 1}}), plan=plan)  # fmt: skip
         certificate = session.train(run, tmp_path / standing).certificate
         assert certificate.standing == standing
     assert certificate.scope.policy == "digits"

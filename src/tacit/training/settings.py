@@ -460,7 +460,7 @@ def _explain(error: ValidationError, section: str = "") -> str:
     first = error.errors(include_url=False, include_context=False)[0]
     name = ".".join(str(part) for part in ((section,) if section else ()) + first["loc"]) or "run"
     if first["type"] == "extra_forbidden":
-        near = did_you_mean(str(first["loc"][-1]), _all_fields())
+        near = did_you_mean(str(first["loc"][-1]), _fields_beside(first["loc"], section))
         return f"{name!r} is not a setting of a run.{near}"
     if first["type"] == "missing":
         return f"The run needs {name}."
@@ -469,9 +469,11 @@ def _explain(error: ValidationError, section: str = "") -> str:
     return f"{name}={given[:60]} is not accepted: {reason}."
 
 
-def _all_fields() -> list[str]:
-    parts: tuple[type[BaseModel], ...] = (
-        Run, ModelSettings, TokenizerSettings, OptimizerSettings, PublicStart,
-        *(spec.settings for spec in METHODS.values()),
-    )  # fmt: skip
-    return [name for part in parts for name in part.model_fields] + list(METHODS)
+def _fields_beside(place: tuple[int | str, ...], section: str) -> list[str]:
+    """The fields that might have been meant there."""
+    if section:
+        return list(METHODS[section].settings.model_fields)
+    if len(place) == 1:
+        return [*Run.model_fields, *METHODS]
+    parts = (ModelSettings, TokenizerSettings, OptimizerSettings, PublicStart)
+    return [name for part in parts for name in part.model_fields]

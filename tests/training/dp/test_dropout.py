@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from support.steps import make_step, totals_of
 from support.units import (
     KINDS,
     RECORDS,
@@ -28,13 +29,10 @@ from tacit.training.data.training_data import TrainingData
 from tacit.training.dp import dropout
 from tacit.training.dp.dropout import RECORD
 from tacit.training.dp.gradients import ClippedSums
-from tacit.training.dp.random_source import RandomSource
-from tacit.training.methods import make_dp_sgd
-from tacit.training.methods.dp_fedavg import user_updates
+from tacit.training.methods.dp_fedavg import LocalSettings
 from tacit.training.methods.noisy_sums import LossMeter
 from tacit.training.models.lstm import GateLSTM
 from tacit.training.models.recurrent import LSTMForCausalLM, awd
-from tacit.training.settings import LocalSettings
 from tacit.training.tasks.examples import Examples
 from tacit.training.tasks.tasks import NextWord
 
@@ -88,15 +86,10 @@ def test_one_short_user_does_not_move_the_others(tmp_path: Path) -> None:
         rows = numbers[:users]
         training_data = TrainingData(examples, rows, tuple(np.split(rows, users)), None, None)
         with Ledger(tmp_path / f"{users}.jsonl", {}) as ledger:
-            method = make_dp_sgd(
-                model,
-                NextWord().losses,
-                training_data,
-                RandomSource(1),
-                ledger,
-                plan,
+            method = make_step(
+                "private", model, NextWord().losses, training_data, plan, ledger=ledger,
                 token_budget=256,
-            )
+            )  # fmt: skip
             gradient, _ = method.gradient(1)
         return torch.cat([t.reshape(-1) for t in gradient.values()]) * 41
 
@@ -111,8 +104,10 @@ def test_local_steps_have_masks_of_their_own_which_all_users_share() -> None:
     layer.register_forward_pre_hook(
         lambda module, _: seen.append((module.weight_hh_l0 == 0).detach().clone())
     )
-    meter, local = LossMeter(model, NextWord().losses), LocalSettings(local_steps=2)
-    total = user_updates(model.train(), meter, training_data, RandomSource(1), USERS, local)
+    total = totals_of(
+        "fedavg", model.train(), NextWord().losses, training_data, USERS,
+        options=LocalSettings(local_steps=2),
+    )  # fmt: skip
     with dropout.step(5):
         total(1, np.arange(2))
     assert torch.equal(seen[0], seen[2])
@@ -316,9 +311,7 @@ def test_an_update_refuses_training_that_draws_by_place() -> None:
     def losses(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         return NextWord().losses(model, batch) * (1 + torch.rand(1))
 
-    total = user_updates(
-        model, LossMeter(model, losses), training_data, RandomSource(1), USERS, LocalSettings()
-    )
+    total = totals_of("fedavg", model, losses, training_data, USERS)
     with dropout.step(1), pytest.raises(PrivacyRefused, match="random numbers of its own"):
         total(1, np.arange(2))
 

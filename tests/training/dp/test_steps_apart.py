@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from support.small import Record, Two, Vectors, data_of, losses
+from support.steps import inputs_of, make_step
 from tacit.audits.direct_checks import Coins, Noise
 from tacit.audits.token_cases import canary_records, worst_model
 from tacit.planning.plan import Plan
@@ -18,14 +19,9 @@ from tacit.privacy.ledger import Ledger
 from tacit.training.dp.gradients import BoundedSum
 from tacit.training.dp.random_source import RandomSource
 from tacit.training.dp.sampling import PoissonRecords
-from tacit.training.methods import (
-    NoisySums,
-    SelectiveTraining,
-    make_dp_fedavg,
-    make_dp_sgd,
-    make_uedp,
-)
-from tacit.training.settings import LocalSettings, UedpSettings
+from tacit.training.methods.noisy_sums import NoisySums
+from tacit.training.methods.selective import SelectiveSettings, SelectiveStep
+from tacit.training.methods.uedp import UedpSettings
 
 STEPS, USERS, WIDTH = 12, 300, 200
 NOISY: dict[str, Any] = {"epsilon": 1e9, "steps": STEPS, "noise_multiplier": 1.5, "clip_norm": 0.5}
@@ -45,12 +41,12 @@ CHANCES = {"seed": RandomSource(1), "system": RandomSource(None)}
 def made(name: str, randomness: RandomSource, ledger: Ledger) -> NoisySums[Any]:
     model, plan = Two(WIDTH), PLANS.get(name)
     training_data = data_of(CORPUS, plan)
-    given = (model, losses, training_data, randomness, ledger)
-    if plan is None:
-        return make_uedp(*given, PAPER, token_budget=4096)
-    if name == "fedavg":
-        return make_dp_fedavg(*given, plan, LocalSettings())
-    return make_dp_sgd(*given, plan, token_budget=4096)
+    which = "uedp" if plan is None else "fedavg" if name == "fedavg" else "private"
+    made_step: NoisySums[Any] = make_step(
+        which, model, losses, training_data, plan, ledger=ledger, randomness=randomness,
+        token_budget=4096, options=PAPER if plan is None else None,
+    )  # fmt: skip
+    return made_step
 
 
 @pytest.mark.parametrize("randomness", CHANCES)
@@ -110,7 +106,7 @@ def test_passes_of_selective_training_share_neither(tmp_path: Path, randomness: 
     coins = Coins("records", 200, 0.3, np.random.default_rng(0))
     noise = Noise()
 
-    class Heard(SelectiveTraining):
+    class Heard(SelectiveStep):
         def _release(self, total: Any, number: int, which: int, *rest: Any) -> dict[str, Any]:
             released = super()._release(total, number, which, *rest)
             clip = self._state_clip if which else self._clip
@@ -119,10 +115,11 @@ def test_passes_of_selective_training_share_neither(tmp_path: Path, randomness: 
 
     inside = np.random.default_rng(1).random(200) < 0.5
     with Ledger(tmp_path / "ledger.jsonl", {}) as ledger:
-        method = Heard(
-            worst_model(200, 1), canary_records(inside, 2), CHANCES[randomness], ledger, plan,
-            token_budget=8192, state_clip=0.1,
+        inputs = inputs_of(
+            "selective", worst_model(200, 1), losses, canary_records(inside, 2), plan,
+            ledger=ledger, randomness=CHANCES[randomness], token_budget=8192,
         )  # fmt: skip
+        method = Heard(inputs, SelectiveSettings(state_clip=0.1))
         method._sampler = Noting(method._sampler, coins)
         for step in range(1, STEPS + 1):
             for _ in method.gradients(step):

@@ -11,26 +11,29 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from support import steps
 from support.small import dialogs
+from support.steps import make_step
 from support.units import BOTH, KINDS, RECORDS, TASKS, USERS, model_of, records, suits
 from tacit.errors import PrivacyRefused, UsageError
 from tacit.privacy.ledger import Ledger, read_ledger
 from tacit.training.dp.random_source import RandomSource
-from tacit.training.methods import independence, make_dp_sgd
-from tacit.training.methods.dp_fedavg import fedavg_check
-from tacit.training.methods.dp_sgd import private_check
+from tacit.training.methods import independence
+from tacit.training.methods.dp_fedavg import LocalSettings
 from tacit.training.methods.independence import UnitCheck
 from tacit.training.models.optimizers import make_optimizer
 from tacit.training.phases import run_context, session
 from tacit.training.phases.loop import Loop
-from tacit.training.settings import LocalSettings, OptimizerSettings, Run
+from tacit.training.settings import OptimizerSettings, Run
 from tacit.training.tasks.tasks import NextWord
 
 PLANS = {"users": USERS, "records": RECORDS, "both": BOTH}
 
 
 def check_of(model: nn.Module, task: str = "next-word", plan: str = "users") -> UnitCheck:
-    return private_check(model, TASKS[task].losses, records(task), PLANS[plan], 4096)
+    return steps.check_of(
+        "private", model, TASKS[task].losses, records(task), PLANS[plan], token_budget=4096
+    )
 
 
 @pytest.mark.parametrize("plan", PLANS)
@@ -177,14 +180,13 @@ def test_a_frozen_batchnorm_that_would_train_later_is_refused() -> None:
 def test_users_who_train_for_themselves_must_not_meet_in_the_model(fault: str) -> None:
     model, training_data = planted(fault, "lstm"), records("next-word")
     with pytest.raises(PrivacyRefused):
-        fedavg_check(model, NextWord().losses, training_data, USERS, LocalSettings()).need()
+        steps.check_of("fedavg", model, NextWord().losses, training_data, USERS).need()
 
 
 def test_records_of_a_user_may_meet_where_the_user_trains_for_itself() -> None:
     model, training_data = planted("mean over the batch", "lstm"), records("next-word")
-    fedavg_check(
-        model, NextWord().losses, training_data, USERS, LocalSettings(local_steps=2)
-    ).need()
+    local = LocalSettings(local_steps=2)
+    steps.check_of("fedavg", model, NextWord().losses, training_data, USERS, options=local).need()
 
 
 def test_a_head_that_begins_at_zero_hides_nothing() -> None:
@@ -214,7 +216,9 @@ def test_rounding_alone_refuses_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_one_record_has_nobody_to_be_among() -> None:
     model, training_data = planted("mean over the batch", "lstm"), records("next-word", (5,))
-    private_check(model, NextWord().losses, training_data, USERS, 4096).need()
+    steps.check_of(
+        "private", model, NextWord().losses, training_data, USERS, token_budget=4096
+    ).need()
 
 
 # --- before anything is charged, and later ----------------------------------------------------
@@ -242,7 +246,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "redacted": {
         "method": "redact-then-private",
         "plan": {"protect": "tokens", "record_rate": 0.1},
-        "redacted": {"steps": 1},
+        "redact-then-private": {"steps": 1},
     },
     "selective": {"method": "selective", "plan": {"protect": "tokens", "mechanism": "selective",
                   "record_rate": 0.1, "segments": 2, "states": 2}},
@@ -285,15 +289,10 @@ def test_what_begins_later_is_refused_before_its_release(tmp_path: Path) -> None
     model.get_input_embeddings().register_forward_hook(mixing)
     plan = USERS.model_copy(update={"noise_multiplier": 1.0, "steps": 20})
     with Ledger(tmp_path / "ledger.jsonl", {}) as ledger:
-        method = make_dp_sgd(
-            model,
-            NextWord().losses,
-            training_data,
-            RandomSource(1),
-            ledger,
-            plan,
+        method = make_step(
+            "private", model, NextWord().losses, training_data, plan, ledger=ledger,
             token_budget=4096,
-        )
+        )  # fmt: skip
         settings = OptimizerSettings()
         loop = Loop(
             model,

@@ -55,7 +55,7 @@ EVERY: dict[str, dict[str, Any]] = {
         "method": "redact-then-private",
         "policy": "given",
         "plan": {"record_rate": 0.1, "epsilon": 1.2, "clip_norm": 0.1, **GIVEN},
-        "redacted": {"steps": 2},
+        "redact-then-private": {"steps": 2},
     },
     "adversarial": {
         "method": "adversarial",

@@ -8,21 +8,20 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from support.small import Record, Two, Vectors, curved, data_of, step_of
+from support.small import Record, Two, Vectors, curved, data_of, step_of, uedp_event
+from support.steps import make_step, totals_of
 from tacit.errors import PrivacyRefused, UsageError
 from tacit.planning.plan import Plan
 from tacit.privacy.ledger import Ledger, read_ledger
 from tacit.training.dp import noise
 from tacit.training.dp.random_source import RandomSource
 from tacit.training.dp.updates import ClippedUpdates
-from tacit.training.methods import Plain, make_dp_sgd
-from tacit.training.methods.dp_fedavg import local_batches, user_updates
-from tacit.training.methods.dp_sgd import contributions, user_sums
-from tacit.training.methods.noisy_sums import LossMeter
-from tacit.training.methods.uedp import Weights, event_of
+from tacit.training.methods.dp_fedavg import LocalSettings, local_batches
+from tacit.training.methods.dp_sgd import contributions
+from tacit.training.methods.uedp import UedpSettings, Weights
 from tacit.training.models.optimizers import make_optimizer
 from tacit.training.phases.loop import Loop
-from tacit.training.settings import LocalSettings, OptimizerSettings, UedpSettings
+from tacit.training.settings import OptimizerSettings
 
 QUIET: dict[str, Any] = {"epsilon": 1e9, "steps": 1, "noise_multiplier": 0.0, "clip_norm": 1e9}
 CORPUS = Vectors(
@@ -55,13 +54,7 @@ def test_records_without_noise_and_clipping_are_plain_sgd(tmp_path: Path) -> Non
         model = Two(2)
         training_data = data_of(CORPUS)
         with Ledger(tmp_path / name / "ledger.jsonl", {}) as ledger:
-            method: Any = (
-                Plain(model, curved, training_data, RandomSource(1), ledger, batch=6, what="plain")
-                if name == "plain"
-                else make_dp_sgd(
-                    model, curved, training_data, RandomSource(1), ledger, plan, token_budget=64
-                )
-            )
+            method = make_step(name, model, curved, training_data, plan, ledger=ledger, batch=6)
             made = make_optimizer(model, optimizer)
             Loop(model, method, made, optimizer, 3, RandomSource(1)).run()
         ended.append(torch.cat([p.detach().reshape(-1) for p in model.parameters()]))
@@ -154,7 +147,7 @@ def test_published_noise_has_the_published_deviation(
     weight = 1 / 4
     below = 0.5 * 400 * weight * (0.5 * 1 + 1.0 * 399)
     assert got.std() == pytest.approx(2.0 * units * weight * 0.1 / below, rel=0.1)
-    assert event_of(data_of(many), settings).noise_multiplier == 2.0 * units
+    assert uedp_event(data_of(many), settings).noise_multiplier == 2.0 * units
     assert Weights.count(data_of(many), many.owners(), settings).denominator(
         settings
     ) == pytest.approx(below)
@@ -188,7 +181,9 @@ def test_every_noise_draw_has_its_entry_before_it(
         step_of(method, CORPUS, settings, tmp_path, step=step)
     assert at_draw == [1, 2, 3, 4, 5]
     (event,) = read_ledger(path).releases()
-    wanted = settings.event() if isinstance(settings, Plan) else event_of(data_of(CORPUS), settings)
+    wanted = (
+        settings.event() if isinstance(settings, Plan) else uedp_event(data_of(CORPUS), settings)
+    )
     assert event == wanted
 
 
@@ -213,9 +208,7 @@ def test_a_record_whose_loss_is_nan_changes_nothing_but_a_count(tmp_path: Path, 
 
     if name == "plain":
         with Ledger(tmp_path / "ledger.jsonl", {}) as ledger:
-            method = Plain(
-                Two(2), broken, data_of(CORPUS), RandomSource(1), ledger, batch=6, what="x"
-            )
+            method = make_step("plain", Two(2), broken, data_of(CORPUS), ledger=ledger, batch=6)
             plain, seen = method.gradient(1)
         got = torch.cat([t.reshape(-1) for t in plain.values()]).double().numpy()
         assert np.allclose(got, gradient([0, 2, 3, 4, 5]) / 5, rtol=1e-5)
@@ -262,13 +255,15 @@ def test_who_else_is_drawn_decides_nothing_about_a_user(name: str) -> None:
     """Which records a user gives, and in which order it reads them, go by coins of its own."""
     plan = Plan(protect="users", user_rate=0.5, users=3, **QUIET | {"clip_norm": 0.5})
     training_data, model = data_of(CORPUS, plan), Two(2)
-    meter = LossMeter(model, curved)
     if name == "some records":
         plan = plan.model_copy(update={"records_per_step": 1})
-        total = user_sums(model, meter, training_data, RandomSource(3), plan, 64)
+        total = totals_of("private", model, curved, training_data, plan, randomness=RandomSource(3))
     else:
         local = LocalSettings(local_epochs=2, local_batch=1, local_learning_rate=0.9)
-        total = user_updates(model, meter, training_data, RandomSource(3), plan, local)
+        total = totals_of(
+            "fedavg", model, curved, training_data, plan, randomness=RandomSource(3),
+            options=local,
+        )  # fmt: skip
 
     def over(*users: int) -> np.ndarray:
         tensors = total(1, np.array(users)).tensors

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings, target
 from hypothesis import strategies as st
 
-from support.small import Record, Vectors, curved, data_of, losses, step_of
+from support.small import Record, Vectors, curved, data_of, losses, step_of, uedp_event
 from tacit.planning.plan import Plan
 from tacit.privacy.events import UserClip
 from tacit.training.dp.random_source import RandomSource
 from tacit.training.dp.sampling import PoissonRecords, PoissonUsers, UserEntitySampler
+from tacit.training.methods.dp_fedavg import LocalSettings
 from tacit.training.methods.dp_sgd import denominator
-from tacit.training.methods.uedp import Weights, event_of
-from tacit.training.settings import LocalSettings, UedpSettings
+from tacit.training.methods.uedp import UedpSettings, Weights
 
 SLACK = 1 + 1e-5
 QUIET: dict[str, Any] = {"epsilon": 1e9, "steps": 1, "noise_multiplier": 0.0}
@@ -161,7 +161,7 @@ def test_the_published_step_moves_by_what_is_charged_and_not_by_what_is_claimed(
         weights = Weights.count(training_data, training_data.owners, paper)
         came = drawn_users(paper.user_rate, seed)
         holders = {r.user for r in vectors.records if what in r.entities} & came
-        event = event_of(training_data, paper)
+        event = uedp_event(training_data, paper)
         assert len(holders) <= event.users_per_entity
         unit_norm = paper.clip_norm * weights.users.max()
         most = ((who in came) + event.entity_share * len(holders)) * unit_norm

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedTokenizerBase
 
+from support.steps import make_step
 from tacit.attacks import Scores, keep_scores
 from tacit.corpus import Corpus
 from tacit.corpus.writing import write
@@ -22,9 +23,8 @@ from tacit.training.data.attributes import Attribute, attribute_of
 from tacit.training.data.training_data import TrainingData, prepare
 from tacit.training.dp.random_source import RandomSource
 from tacit.training.dp.sampling import Grouped
-from tacit.training.methods import AdversarialTraining, Plain, TripletTraining
-from tacit.training.methods.adversarial import from_uniform
-from tacit.training.methods.triplet import Partners, triplet_loss
+from tacit.training.methods.adversarial import AdversarialSettings, from_uniform
+from tacit.training.methods.triplet import Partners, TripletSettings, triplet_loss
 from tacit.training.models import networks, tokens
 from tacit.training.models.last_states import LastStates
 from tacit.training.models.optimizers import make_optimizer
@@ -32,7 +32,7 @@ from tacit.training.models.recurrent import LSTMForCausalLM
 from tacit.training.phases import session
 from tacit.training.phases.checkpoints import read_place
 from tacit.training.phases.loop import Loop
-from tacit.training.settings import AdversarialSettings, OptimizerSettings, Run, TripletSettings
+from tacit.training.settings import OptimizerSettings, Run
 from tacit.training.tasks.examples import Examples
 from tacit.training.tasks.tasks import NextWord
 from tacit.verification.runs import verify
@@ -86,12 +86,11 @@ class Bench:
         return made.train()
 
     def method(self, model: nn.Module, given: Any = None, batch: int = 8) -> Any:
-        parts = (model, TASK.losses, self.training_data, RandomSource(5), None)
-        if given is None:
-            return Plain(*parts, batch=batch, what="x")
-        kind = AdversarialTraining if isinstance(given, AdversarialSettings) else TripletTraining
-        states = LastStates(model, next_words=True)
-        return kind(*parts, self.attribute, states, given, batch=batch, what="x")
+        name = "adversarial" if isinstance(given, AdversarialSettings) else "triplet"
+        return make_step(
+            "plain" if given is None else name, model, TASK.losses, self.training_data,
+            randomness=RandomSource(5), options=given, attribute=self.attribute, batch=batch,
+        )  # fmt: skip
 
     def train(self, given: Any, steps: int, rate: float = 5e-3) -> nn.Module:
         model, by = self.model(), OptimizerSettings(name="adam", learning_rate=rate)

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from support.steps import make_step
 from tacit.errors import DataError, UsageError
 from tacit.planning.plan import Plan
 from tacit.privacy.events import SelectivePart
@@ -18,8 +19,9 @@ from tacit.privacy.ledger import Ledger, read_ledger
 from tacit.training.data.training_data import TrainingData
 from tacit.training.dp.gradients import BoundedSum
 from tacit.training.dp.random_source import RandomSource
-from tacit.training.methods import SelectiveTraining, selective
+from tacit.training.methods import selective
 from tacit.training.methods.segments import positions, rounds_of
+from tacit.training.methods.selective import SelectiveSettings
 from tacit.training.methods.states import clipped_rows, states_after
 from tacit.training.models.networks import scratch_model
 from tacit.training.models.recurrent import LSTMConfig, LSTMForCausalLM
@@ -99,6 +101,16 @@ def plan_of(**changes: Any) -> Plan:
 Watch = Callable[[BoundedSum, SelectivePart], None]
 
 
+def step_of(
+    model: Any, training_data: TrainingData, plan: Plan, ledger: Ledger, **settings: Any
+) -> Any:
+    """The steps of selective training."""
+    return make_step(
+        "selective", model, None, training_data, plan, ledger=ledger, token_budget=640,
+        options=SelectiveSettings(**settings),
+    )  # fmt: skip
+
+
 def updates(
     training_data: TrainingData,
     folder: Path,
@@ -123,10 +135,9 @@ def updates(
 
     monkeypatch.setattr(selective, "release", meter)
     with Ledger(folder / "ledger.jsonl", {}) as ledger:
-        method = SelectiveTraining(
-            model, training_data, RandomSource(1), ledger, plan, token_budget=64,
-            state_clip=state_clip, plain_norm=plain_norm,
-        )  # fmt: skip
+        method = step_of(
+            model, training_data, plan, ledger, state_clip=state_clip, plain_norm=plain_norm
+        )
         for gradient, _ in method.gradients(step):
             yield {name: tensor.clone() for name, tensor in gradient.items()}
             with torch.no_grad():
@@ -319,9 +330,7 @@ def test_every_release_has_an_entry_of_its_own_in_order(
 def test_no_more_records_are_clipped_than_were_drawn(tmp_path: Path) -> None:
     plan = plan_of(clip_norm=1e-9)
     with Ledger(tmp_path / "ledger.jsonl", {}) as ledger:
-        method = SelectiveTraining(
-            small_model(), corpus_of(RECORDS), RandomSource(1), ledger, plan, token_budget=64
-        )
+        method = step_of(small_model(), corpus_of(RECORDS), plan, ledger)
         seen = [told for _, told in method.gradients(1)]
     assert [(told.units, told.clipped) for told in seen][-1] == (4, 3)
 
@@ -356,10 +365,7 @@ def test_noise_is_what_the_event_says_and_never_used_twice(
 
     monkeypatch.setattr(selective, "release", meter)
     with Ledger(tmp_path / "ledger.jsonl", {}) as ledger:
-        method = SelectiveTraining(
-            small_model(), many, RandomSource(1), ledger, plan_of(**fields), token_budget=640,
-            state_clip=1e-3,
-        )  # fmt: skip
+        method = step_of(small_model(), many, plan_of(**fields), ledger, state_clip=1e-3)
         list(method.gradients(1))
     for event, noise in got:
         std = 3.0 * (1e-3 if event.state else 1e-9)
@@ -390,10 +396,9 @@ def test_what_plain_segments_begin_with_is_what_was_released(
     begun: list[list[Tensor]] = []
     plan = plan_of(noise_multiplier=1.0, states=2 * layers)
     with Ledger(tmp_path / "ledger.jsonl", {}) as ledger:
-        method = SelectiveTraining(
-            small_model(layers), corpus_of(RECORDS[:1] * 3), RandomSource(1), ledger, plan,
-            token_budget=640, state_clip=0.5,
-        )  # fmt: skip
+        method = step_of(
+            small_model(layers), corpus_of(RECORDS[:1] * 3), plan, ledger, state_clip=0.5
+        )
         plain = method._plain
 
         def listening(cut: Any, tally: Any) -> Any:
@@ -431,9 +436,7 @@ def test_what_cannot_be_trained_selectively_is_refused(tmp_path: Path) -> None:
     with Ledger(tmp_path / "ledger.jsonl", {}) as ledger:
         for model, training_data, plan, kind, says in cases:
             with pytest.raises(kind, match=says):
-                SelectiveTraining(
-                    model, training_data, RandomSource(1), ledger, plan, token_budget=64
-                )
+                step_of(model, training_data, plan, ledger)
     assert not read_ledger(tmp_path / "ledger.jsonl").entries
 
 
@@ -441,7 +444,7 @@ def test_what_cannot_be_trained_selectively_is_refused(tmp_path: Path) -> None:
     ("fields", "says"),
     [
         ({"policy": None}, "needs a policy"),
-        ({"task": "classification"}, "no segments"),
+        ({"task": "classification"}, "serves the tasks"),
         ({"model": {"kind": "gpt2"}}, "model.kind=gpt2"),
         ({"plan": {"protect": "users", "user_rate": 0.1, "epsilon": 1, "steps": 2}}, "selective"),
         ({"method": "private"}, "does not carry out"),

@@ -6,6 +6,7 @@ GPU does.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ from torch.utils._pytree import tree_leaves, tree_map
 from support.small import dialogs
 from tacit.errors import UsageError
 from tacit.privacy.ledger import Ledger
-from tacit.training.data.training_data import prepare
 from tacit.training.evaluation.scoring import scores
 from tacit.training.models.devices import chosen_device
 from tacit.training.models.optimizers import make_optimizer
@@ -164,12 +164,10 @@ def trained(settings: dict[str, Any], folder: Path) -> tuple[nn.Module, dict[str
     """The model that a run ends with, and its scores; nothing is priced, nothing is saved."""
     run = Run(**settings)
     plan, ctx = run.made_plan(), run_context.open_run(run)
-    training_data = prepare(
-        run_context.encode(ctx, ctx.part), ctx.part, ctx.mentions, plan, ctx.protected
-    )
+    inputs, _ = session.inputs_of(ctx, plan)
     model, optimizer = ctx.model, make_optimizer(ctx.model, run.optimizer)
     with Ledger(folder / "ledger.jsonl", {}) as ledger:
-        method = session.method_of(ctx, training_data, ledger, plan)
+        method = run.spec.step(replace(inputs, ledger=ledger))
         loop = Loop(model, method, optimizer, run.optimizer, 2, ctx.randomness)
         loop.run()
         loop.finish()

@@ -23,7 +23,7 @@ BOTH = {"protect": "users+entities", "epsilon": 8, "steps": 2, "user_rate": 0.3,
 TWO_PHASES: dict[str, Any] = {
     "method": "redact-then-private",
     "policy": "given",
-    "redacted": {"steps": 4, "batch": 8},
+    "redact-then-private": {"steps": 4, "batch": 8},
     "plan": {"epsilon": 3, "steps": 4, "record_rate": 0.1, "noise_multiplier": 2.0},
     "keep_checkpoints": 7,
 }

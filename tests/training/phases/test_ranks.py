@@ -13,10 +13,9 @@ from safetensors.torch import load_file
 
 from support.small import dialogs
 from tacit.privacy.ledger import read_ledger
-from tacit.training.data.training_data import prepare
 from tacit.training.phases import session
-from tacit.training.phases.run_context import encode, open_run
-from tacit.training.phases.worker_ranks import alike
+from tacit.training.phases.run_context import open_run
+from tacit.training.phases.session import alike
 from tacit.training.settings import Run, run_yaml
 from tacit.verification.runs import verify
 
@@ -30,7 +29,7 @@ PUBLISHED = {"user_rate": 0.3, "entity_rate": 0.5, "clip_norm": 0.5, "noise_mult
 WATCHED = """
 import os, signal
 from safetensors.torch import save_file
-from tacit.training.phases import worker_ranks
+from tacit.training.methods import dp_sgd
 from tacit.training.methods import noisy_sums
 release = noisy_sums.release
 def watched(total, *given, **named):
@@ -42,7 +41,7 @@ if "ODD" in os.environ and os.environ["RANK"] == "1":
     import sys
     sys.argv += ["--set", "corpus=" + os.environ["ODD"]]
 if "DIES" in os.environ and os.environ["RANK"] == "1":
-    total_of = worker_ranks._total
+    total_of = dp_sgd.DpSgd.totals
     def dying(*given):
         total = total_of(*given)
         def sum_over(step, drawn):
@@ -50,7 +49,7 @@ if "DIES" in os.environ and os.environ["RANK"] == "1":
                 os.kill(os.getpid(), signal.SIGKILL)
             return total(step, drawn)
         return sum_over
-    worker_ranks._total = dying
+    dp_sgd.DpSgd.totals = dying
 from tacit.cli import main
 main()
 """
@@ -171,17 +170,16 @@ def test_what_decides_a_share_is_compared(tmp_path: Path, base: dict[str, Any]) 
     run = Run(**base, plan=BOTH)
     plan, ctx = run.made_plan(), open_run(run)
     assert plan is not None
-    training_data = prepare(
-        encode(ctx, ctx.part), ctx.part, ctx.mentions, plan, ctx.protected
-    )  # fmt: skip
-    facts = list(alike(ctx, training_data, plan))
-    assert facts == list(alike(ctx, training_data, plan))
+    inputs, _ = session.inputs_of(ctx, plan)
+    training_data = inputs.training_data
+    facts = list(alike(ctx, inputs))
+    assert facts == list(alike(ctx, inputs))
     looser = plan.model_copy(update={"clip_norm": 2 * plan.clip_norm})
-    assert facts != list(alike(ctx, training_data, looser))
+    assert facts != list(alike(ctx, replace(inputs, plan=looser)))
     assert training_data.owners is not None
     fewer = replace(
         training_data, owners=training_data.owners.subset(np.arange(len(training_data.owners)) > 0)
     )
-    assert facts != list(alike(ctx, fewer, plan))
+    assert facts != list(alike(ctx, replace(inputs, training_data=fewer)))
     next(ctx.model.parameters()).data.view(-1)[0] += 1
-    assert facts != list(alike(ctx, training_data, plan))
+    assert facts != list(alike(ctx, inputs))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from tacit.training.dp.random_source import RandomSource
-from tacit.training.methods import StepStats
+from tacit.training.methods.method import StepStats
 from tacit.training.models.optimizers import factor, make_optimizer
 from tacit.training.phases.loop import Loop
 from tacit.training.settings import OptimizerSettings

@@ -110,9 +110,9 @@ def test_killed_and_resumed_equals_uninterrupted(tmp_path: Path, base: dict[str,
     (tmp_path / "run.yml").write_text(run_yaml(run))
     code = (
         "import os, signal, sys; from pathlib import Path;"
-        "from tacit.training import runs, scoring; from tacit.training.settings import read_run;"
+        "from tacit.training.phases import session; from tacit.training.settings import read_run;"
         "die = lambda at: at.step == 3 and os.kill(os.getpid(), signal.SIGKILL);"
-        "runs.train(read_run(Path(sys.argv[1])), Path(sys.argv[2]), tell=die)"
+        "session.train(read_run(Path(sys.argv[1])), Path(sys.argv[2]), on_progress=die)"
     )
     killed = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path / "run.yml"), str(tmp_path / "cut")], check=False
@@ -365,7 +365,7 @@ def test_a_public_start_is_recorded_and_free(tmp_path: Path, base: dict[str, Any
         ({"plan": BOTH, "mentions": None}, "needs mentions"),
         ({"method": "plain"}, "needs steps"),
         ({"method": "plain", "steps": 3, "plan": USERS}, "takes no plan"),
-        ({"plan": USERS, "modle": 1}, "did you mean 'model'"),
+        ({"plan": USERS, "modle": 1}, "Did you mean 'model'"),
         ({"plan": USERS, "model": {"kind": "folder"}}, "needs model.folder"),
         ({"plan": USERS, "model": {"kind": "folder", "folder": "/nowhere"}}, "nowhere"),
         ({"plan": BOTH | {"entity_rate": 0.5}}, "entity_rate"),
