@@ -26,23 +26,15 @@ from tacit.training.models.memory import keep_freed_memory  # isort: skip  (sets
 import numpy as np
 import torch
 
-from tacit.planning.plan import Plan
 from tacit.privacy.ledger import Ledger
 from tacit.training.data.attributes import Attribute
 from tacit.training.data.training_data import TrainingData, prepare
 from tacit.training.dp.random_source import RandomSource
-from tacit.training.methods import (
-    AdversarialTraining,
-    Plain,
-    SelectiveTraining,
-    TripletTraining,
-    make_dp_sgd,
-)
-from tacit.training.models.last_states import LastStates
+from tacit.training.methods.method import MethodInputs
 from tacit.training.models.optimizers import make_optimizer
 from tacit.training.models.recurrent import LSTMConfig, LSTMForCausalLM
 from tacit.training.phases.loop import Loop
-from tacit.training.settings import AdversarialSettings, OptimizerSettings, TripletSettings
+from tacit.training.settings import OptimizerSettings, Run
 from tacit.training.tasks.examples import Examples
 from tacit.training.tasks.tasks import NextWord
 
@@ -99,29 +91,27 @@ def loop_of(name: str, contest: Contest, training_data: TrainingData, ledger: Le
     )  # fmt: skip
     model = LSTMForCausalLM(config)
     randomness, size = RandomSource(0), contest.records
-    parts = (model, NextWord().losses, training_data, randomness)
-    authors = Attribute(np.arange(size), size)
-    states = LastStates(model, next_words=True)
     # Everybody comes to every step, so that all steps are on the same records.
     plan = {"record_rate": 1.0, "noise_multiplier": 1.0, "epsilon": 1e6, "steps": 10**6}
-    method: Any
-    match name:
-        case "plain":
-            method = Plain(*parts, None, batch=size, what=name)
-        case "adversarial":
-            by = AdversarialSettings()
-            method = AdversarialTraining(*parts, None, authors, states, by, batch=size, what=name)
-        case "triplet":
-            apart = TripletSettings()
-            method = TripletTraining(*parts, None, authors, states, apart, batch=size, what=name)
-        case "records":
-            promise = Plan(protect="records", records=size, **plan)
-            method = make_dp_sgd(*parts, ledger, promise, token_budget=8192)
-        case "selective":
-            promise = Plan(protect="tokens", mechanism="selective", segments=4, states=2, **plan)
-            method = SelectiveTraining(
-                model, training_data, randomness, ledger, promise, token_budget=8192, state_clip=1.0
-            )
+    settings: dict[str, Any] = {"method": name, "steps": 10**6, "batch": size, "corpus": "none"}
+    if name == "records":
+        settings |= {"method": "private", "plan": plan | {"protect": "records", "records": size}}
+    if name == "selective":
+        settings |= {"plan": plan | {"segments": 4, "states": 2}, "policy": "digits",
+                     "selective": {"state_clip": 1.0}}  # fmt: skip
+    run = Run(**settings)
+    method = run.spec.step(
+        MethodInputs(
+            run,
+            model,
+            NextWord().losses,
+            training_data,
+            randomness,
+            run.made_plan(),
+            ledger,
+            Attribute(np.arange(size), size),
+        )
+    )
     optimizer = make_optimizer(model, contest.optimizer)
     return Loop(model.train(), method, optimizer, contest.optimizer, 10**6, randomness)
 

@@ -25,6 +25,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 from tacit.training.dp.gradients import ClippedSums  # isort: skip  (sets how threads wait)
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -37,9 +39,10 @@ from tacit.training.data.training_data import TrainingData
 from tacit.training.dp.noise import release
 from tacit.training.dp.random_source import RandomSource
 from tacit.training.dp.sampling import PoissonUsers
-from tacit.training.methods.dp_sgd import make_dp_sgd
+from tacit.training.methods.method import MethodInputs
 from tacit.training.models.memory import keep_freed_memory
 from tacit.training.models.recurrent import LSTMConfig, LSTMForCausalLM
+from tacit.training.settings import Run
 from tacit.training.tasks.examples import Examples
 
 FIGURE = Path(__file__).resolve().parent.parent / "docs" / "figures" / "scaling.svg"
@@ -146,8 +149,9 @@ def _peak(size: Size) -> float:
     )
 
     with tempfile.TemporaryDirectory() as folder, Ledger(Path(folder) / "l.jsonl", {}) as ledger:
-        method = make_dp_sgd(
-            size.model(), losses, training_data, RandomSource(0), ledger, plan, token_budget=2048
+        run = Run(corpus="none", plan=plan.model_dump(exclude_none=True), token_budget=2048)
+        method: Any = run.spec.step(
+            MethodInputs(run, size.model(), losses, training_data, RandomSource(0), plan, ledger)
         )
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         for step in range(3):

@@ -58,6 +58,15 @@ class Registry(Generic[T]):
             self._loaded[name] = self._load(name)
         return self._loaded[name]
 
+    def origin(self, name: str) -> str | None:
+        """Whose a thing is: None for ours, else the package and version, or the module."""
+        if name in self._own:
+            return None
+        found = self._installed.get(name)
+        if found is not None and found.dist is not None:
+            return f"{found.dist.name} {found.dist.version}"
+        return type(self[name]).__module__
+
     def values(self) -> list[T]:
         """All of them, in order."""
         return [self[name] for name in self.names()]

@@ -18,7 +18,7 @@ from tacit.federated.client import frozen_digest
 from tacit.federated.clients import Clients
 from tacit.federated.keyed_names import new_key
 from tacit.federated.messaging import Messenger
-from tacit.federated.rounds import Counted, federated
+from tacit.federated.rounds import RoundCounts, federated_step
 from tacit.federated.server import begin, make_kit
 from tacit.federated.settings import Federation
 from tacit.planning.plan import Plan
@@ -99,7 +99,7 @@ class Step:
     clients: Clients
     grid: LocalGrid
     method: NoisySums[Any]
-    counted: Counted
+    counted: RoundCounts
     ledger: Ledger
 
     def gradient(self) -> np.ndarray:
@@ -123,9 +123,11 @@ def one_round(
     frozen = frozen_digest(ctx.model, shared, settings.personal)
     there = Clients(messenger, kit, settings, plan, frozen)
     there.gather(None)
-    counted = Counted()
+    counted = RoundCounts()
     with Ledger(folder / "ledger.jsonl", {}) as ledger:
-        method = federated(ctx.model, there, ctx.randomness, ledger, plan, ctx.task.losses, counted)
+        data = there.cohort.training_data()
+        inputs = MethodInputs(run, ctx.model, ctx.task.losses, data, ctx.randomness, plan, ledger)
+        method: Any = federated_step(inputs, there, settings, counted)
         yield Step(ctx, there, grid, method, counted, ledger)
 
 
