@@ -18,7 +18,7 @@ from support.small_federation import PLANS, begun, small_run, write_corpus
 from tacit.detection import detect
 from tacit.detection.mentions import fold, write_lines
 from tacit.errors import DataError, PrivacyRefused, UsageError
-from tacit.federated.cohort import Cohort, Whereabouts, make_roster
+from tacit.federated.cohort import Cohort, Whereabouts, make_cohort
 from tacit.federated.keyed_names import entity_name, read_key, user_name
 from tacit.federated.protocol import Present
 from tacit.federated.server import serve
@@ -185,7 +185,7 @@ def test_a_server_that_is_killed_goes_on_and_pays_for_the_round_in_flight(
     run = small_run(corpus, plan={"steps": 3, "epsilon": 2.3})  # three releases, and not four
     folder, grid = begun(tmp_path, run)
     script = KILLED.format(
-        here=str(Path(__file__).parent), home=str(tmp_path / "home"), folder=str(folder)
+        here=str(Path(__file__).parent.parent), home=str(tmp_path / "home"), folder=str(folder)
     )
     ended = subprocess.run(
         [sys.executable, "-c", script], env=os.environ, capture_output=True, check=False
@@ -197,7 +197,7 @@ def test_a_server_that_is_killed_goes_on_and_pays_for_the_round_in_flight(
     with pytest.raises(KeyboardInterrupt):
         serve(grid, folder, clock=FakeClock())
     assert len(read_ledger(folder / "ledger.jsonl").entries) == 2
-    # The clients come back as other nodes; the roster knows them by their users.
+    # The clients come back as other nodes; the cohort knows them by their users.
     grid = LocalGrid({node + 7: config for node, config in grid.nodes.items()})
     rounds = []
     done = serve(grid, folder, on_progress=lambda at: rounds.append(at.round), clock=FakeClock())
@@ -221,7 +221,7 @@ def test_going_on_with_another_federation_is_refused(tmp_path: Path, corpus: Pat
     )
     with pytest.raises(PrivacyRefused, match="another plan, corpus or run"):
         serve(grid, folder, clock=FakeClock())
-    cohort = folder / "federation" / "roster.json"
+    cohort = folder / "federation" / "cohort.json"
     fields = json.loads(cohort.read_text())
     cohort.write_text(json.dumps(fields | {"users": fields["users"][1:]}))
     with pytest.raises(DataError, match="was changed"):
@@ -387,7 +387,7 @@ def test_a_client_may_have_a_file_of_its_own(tmp_path: Path, corpus: Path) -> No
     assert (told[0].drawn, told[0].answered, told[0].faults) == (12, 12, {})
 
 
-# --- the roster -------------------------------------------------------------------------------
+# --- the cohort -------------------------------------------------------------------------------
 
 NAMES = [f"{n:032x}" for n in range(9)]
 
@@ -398,7 +398,7 @@ def test_a_user_of_two_clients_is_one_of_them_alone() -> None:
     )
     one = Present((NAMES[0], NAMES[1]), "1", "", (0, 1, 1), ((NAMES[7],), (NAMES[8],), ()))
     two = Present((NAMES[1], NAMES[2]), "1", "", (0, 1), ((NAMES[8],), (NAMES[7],)))
-    cohort = make_roster(plan, [one, two])
+    cohort = make_cohort(plan, [one, two])
     assert cohort.users == (NAMES[0], NAMES[1], NAMES[2])
     assert cohort.permits == {NAMES[0]: (0,), NAMES[1]: (1, 2), NAMES[2]: (1,)}
 
@@ -422,7 +422,7 @@ def test_permits_are_given_to_who_has_the_records_that_the_graph_knows(tmp_path:
     plan = Plan(**PLANS["both"] | {"steps": 1, "user_rate": 0.5})
     one = Present((NAMES[0],), "1", "", (0, 0), ((NAMES[7],), ()))
     two = Present((NAMES[0], NAMES[1]), "1", "", (0, 1), ((), (NAMES[8],)))
-    make_roster(plan, [one, two]).save(tmp_path)
+    make_cohort(plan, [one, two]).save(tmp_path)
     cohort = Cohort.load(tmp_path)
     assert cohort is not None
     # After a crash they come in another order.

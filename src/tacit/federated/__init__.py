@@ -4,7 +4,7 @@ settings.py   what a federation adds to a run, and which runs can be federated
 naming.py     keyed names of users and entities
 protocol.py   what is sent: the kit, who is present, a round, an answer to it
 client.py     a client: its own records, one clipped update for each of its users that is drawn
-roster.py     who takes part: users under keyed names, where each is, which records the caps keep
+cohort.py     who takes part: users under keyed names, where each is, which records the caps keep
 asking.py     questions to clients and the answers that come in time
 receiving.py  updates as they arrive: checked one by one, then a bounded sum
 clients.py    who joined, where, and what each answers to a round

@@ -9,7 +9,7 @@ from flwr.app import RecordDict
 from torch import Tensor
 
 from tacit.errors import DataError
-from tacit.federated.cohort import Cohort, Whereabouts, make_roster
+from tacit.federated.cohort import Cohort, Whereabouts, make_cohort
 from tacit.federated.messaging import Faults, Messenger, Question
 from tacit.federated.protocol import JOIN, TRAIN, Kit, Present, Round, packed
 from tacit.federated.settings import Federation
@@ -28,7 +28,7 @@ class Clients:
     ) -> None:
         self._asking, self._kit, self._federation, self._plan = messenger, kit, federation, plan
         self._frozen = frozen
-        self._roster: Cohort | None = None
+        self._cohort: Cohort | None = None
         self._where: Whereabouts | None = None
         self._refused: set[int] = set()
         """Nodes that are not asked again: another version, another model, or no answer at all.
@@ -43,22 +43,22 @@ class Clients:
     @property
     def cohort(self) -> Cohort:
         """Who takes part."""
-        assert self._roster is not None, "nobody has joined"
-        return self._roster
+        assert self._cohort is not None, "nobody has joined"
+        return self._cohort
 
     def gather(self, known: Cohort | None) -> Cohort:
-        """Wait for clients to join; those of a `known` roster join when a round needs them."""
+        """Wait for clients to join; those of a `known` cohort join when a round needs them."""
         joined: dict[int, Present] = {}
         if known is None:
             self._first(joined)
         # A client that came back has another node, and is the same one.
         distinct = {one.users: one for one in joined.values()}
-        self._roster = known or make_roster(self._plan, distinct.values())
-        self._where = Whereabouts(self._roster)
+        self._cohort = known or make_cohort(self._plan, distinct.values())
+        self._where = Whereabouts(self._cohort)
         here = self._asking.connected() if joined else set()
         for node, one in joined.items():
             self._where.put(node, one, here)
-        return self._roster
+        return self._cohort
 
     def _first(self, joined: dict[int, Present]) -> None:
         """Wait until as many clients as a federation needs have joined and are still there."""

@@ -147,7 +147,7 @@ class Cohort:
         return made
 
 
-def make_roster(plan: Plan | None, present: Iterable[Present]) -> Cohort:
+def make_cohort(plan: Plan | None, present: Iterable[Present]) -> Cohort:
     """The cohort of all that joined; a user of two clients is the first one's alone.
 
     A user whose records lay with two clients would be clipped at each, and count twice.
@@ -184,7 +184,7 @@ class Whereabouts:
     """Which of Flower's nodes speaks for which user at the moment."""
 
     def __init__(self, cohort: Cohort) -> None:
-        self._roster = cohort
+        self._cohort = cohort
         self._node: dict[str, int] = {}
         self._agreed: dict[int, list[str]] = {}
 
@@ -198,7 +198,7 @@ class Whereabouts:
 
         Users of a node that is still connected stay there.
         """
-        agreed = self._roster.agreeing(one)
+        agreed = self._cohort.agreeing(one)
         for name in agreed:
             if self._node.get(name) not in connected - {node}:
                 self._node[name] = node
@@ -218,7 +218,7 @@ class Whereabouts:
         """The drawn users by node; those who are nowhere are left out."""
         found: dict[int, list[int]] = {}
         for number in numbers:
-            node = self._node.get(self._roster.users[number])
+            node = self._node.get(self._cohort.users[number])
             if node is not None:
                 found.setdefault(node, []).append(int(number))
         return found

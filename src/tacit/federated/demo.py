@@ -64,7 +64,7 @@ def demo(
 
 def _kill_one(running: Processes, last: str, out: Path, on_progress: Callable[[str], None]) -> None:
     """Kill the last client once all have joined: it vanishes in the first round."""
-    if last in running.children and (out / FOLDER / "roster.json").exists():
+    if last in running.children and (out / FOLDER / "cohort.json").exists():
         on_progress("all have joined; killing the last one, in the middle of the first round")
         running.end(last, at_once=True)
 

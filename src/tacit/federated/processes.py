@@ -385,7 +385,7 @@ def wait_for_run(
             for name in ("superlink", "run", "simulation"):
                 if running.log(name).exists():
                     log.write(running.log(name).read_bytes())
-        if not (folder / FOLDER / "roster.json").exists():
+        if not (folder / FOLDER / "cohort.json").exists():
             raise DataError(
                 f"The run did not begin; see {kept}. With TLS, the server's certificate has to "
                 f"name {LOOPBACK} beside the name that clients use. Then --resume {folder}."

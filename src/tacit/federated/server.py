@@ -176,7 +176,7 @@ def serve(
     plan = saved_plan(run, folder)
     ctx = _open(run)
     if (known := Cohort.load(folder)) is None and read_place(folder) is not None:
-        raise DataError(f"{folder} holds a checkpoint and no roster; begin in a new folder.")
+        raise DataError(f"{folder} holds a checkpoint and no cohort; begin in a new folder.")
     model, counted = ctx.model, RoundCounts()
     keep_personal(model, federation, folder)
     shared = trainable(model)

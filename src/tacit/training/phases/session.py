@@ -330,7 +330,8 @@ class Session:
                 last()
             loop.finish()
             took["train"] = loop.timed
-        if left_out := sum(one.not_finite for one in took.values()):
+        left_out = sum(one.not_finite for one in took.values())
+        if left_out and not ctx.elsewhere:
             self.notes["left_out_not_finite"] = left_out
         if self.account is not None:
             self.account(folder)
