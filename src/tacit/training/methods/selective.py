@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
 from tacit.errors import DataError, UsageError
-from tacit.planning.plan import Plan
+from tacit.planning.plan import Plan, require_sample
 from tacit.privacy.events import Selective, part_of
 from tacit.privacy.ledger import Ledger
 from tacit.training.data.training_data import TrainingData, batches
@@ -31,7 +31,6 @@ from tacit.training.dp.gradients import BoundedSum, ClippedSums
 from tacit.training.dp.noise import release
 from tacit.training.dp.random_source import RandomSource
 from tacit.training.dp.sampling import PoissonRecords, require_match
-from tacit.training.methods.dp_sgd import expected
 from tacit.training.methods.independence import Totals, UnitCheck
 from tacit.training.methods.noisy_sums import LossMeter, StepStats, finite_losses
 from tacit.training.methods.segments import Rounds, rounds_of
@@ -69,7 +68,7 @@ class SelectiveTraining:
         self._event = event
         self._sampler = PoissonRecords(len(training_data.rows), event.rate)
         require_match(self._sampler, event)
-        expected("records", event.rate, len(training_data.rows))
+        require_sample("records", event.rate, len(training_data.rows))
         examples = training_data.examples
         assert isinstance(examples, Examples)
         self._examples = examples

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from tacit.errors import DataError
 from tacit.owners import Owners
+from tacit.planning.plan import require_sample
 from tacit.privacy.events import UserClip
 from tacit.privacy.ledger import Ledger
 from tacit.replication.published import PublishedPrice, uedp_claim, uedp_release
@@ -29,7 +30,6 @@ from tacit.training.data.training_data import Batched, Rows, TrainingData, batch
 from tacit.training.dp.gradients import BoundedSum, ClippedSums
 from tacit.training.dp.random_source import RandomSource
 from tacit.training.dp.sampling import UserEntityDraw, UserEntitySampler
-from tacit.training.methods.dp_sgd import expected
 from tacit.training.methods.independence import UnitCheck
 from tacit.training.methods.noisy_sums import Losses, LossMeter, NoisySums
 from tacit.training.settings import UedpSettings
@@ -90,7 +90,7 @@ def make_uedp(
     """
     owners = require_entities(training_data)
     weights = Weights.count(training_data, owners, settings)
-    expected("users", settings.user_rate, training_data.users)
+    require_sample("users", settings.user_rate, training_data.users)
     meter = LossMeter(model, losses)
     return NoisySums(
         UserEntitySampler(
