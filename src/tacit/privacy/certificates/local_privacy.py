@@ -231,12 +231,9 @@ def publish_local(certificate: LocalCertificate, folder: Path) -> LocalCertifica
 
 def pages(certificate: LocalCertificate) -> dict[str, str]:
     """The certificate for people, by the names of its files."""
-    from tacit.privacy.certificates.local_explanation import local_html, local_markdown
+    from tacit.privacy.certificates.explanation import local_pages
 
-    return {
-        "certificate.md": local_markdown(certificate),
-        "certificate.html": local_html(certificate),
-    }
+    return local_pages(certificate)
 
 
 def is_local(path: Path) -> bool:
