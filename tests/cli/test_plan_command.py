@@ -9,13 +9,13 @@ import yaml
 from support.driving import Tacit
 from tacit.owners import Owners
 
-SMALL = "--set protect=users --set epsilon=3 --set steps=20 --set user_rate=0.1"
+SMALL = "--set protect=users --set epsilon=3 --set steps=20 --set user_rate=0.1 --set users=100"
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "plan.yml"
-    path.write_text("protect: users\nepsilon: 3\nsteps: 20\nuser_rate: 0.1\n")
+    path.write_text("protect: users\nepsilon: 3\nsteps: 20\nuser_rate: 0.1\nusers: 100\n")
     return path
 
 
@@ -56,7 +56,10 @@ def test_a_calibrated_plan_is_a_plan(tacit: Tacit, file: Path, tmp_path: Path) -
     assert tacit("plan", target, "--json").json["epsilon"]["users"] <= 3
 
 
-SEARCH = "plan --set protect=users+entities --set epsilon=8 --set steps=10 --set user_rate=0.2"
+SEARCH = (
+    "plan --set protect=users+entities --set epsilon=8 --set steps=10 --set user_rate=0.2 "
+    "--set kinds=[PERSON,PII]"
+)
 
 
 def test_search_on_an_owner_graph(tacit: Tacit, made: Path) -> None:
@@ -71,6 +74,7 @@ def test_search_on_an_owner_graph(tacit: Tacit, made: Path) -> None:
     assert found.json["epsilon"]["users+entities"] <= 8
 
 
+BOTH = SEARCH.removeprefix("plan ")
 BY_DEGREE = (
     "--set protect=entities --set epsilon=6 --set steps=5 --set user_rate=0.1 --set users=500 "
     "--set adjacency=by-degree --set entity_share=2 --search --owners OWNERS"
@@ -80,7 +84,7 @@ BY_DEGREE = (
 @pytest.mark.parametrize(
     ("options", "code", "words"),
     [
-        (f"{SMALL} --set epsilom=1", 2, "did you mean 'epsilon'"),
+        (f"{SMALL} --set epsilom=1", 2, "Did you mean 'epsilon'"),
         (f"{SMALL} --set epsilon", 2, "NAME=VALUE"),
         (f"{SMALL} --set steps=many", 2, "steps"),
         (f"{SMALL} --search", 2, "--owners"),
@@ -91,6 +95,14 @@ BY_DEGREE = (
         (f"{SMALL} --owners none.json", 3, "none.json"),
         (f"{SMALL} --set noise_multiplier=0.1", 4, "over the target"),
         (BY_DEGREE, 4, "by-degree"),
+        (f"{SMALL} --set users=null", 2, "needs users, the public denominator"),
+        (f"{SMALL} --set users=5", 2, "draws 0.5 in a step"),
+        (f"{SMALL} --set users=200 --set delta=0.01", 2, "is above 1/users"),
+        (f"{SMALL} --set kinds=[PII]", 2, "kinds is about entities"),
+        (f"{BOTH} --set entity_rate=0.5", 2, "priced but not trained"),
+        (f"{BOTH} --set user_rate=0.001 --owners OWNERS", 2, "in a step"),
+        (f"{BOTH} --set kinds=null --owners OWNERS", 4, "of the kinds PERSON, PII only"),
+        (f"{BOTH} --set kinds=[DATE] --owners OWNERS", 4, "of the kinds PERSON, PII only"),
     ],
 )
 def test_refusals(tacit: Tacit, made: Path, options: str, code: int, words: str) -> None:
@@ -122,7 +134,7 @@ def test_a_plan_reads_of_a_graph_what_it_protects(tacit: Tacit, tmp_path: Path) 
     kinds = {"date": "DATE"} | {f"mail{i}": "PII/EMAIL" for i in range(20)}
     Owners.from_rows(rows, kinds=kinds).save(tmp_path / "owners.json")
     plan = (
-        "plan --set protect=users+entities --set epsilon=8 --set steps=2 --set user_rate=0.5 "
+        "plan --set protect=users+entities --set epsilon=8 --set steps=2 --set user_rate=1 "
         f"--owners {tmp_path}/owners.json"
     )
     assert tacit(f"{plan} --json").json["bounding"]["kept"] == 1  # all share the date
@@ -133,3 +145,60 @@ def test_a_plan_reads_of_a_graph_what_it_protects(tacit: Tacit, tmp_path: Path) 
     refused = tacit(f"{plan} --set kinds=[PERSON]")
     assert refused.code == 4
     assert "the owner graph has no entity of that kind" in refused.err
+    assert "An entity is what a file of mentions (whose detectors are not known) marked." in said
+
+
+def test_a_plan_names_the_detectors_of_its_graph(tacit: Tacit, made: Path) -> None:
+    said = " ".join(tacit(SEARCH, "--owners", made / "owners.json").out.split())
+    assert "An entity is what patterns (tacit" in said
+    assert "given (tacit" in said
+
+
+def test_a_list_restricts_the_graph_if_it_has_ids(tacit: Tacit, tmp_path: Path) -> None:
+    rows = [(f"r{i}", f"u{i}", ["all", f"own{i}"]) for i in range(20)]
+    Owners.from_rows(rows).save(tmp_path / "owners.json")
+    (tmp_path / "list").write_text("# ids\nown3\n")
+    plan = f"{SEARCH} --set kinds=null --set entity_list={tmp_path}/list"
+    plan += f" --owners {tmp_path}/owners.json"
+    assert tacit(f"{plan} --json").json["bounding"]["kept"] == 20
+    (tmp_path / "list").write_text("Ann Smith\n")
+    refused = tacit(plan)
+    assert refused.code == 4
+    assert "ids and no names" in refused.err
+
+
+RUN = """
+corpus: {corpus}
+mentions: {mentions}
+model: {{kind: lstm, config: {{hidden_size: 8, embedding_size: 8}}}}
+tokenizer: {{size: 300}}
+context: 16
+"""
+
+
+def test_what_was_planned_is_what_is_trained(tacit: Tacit, made: Path, tmp_path: Path) -> None:
+    plan, graph, run = (tmp_path / name for name in ("plan.yml", "owners.json", "run.yml"))
+    mentions = ("--mentions", made / "mentions.jsonl")
+    assert tacit("owners", made / "c.jsonl", *mentions, "-o", graph).code == 0
+    asked = SEARCH.replace("steps=10", "steps=2")
+    planned = tacit(asked, "--owners", graph, "--search", "-o", plan, "--json").json
+    run.write_text(RUN.format(corpus=made / "c.jsonl", mentions=made / "mentions.jsonl"))
+    train = ("train", run, "--plan", plan, "--owners", graph)
+    refused = tacit(*train, "--set", "plan.epsilon=2", "-o", tmp_path / "no")
+    assert (refused.code, "epsilon=2" in refused.err) == (4, True)
+    every = tmp_path / "all.json"
+    assert tacit("owners", made / "c.jsonl", *mentions, "--split", "all", "-o", every).code == 0
+    refused = tacit("train", run, "--plan", plan, "--owners", every, "-o", tmp_path / "no")
+    assert (refused.code, "its records are others" in refused.err) == (4, True)
+    on_all = tmp_path / "on_all.yml"
+    assert tacit(asked, "--owners", every, "-o", on_all).code == 0
+    refused = tacit("train", run, "--plan", on_all, "-o", tmp_path / "no")
+    assert (refused.code, "on another owner graph" in refused.err) == (4, True)
+    assert not (tmp_path / "no").exists()
+    assert tacit("train", "--resume", tmp_path / "no", "--plan", plan).code == 2
+
+    assert tacit(*train, "-o", tmp_path / "run").code == 0
+    certificate = json.loads((tmp_path / "run" / "certificate.json").read_text())
+    assert certificate["plan"] == planned["plan"]
+    assert certificate["plan_digest"] == planned["plan_digest"]
+    assert tacit("verify", tmp_path / "run").code == 0

@@ -16,6 +16,7 @@ from tacit.corpora import customersim
 from tacit.corpus import Corpus
 from tacit.detection import detect
 from tacit.detection.mentions import Mention
+from tacit.detection.provenance import UNKNOWN
 from tacit.errors import DataError, UsageError
 from tacit.owners import Owners, describe, most_shared
 
@@ -219,7 +220,7 @@ def test_digest_sees_every_part() -> None:
 def _changed(**changes: object) -> dict[str, object]:
     fields: dict[str, object] = {
         "format": "tacit owners",
-        "version": 1,
+        "version": 2,
         "digest": Owners.from_rows([("r1", "ann", ["e1", "e2"]), ("r2", "bob", [])]).digest(),
         "users": ["ann", "bob"],
         "entities": ["e1", "e2"],
@@ -227,6 +228,7 @@ def _changed(**changes: object) -> dict[str, object]:
         "records": ["r1", "r2"],
         "user_of_record": [0, 1],
         "entities_of_record": [[0, 1], []],
+        "origin": {"provenance": UNKNOWN.as_json(), "kinds": None},
     }
     return {k: v for k, v in {**fields, **changes}.items() if v is not ...}
 
@@ -235,7 +237,7 @@ def _changed(**changes: object) -> dict[str, object]:
     ("changes", "says"),
     [
         ({"format": "a novel"}, "is not a file of tacit owners"),
-        ({"version": 2}, "has version 2"),
+        ({"version": 1}, "has version 1 of tacit owners; this tacit reads"),
         ({"users": ...}, "lacks a field"),
         ({"users": ["ann", 3]}, "lacks a field"),
         ({"users": "ann"}, "lacks a field"),
@@ -256,6 +258,8 @@ def _changed(**changes: object) -> dict[str, object]:
         ({"entities_of_record": [0, 1]}, "lacks a field"),
         ({"entities_of_record": [[0], []]}, "changed after it was written"),
         ({"digest": ...}, "changed after it was written"),
+        ({"origin": ...}, "lacks a field"),
+        ({"origin": {"provenance": {}, "kinds": None}}, "of another version"),
     ],
 )
 def test_bad_files(tmp_path: Path, changes: dict[str, object], says: str) -> None:

@@ -9,7 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.errors import DataError, PrivacyRefused, TacitError, UsageError
-from tacit.planning.plan import Plan, calibrated, parse_overrides, plan_yaml, prices, read_plan
+from tacit.planning.plan import (
+    Plan,
+    calibrated,
+    parse_overrides,
+    plan_yaml,
+    prices,
+    public_denominator,
+    read_plan,
+    require_trainable,
+)
 from tacit.privacy.accounting.pricing import price
 from tacit.privacy.events import Flat, ReplaceOne, SampledGaussian, Selective, UserClip
 
@@ -73,8 +82,8 @@ def test_an_entity_moves_a_user_by_no_more_than_its_share() -> None:
     ("fields", "expected"),
     [
         (USERS | {"protect": "user"}, "'records', 'users'"),
-        (USERS | {"user_rat": 0.1}, "did you mean 'user_rate'"),
-        (USERS | {"epsilom": 1}, "did you mean 'epsilon'"),
+        (USERS | {"user_rat": 0.1}, "Did you mean 'user_rate'"),
+        (USERS | {"epsilom": 1}, "Did you mean 'epsilon'"),
         (USERS | {"user_rate": 1.5}, "user_rate=1.5"),
         (USERS | {"user_rate": 0}, "user_rate=0"),
         (USERS | {"epsilon": -1}, "epsilon=-1"),
@@ -112,12 +121,40 @@ def test_an_entity_moves_a_user_by_no_more_than_its_share() -> None:
         ({k: v for k, v in FLAT.items() if k != "records_per_user"}, "needs records_per_user"),
         (FLAT | {"entity_rate": 0.5}, "entity_rate"),
         (TOKENS | {"mechanism": "userclip"}, "redact-then-private or selective"),
+        (USERS | {"kinds": ["PII"]}, "kinds is about entities"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_in_one_sentence(fields: dict[str, Any], expected: str) -> None:
     with pytest.raises(UsageError, match=expected) as caught:
         Plan(**fields)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "counted", "expected"),
+    [
+        (USERS, None, "needs users, the public denominator"),
+        (USERS, 500, "may not be counted from the data"),
+        (USERS | {"users": 9}, None, "of 9 users draws 0.9 in a step"),
+        (BOTH | {"entity_rate": 0.5}, None, "priced but not trained"),
+        (BOTH, 9, "of 9 users draws 0.9"),
+        (BOTH | {"delta": 0.005}, 201, "delta=0.005 is above 1/users"),
+        (TOKENS | {"delta": 0.005}, 201, "delta=0.005 is above 1/records"),
+        ({"protect": "records", "epsilon": 3, "steps": 2, "record_rate": 0.1}, None,
+         "needs records, the public denominator"),
+    ],
+)  # fmt: skip
+def test_what_training_would_refuse_is_refused_of_the_plan(
+    fields: dict[str, Any], counted: int | None, expected: str
+) -> None:
+    with pytest.raises(UsageError, match=expected):
+        require_trainable(Plan(**fields), counted)
+
+
+def test_the_denominator_is_declared_or_counted_where_the_graph_is_fixed() -> None:
+    assert public_denominator(Plan(**USERS | {"users": 1000}), 700) == 100
+    assert public_denominator(Plan(**BOTH), 700) == 70
+    require_trainable(Plan(**BOTH))
 
 
 def test_a_target_that_no_noise_reaches_is_refused() -> None:

@@ -53,11 +53,11 @@ def test_entries_come_back_in_order_with_their_phases(tmp_path: Path) -> None:
         ledger.charge(STEP)
         ledger.charge(OTHER, phase="more")
         assert len(ledger) == 4
-    books = read_ledger(path)
-    assert books.phases() == ["pretrain", "train", "more"]
-    assert books.releases("train") == {STEP: 2}
-    assert books.releases() == {Public(what="warm start"): 1, STEP: 2, OTHER: 1}
-    assert not books.torn
+    contents = read_ledger(path)
+    assert list(contents.phases()) == ["pretrain", "train", "more"]
+    assert contents.releases("train") == {STEP: 2}
+    assert contents.releases() == {Public(what="warm start"): 1, STEP: 2, OTHER: 1}
+    assert not contents.torn
 
 
 # In a small process of its own: forking one that has read torch takes a tenth of a second.
@@ -75,8 +75,8 @@ for cut in range(most + 1):
             file.flush()
             os.kill(os.getpid(), signal.SIGKILL)
         ledger._write = die
-        with ledger.Ledger(folder / f"{cut}.jsonl", about) as books:
-            books.charge(UserClip(**step))
+        with ledger.Ledger(folder / f"{cut}.jsonl", about) as contents:
+            contents.charge(UserClip(**step))
     assert os.WTERMSIG(os.wait()[1]) == signal.SIGKILL
 """
 
@@ -94,9 +94,9 @@ def test_killed_at_every_byte_of_a_write(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", KILLING, *given], check=True)
     for cut in range(most + 1):
         path = tmp_path / f"{cut}.jsonl"
-        books = read_ledger(path)
-        assert len(books.entries) == (3 if cut == most else 2)
-        assert books.torn == (0 < cut < most)
+        contents = read_ledger(path)
+        assert len(contents.entries) == (3 if cut == most else 2)
+        assert contents.torn == (0 < cut < most)
         write_some(path, 1)  # resume: the torn line goes, the chain goes on
         assert len(read_ledger(path).entries) == (4 if cut == most else 3)
 
@@ -310,7 +310,7 @@ def test_no_mangled_ledger_is_ever_shorter_without_a_word(
     path = tmp_path_factory.getbasetemp() / "mangled.jsonl"
     content = three_entries
     path.write_bytes(content)
-    books = read_ledger(path)
+    contents = read_ledger(path)
     start = data.draw(st.integers(0, len(content)))
     stop = data.draw(st.integers(start, min(len(content), start + 40)))
     path.write_bytes(content[:start] + data.draw(st.binary(max_size=20)) + content[stop:])
@@ -318,8 +318,8 @@ def test_no_mangled_ledger_is_ever_shorter_without_a_word(
         mangled = read_ledger(path)
     except TacitError:
         return
-    if mangled.entries == books.entries:
+    if mangled.entries == contents.entries:
         return
     # Cutting whole lines off the end cannot be seen here: the certificate keeps the digest.
-    assert mangled.entries == books.entries[: len(mangled.entries)]
-    assert mangled.digest != books.digest
+    assert mangled.entries == contents.entries[: len(mangled.entries)]
+    assert mangled.digest != contents.digest

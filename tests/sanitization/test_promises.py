@@ -19,7 +19,7 @@ from tacit.privacy.certificates.local_privacy import LocalCertificate, issue_loc
 from tacit.privacy.certificates.local_wording import KEPT_WORDS, NOT_FOR_RELEASE, VOCABULARY_LEAK
 from tacit.privacy.certificates.scope import PublicInput
 from tacit.privacy.events import NotPrivate, Public, SanitizedText
-from tacit.privacy.ledger import Books, Ledger, read_ledger
+from tacit.privacy.ledger import Ledger, LedgerContents, read_ledger
 from tacit.sanitization import Recipe, Sanitizer, choose_sensitive, open_embeddings, sanitize_file
 from tacit.sanitization.embeddings import Embedding
 from tacit.sanitization.kernel import Space
@@ -337,7 +337,7 @@ def event(**changed: object) -> SanitizedText:
     return SanitizedText(**{**fields, **changed})
 
 
-def books(folder: Path, *events: object, **about: object) -> Books:
+def books(folder: Path, *events: object, **about: object) -> LedgerContents:
     facts = {
         "data": "hmac", "randomness": "system", "context": {}, "public": [], "distances": {},
         "columns": ["text"], "leaks": [], **about,

@@ -143,7 +143,7 @@ def test_it_is_resumed_and_a_model_goes_on_from_it(
     }
     done = admin.wait(admin.start_run(dataset, asked)["id"])
     ledger = read_ledger(server.job_folder(done["id"]) / "run" / "ledger.jsonl")
-    assert ledger.phases() == ["earlier/train", "train"]
+    assert list(ledger.phases()) == ["earlier/train", "train"]
     model = next(m for m in admin.models() if m["id"] == done["id"])
     total = float(model["epsilon"]["users"])
     assert exact < total <= 4.5, "the promise covers both runs"

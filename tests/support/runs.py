@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tacit.planning.plan import Plan, calibrated, plan_yaml
-from tacit.privacy.certificates.certificate import commitment, issue, new_salt, publish
+from tacit.privacy.certificates.certificate import Promise, certify, commitment, new_salt, publish
 from tacit.privacy.certificates.manifest import make_manifest
 from tacit.privacy.certificates.scope import DetectorFacts, EntityScope, Scope
 from tacit.privacy.ledger import Ledger, read_ledger
@@ -36,22 +36,12 @@ def make_run(
                 ledger.charge(event)
     (folder / "plan.yml").write_text(plan_yaml(plan))
     (folder / "model.safetensors").write_bytes(b"weights")
-    units = (
-        (plan.protect,)
-        if plan.protect in ("users", "tokens")
-        else ("users", "entities", "users+entities")
+    promise = Promise(
+        plan.protect, plan.units, plan.delta, plan.model_dump(mode="json"), plan.by_degree
     )
-    certificate = issue(
+    certificate = certify(
         read_ledger(folder / "ledger.jsonl"),
-        protect=plan.protect,
-        units=units,  # type: ignore[arg-type]
-        delta=plan.delta,
-        plan=plan.model_dump(mode="json"),
-        plan_digest=plan.digest(),
-        config_digest="c",
-        data=data,
-        randomness=randomness,  # type: ignore[arg-type]
-        by_degree=plan.by_degree,
+        promise,
         context={"method": "private"},
         files=make_manifest(folder),
     )

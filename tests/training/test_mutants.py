@@ -206,8 +206,8 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
     ),
     "another ledger of as many entries is gone on with": (
         "privacy/ledger.py",
-        "if count > len(books.entries) or (count and books.entries[count - 1].hash != last):",
-        "if count > len(books.entries):",
+        "if count > len(contents.entries) or (count and contents.entries[count - 1].hash != last):",
+        "if count > len(contents.entries):",
         "privacy/test_ledger.py::test_as_many_entries_are_not_yet_the_same_entries",
     ),
     "who else is drawn decides which records a user gives": (
@@ -238,9 +238,9 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
         "training/test_pitfalls.py::test_no_vocabulary_is_counted_from_private_text_without_a_word",
     ),
     "the size of the data as the normaliser": (
-        "training/methods/dp_sgd.py",
-        "    if units is None:\n",
-        "    if units is not None:\n        units = counted\n    if units is None:\n",
+        "planning/plan.py",
+        "plan.sampling_rate * (counted if declared is None else declared)",
+        "plan.sampling_rate * counted",
         "training/methods/test_neighbours.py::test_really_removing_a_user_leaves_the_others_as_they_were",
     ),
     "a checkpoint that loses the accountant": (

@@ -14,9 +14,10 @@ from tacit.privacy.accounting import pricing
 from tacit.privacy.certificates.certificate import (
     Certificate,
     Finding,
+    Promise,
     amend,
+    certify,
     commitment,
-    issue,
     new_salt,
     publish,
     read_certificate,
@@ -230,8 +231,8 @@ def test_a_ledger_that_changed_is_found(run: Path, tmp_path: Path) -> None:
 
 def test_releases_other_than_planned_are_found(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
-    books = read_ledger(run / "ledger.jsonl")
-    with Ledger(run / "ledger.jsonl", books.about) as ledger:
+    contents = read_ledger(run / "ledger.jsonl")
+    with Ledger(run / "ledger.jsonl", contents.about) as ledger:
         ledger.charge(SampledGaussian(unit="users", rate=0.1, noise_multiplier=50.0))
     assert {"ledger digest", "executed as planned", "number of releases"} <= broken(run)
 
@@ -334,15 +335,13 @@ def test_a_continued_run_is_no_better_than_the_first(tmp_path: Path, before: Any
         standing=before, randomness="system", leaks=(), assumptions=("It rained.",),
         not_covered=("What was left open.",),
     )  # fmt: skip
-    about = {"data": "d", "earlier": earlier.model_dump(mode="json")}
+    about = {"config": "c", "data": "d", "randomness": "system"}
+    about |= {"earlier": earlier.model_dump(mode="json")}
     with Ledger(tmp_path / "ledger.jsonl", about) as ledger:
         ledger.charge(event, phase="earlier/train")
         ledger.charge(event)
-    made = issue(
-        read_ledger(tmp_path / "ledger.jsonl"), protect="users", units=("users",), delta=1e-5,
-        plan=PLAN.model_dump(mode="json"), plan_digest=PLAN.digest(), config_digest="c", data="d",
-        randomness="system",
-    )  # fmt: skip
+    promise = Promise("users", ("users",), 1e-5, PLAN.model_dump(mode="json"))
+    made = certify(read_ledger(tmp_path / "ledger.jsonl"), promise)
     assert made.standing == before
     assert "It rained." in made.assumptions
     assert "What was left open." in made.not_covered

@@ -26,7 +26,7 @@ from tacit.audits.epsilon_bounds import Check
 from tacit.errors import OverBudget, PrivacyRefused
 from tacit.planning.plan import Plan
 from tacit.privacy.events import AnyEvent, UserClip, part_of
-from tacit.privacy.ledger import Books, Ledger
+from tacit.privacy.ledger import Ledger, LedgerContents
 from tacit.training.data.training_data import TrainingData
 from tacit.training.dp.gradients import BoundedSum
 from tacit.training.dp.sampling import Drawn, PoissonRecords, UserEntityDraw
@@ -99,7 +99,7 @@ class Copy:
         """The run's own method, overheard."""
         raise NotImplementedError
 
-    def checks(self, books: Books, own: Books | None) -> list[Check]:
+    def checks(self, books: LedgerContents, own: LedgerContents | None) -> list[Check]:
         """Everything that was looked at directly; `books` are the copy's, `own` the run's."""
         found = self.noise.checks()
         for coins in self.coins.values():

@@ -20,7 +20,7 @@ from tacit.audits.epsilon_bounds import Check
 from tacit.owners.bounding import Caps
 from tacit.planning.plan import Plan
 from tacit.privacy.events import AnyEvent
-from tacit.privacy.ledger import Books
+from tacit.privacy.ledger import LedgerContents
 from tacit.training.data.training_data import TrainingData
 from tacit.training.dp.gradients import BoundedSum
 from tacit.training.dp.random_source import Normals
@@ -343,7 +343,10 @@ def caps_checks(training_data: TrainingData, plan: Plan) -> list[Check]:
 
 
 def ledger_checks(
-    books: Books, executed: Sequence[AnyEvent], updates: int | None, own: Books | None
+    books: LedgerContents,
+    executed: Sequence[AnyEvent],
+    updates: int | None,
+    own: LedgerContents | None,
 ) -> list[Check]:
     """Whether a ledger holds what was executed: as many entries, the same events.
 

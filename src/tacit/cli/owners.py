@@ -12,22 +12,22 @@ from tacit.cli.common import (
     Overwrite,
     Seed,
     bar,
+    names_corpus,
+    open_corpus,
     out,
     print_json,
-    reads_corpus,
     say,
     simple_table,
     whole_files,
     whole_numbers,
 )
-from tacit.corpus import Corpus
 from tacit.errors import UsageError
 from tacit.files import refuse_overwrite
 
 
-@reads_corpus
+@names_corpus
 def owners(
-    corpus: Corpus,
+    corpus: dict[str, Any],
     mentions: Annotated[Path, typer.Option(help="Mentions file that `tacit detect` wrote.")],
     entities: Annotated[
         Path | None,
@@ -51,11 +51,16 @@ def owners(
 ) -> None:
     """Show the owner graph: degrees, the entities that most users share, what each cap keeps.
 
-    Example: `tacit owners mail.jsonl --mentions mentions.jsonl --plot degrees.png`
+    Where a corpus has splits, the graph is that of its training split, as `tacit train` will build
+    it; another one by `--split`, all of them by `--split all`.
+
+    Example: `tacit owners mail.jsonl --mentions mentions.jsonl --plot degrees.png -o owners.json`
     """
     from tacit.detection.mentions import read_mentions
-    from tacit.owners import Owners, describe
+    from tacit.owners import describe
     from tacit.owners.bounding import preview
+    from tacit.planning.pipeline import owner_graph
+    from tacit.training.data.training_data import provenance_beside, training_part
 
     files = {
         what: file for what, file in (("picture", plot), ("owner graph", save)) if file is not None
@@ -67,8 +72,15 @@ def owners(
         from tacit.reports.plots import format_of
 
         format_of(plot)
-    graph = Owners.from_mentions(
-        corpus, read_mentions(mentions, corpus), kinds=kinds.split(",") if kinds else None
+    split = corpus.pop("split")
+    whole = open_corpus(**corpus, split="all")
+    part = training_part(whole) if split is None else whole
+    part = part if split in (None, "all") else part.only(split)
+    graph = owner_graph(
+        part,
+        read_mentions(mentions, whole),
+        provenance_beside(mentions, whole),
+        kinds.split(",") if kinds else None,
     )
     rows = preview(
         graph,

@@ -48,11 +48,13 @@ def plan(
     A plan is public: it is made before looking at the data. Only the owner graph may be read, and
     only under fixed-graph adjacency, which says so.
 
-    Examples: `tacit plan --set protect=users --set epsilon=3 --set steps=200 --set user_rate=0.1` ·
-    `tacit plan plan.yml --owners owners.json --search -o calibrated.yml`
+    What it writes is for `tacit train --plan`, which uses it as it is.
+
+    Examples: `tacit plan --set protect=users --set epsilon=3 --set steps=200 --set user_rate=0.1
+    --set users=1000` · `tacit plan plan.yml --owners owners.json --search -o calibrated.yml`
     """
     from tacit.owners import Owners
-    from tacit.planning import dry_run
+    from tacit.planning import dry_run, pipeline
     from tacit.planning import plan as plans
 
     if schema:
@@ -68,6 +70,7 @@ def plan(
     if to:
         refuse_overwrite(to, overwrite=overwrite)
     chosen = plans.read_plan(file, fields) if file else plans.Plan(**fields)
+    plans.require_trainable(chosen)
     if owners and chosen.adjacency == "by-degree":
         raise PrivacyRefused(
             "by-degree adjacency hides the owner graph, so a plan may not look at it; leave "
@@ -82,7 +85,7 @@ def plan(
         tries = _rates(rates)
         with progress("Trying caps", 9 * max(1, len(tries))) as advance:
             tried = dry_run.search(chosen, graph, user_rate=tries, progress=advance)
-        chosen = dry_run.chosen(chosen, tried[0])
+        chosen = tried[0].plan
     with err.status("Finding the noise") as status:
         chosen = plans.calibrated(
             chosen,
@@ -90,10 +93,13 @@ def plan(
                 f"Finding the noise for {unit}: multiplier {noise:.4g} gives epsilon {up(epsilon)}"
             ),
         )
-    bounded = dry_run.apply_caps(chosen, graph) if graph is not None else None
+    bounded = None
+    if graph is not None:
+        bounded = dry_run.apply_caps(chosen, graph)
+        plans.require_trainable(chosen, dry_run.counted_units(chosen, graph, bounded))
     if to:
         with whole_file(to) as draft:
-            draft.write_text(plans.plan_yaml(chosen), encoding="utf-8")
+            draft.write_text(pipeline.plan_file(chosen, whole), encoding="utf-8")
     if as_json:
         print_json(_summary(chosen, bounded, tried))
     else:
@@ -127,7 +133,7 @@ def _summary(plan: Any, bounded: Any, tried: list[Any]) -> dict[str, Any]:
         "record_clip": plan.record_clip,
         "caps": plan.caps,
         **({"bounding": bounded.summary()} if bounded is not None else {}),
-        **({"tried": [asdict(c) for c in tried]} if tried else {}),
+        **({"tried": [c.as_json() for c in tried]} if tried else {}),
     }
 
 
@@ -139,11 +145,11 @@ def _print_tried(tried: list[Any]) -> None:
     )
     for c in tried[:8]:
         table.add_row(
-            str(c.users_per_entity),
-            f"{c.entity_share:g}",
-            str(c.records_per_user_entity),
-            f"{c.user_rate:g}",
-            f"{c.noise_multiplier:.3g}",
+            str(c.plan.users_per_entity),
+            f"{c.plan.entity_share:g}",
+            str(c.plan.records_per_user_entity),
+            f"{c.plan.user_rate:g}",
+            f"{c.plan.noise_multiplier:.3g}",
             f"{c.kept:,}",
             f"{c.noise_to_signal:.3g}",
         )

@@ -394,7 +394,7 @@ def _write(
 
 
 def _print_reach(certificate: Any) -> None:
-    from tacit.privacy.certificates.local_explanation import a_word
+    from tacit.privacy.certificates.explanation import a_word
     from tacit.privacy.rounding import up
 
     table = simple_table(

@@ -21,6 +21,7 @@ from tacit.saved_json import spelled
 if TYPE_CHECKING:
     from tacit.privacy.certificates.certificate import Certificate
     from tacit.training.evaluation.groups import Groups
+    from tacit.training.settings import Run
 
 
 def methods() -> None:
@@ -47,6 +48,13 @@ def train(
         list[str] | None,
         typer.Option("--set", help="Replace a setting: --set steps=6 --set plan.epsilon=2"),
     ] = None,
+    plan: Annotated[
+        Path | None, typer.Option(help="Plan that `tacit plan -o` wrote; it is used as it is.")
+    ] = None,
+    owners: Annotated[
+        Path | None,
+        typer.Option(help="Owner graph of `tacit owners -o`; refused if it is not this run's."),
+    ] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
     progress_file: Annotated[
         Path | None,
@@ -61,7 +69,11 @@ def train(
 
     Started by `torchrun`, several processes share the sums of a step; noise is added once.
 
+    With `--plan` the promise is that of the file, its noise included, and what the run says
+    otherwise is refused; so is another owner graph than the one that was planned with.
+
     Examples: `tacit train run.yml -o RUN` · `tacit train --resume RUN` ·
+    `tacit train run.yml --plan plan.yml --owners owners.json -o RUN` ·
     `torchrun --nproc-per-node 2 -m tacit train run.yml -o RUN`
     """
     from tacit.planning.plan import parse_overrides
@@ -71,7 +83,7 @@ def train(
 
     ranks = ranks_of_environment()
     if resume is not None:
-        if file is not None or to is not None or changes:
+        if file or to or changes or plan or owners:
             raise UsageError("--resume takes its settings from the folder; give nothing else.")
         if ranks is not None and not ranks.leads:
             return session.follow(read_run(resume / "run.yml"), ranks, resume)
@@ -79,7 +91,7 @@ def train(
     elif file is None or to is None:
         raise UsageError("Give a run file and -o FOLDER, or --resume FOLDER.")
     else:
-        settings = read_run(file, parse_overrides(changes or []))
+        settings = _planned_run(file, parse_overrides(changes or []), plan, owners)
         if ranks is not None and not ranks.leads:
             return session.follow(settings, ranks)
         begin = lambda on_progress: session.train(settings, to, on_progress=on_progress)  # noqa: E731
@@ -98,6 +110,30 @@ def train(
     _print_metrics(done.metrics)
     print_promise(done.certificate)
     err.print(f"run: {done.folder} (check it with: tacit verify {done.folder})")
+
+
+def _planned_run(
+    file: Path, changes: dict[str, Any], plan_path: Path | None, owners: Path | None
+) -> "Run":
+    """The run of a file with the plan of another, on the owner graph that was planned with."""
+    from tacit.planning import pipeline
+    from tacit.training.data.training_data import find_mentions, open_corpus, training_part
+    from tacit.training.settings import Run, run_fields
+
+    fields, promised = run_fields(file, changes), None
+    if plan_path is not None:
+        plan, promised = pipeline.read_plan_file(plan_path)
+        pipeline.require_same_plan(fields, plan, plan_path)
+        fields["plan"] = pipeline.plan_fields_of(plan)
+    run = Run(**fields)
+    if owners is None and promised is None:
+        return run
+    with progress("Comparing the owner graph", None):
+        corpus = open_corpus(run.corpus, run.data)
+        found = find_mentions(run, corpus)
+        graph = pipeline.owner_graph(training_part(corpus), found.mentions, found.provenance)
+        pipeline.require_same_owners(run.made_plan(), graph, promised=promised, file=owners)
+    return run
 
 
 @contextmanager

@@ -8,7 +8,7 @@ apart, has those). Every cap, every guarantee about users or entities, and every
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -21,15 +21,24 @@ from tacit.corpus import Corpus
 from tacit.corpus.description import spread
 from tacit.detection.kinds import kind_of, matches
 from tacit.detection.mentions import Mention
+from tacit.detection.provenance import UNKNOWN, Provenance, read_provenance
 from tacit.errors import DataError, UsageError
 from tacit.saved_json import read_fields, whole_numbers, write_fields
 
 FORMAT = "tacit owners"
-VERSION = 1
+VERSION = 2
 
 Ints = NDArray[np.int32]
 Counts = NDArray[np.int64]
 Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a graph was made from: whose marks, and of which kinds (None: of every kind)."""
+
+    provenance: Provenance = UNKNOWN
+    kinds: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +47,7 @@ class Owners:
 
     Users and entities are numbered; `record_user[i]` is the user of record `i`, and
     `indices[indptr[i]:indptr[i + 1]]` are its entities, ascending and each once. The arrays
-    are read-only. Two graphs are equal if their digests are.
+    are read-only. Two graphs are equal if their digests are, wherever they come from (`origin`).
 
     >>> owners = Owners.from_rows([("r1", "ann", ["e1", "e2"]), ("r2", "bob", ["e1"])])
     >>> owners.users_per_entity.tolist(), owners.records_per_user.tolist()
@@ -52,6 +61,7 @@ class Owners:
     record_user: Ints
     indptr: Counts
     indices: Ints
+    origin: Origin = Origin()
 
     def __post_init__(self) -> None:
         for name in ("record_ids", "users", "entities", "kinds"):
@@ -71,8 +81,9 @@ class Owners:
         kinds: Collection[str] | None = None,
         entities: Collection[str] | None = None,
         minimum_score: float = 0.0,
+        provenance: Provenance = UNKNOWN,
     ) -> Self:
-        """The graph of a corpus and its mentions.
+        """The graph of a corpus and its mentions; `provenance` says who made these.
 
         `kinds` keeps the entities of some kinds (`PII` wants all its refinements), `entities`
         those of the given ids, and mentions that score below `minimum_score` do not count.
@@ -99,7 +110,8 @@ class Owners:
             kinds=tuple(kind_of_entity[names[i]] for i in order),
             record_user=users.indices.to_numpy(),
             indptr=indptr,
-            indices=indices,
+            indices=indices.astype(np.int32),
+            origin=Origin(provenance, None if kinds is None else tuple(kinds)),
         )
 
     @classmethod
@@ -200,7 +212,8 @@ class Owners:
         of_entry = np.repeat(kept, self.entities_per_record)
         users, record_user = np.unique(self.record_user[kept], return_inverse=True)
         entities, indices = np.unique(self.indices[of_entry], return_inverse=True)
-        return Owners(
+        return replace(
+            self,
             record_ids=tuple(self.record_ids[i] for i in np.flatnonzero(kept)),
             users=tuple(self.users[i] for i in users),
             entities=tuple(self.entities[i] for i in entities),
@@ -215,23 +228,27 @@ class Owners:
         if kinds is None:
             return self
         asked = [kind_of(kind) for kind in kinds]
-        wanted = np.array([matches(kind, asked) for kind in self.kinds], dtype=np.bool_)
+        return self._of_entities([matches(kind, asked) for kind in self.kinds])
+
+    def of_entities(self, ids: Collection[str]) -> "Owners":
+        """The same records with only the entities of these ids."""
+        return self._of_entities([entity in ids for entity in self.entities])
+
+    def _of_entities(self, which: Sequence[bool]) -> "Owners":
+        wanted = np.array(which, dtype=np.bool_)
         kept = wanted[self.indices]
-        number = np.cumsum(wanted) - 1
         record = np.repeat(np.arange(len(self)), self.entities_per_record)
         counts = np.bincount(record[kept], minlength=len(self))
-        return Owners(
-            record_ids=self.record_ids,
-            users=self.users,
+        return replace(
+            self,
             entities=tuple(self.entities[i] for i in np.flatnonzero(wanted)),
             kinds=tuple(self.kinds[i] for i in np.flatnonzero(wanted)),
-            record_user=self.record_user,
             indptr=np.concatenate([[0], np.cumsum(counts)]),
-            indices=number[self.indices[kept]].astype(np.int32),
+            indices=(np.cumsum(wanted) - 1)[self.indices[kept]],
         )
 
     def digest(self) -> str:
-        """A SHA-256 of every id and every edge."""
+        """A SHA-256 of every id and every edge; where they come from is no part of it."""
         return self._digest
 
     @cached_property
@@ -251,6 +268,7 @@ class Owners:
             "format": FORMAT,
             "version": VERSION,
             "digest": self.digest(),
+            "origin": asdict(self.origin),
             "users": self.users,
             "entities": self.entities,
             "kinds": self.kinds,
@@ -265,7 +283,7 @@ class Owners:
         """Read a graph back; a file that is not whole and consistent is refused."""
         fields = read_fields(Path(path), FORMAT, VERSION)
         try:
-            lists = fields["entities_of_record"]
+            lists, origin = fields["entities_of_record"], fields["origin"]
             owners = cls(
                 record_ids=_strings(fields["records"]),
                 users=_strings(fields["users"]),
@@ -274,6 +292,10 @@ class Owners:
                 record_user=fields["user_of_record"],
                 indptr=np.concatenate([[0], np.cumsum([len(x) for x in lists], dtype=np.int64)]),
                 indices=whole_numbers([e for x in lists for e in x], "indices").astype(np.int32),
+                origin=Origin(
+                    read_provenance(origin["provenance"]),
+                    None if origin["kinds"] is None else _strings(origin["kinds"]),
+                ),
             )
         except (KeyError, TypeError):
             raise DataError(

@@ -1,7 +1,9 @@
 """The dry run: find good caps on an owner graph, and say in prose what a plan promises."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,12 +11,13 @@ from numpy.typing import NDArray
 
 from tacit.detection.kinds import kind_of, matches
 from tacit.errors import PrivacyRefused, UsageError
+from tacit.files import require_file
 from tacit.owners import Owners
-from tacit.owners.bounding import Bounded, Caps, bound
+from tacit.owners.bounding import Bounded, bound
 from tacit.planning.plan import Plan, least_noise, prices
 from tacit.privacy.accounting.pricing import Price, adversary_gain, best_accuracy
 from tacit.privacy.certificates.attacker_gain import CHOOSING, Gained, choosing
-from tacit.privacy.certificates.scope import EntityScope
+from tacit.privacy.certificates.scope import DetectorFacts, EntityScope
 from tacit.privacy.certificates.wording import STANDINGS, assumptions, guarantee, not_covered
 from tacit.privacy.events import Unit
 from tacit.privacy.rounding import down, up
@@ -25,21 +28,26 @@ ALIGNMENT = 0.1
 
 @dataclass(frozen=True)
 class Candidate:
-    """One setting of the caps, what it keeps, and how loud its noise is."""
+    """A plan with one setting of the caps, what it keeps, and how loud its noise is."""
 
-    users_per_entity: int
-    entity_share: float
-    records_per_user_entity: int
-    user_rate: float
-    noise_multiplier: float
+    plan: Plan
     kept: int
     kept_sensitive: int
     noise_to_signal: float
 
+    def as_json(self) -> dict[str, Any]:
+        """The settings that were tried, and what was found."""
+        found = {name: value for name, value in vars(self).items() if name != "plan"}
+        return self.plan.model_dump(mode="json", include=_SEARCHED) | found
 
-def caps_of(plan: Plan) -> Caps:
-    """The plan's caps as bounding takes them."""
-    return Caps(**plan.caps)
+
+_SEARCHED = {
+    "users_per_entity",
+    "entity_share",
+    "records_per_user_entity",
+    "user_rate",
+    "noise_multiplier",
+}
 
 
 def apply_caps(plan: Plan, owners: Owners) -> Bounded:
@@ -67,7 +75,7 @@ def noise_to_signal(plan: Plan, owners: Owners, kept: NDArray[np.bool_]) -> floa
     counts = counts[counts > 0]
     along = counts * ALIGNMENT
     norm = np.sqrt(along**2 + counts * (1 - ALIGNMENT**2))
-    clip, rate = plan.clip_norm, plan.user_rate if plan.user_rate is not None else plan.record_rate
+    clip = plan.clip_norm
     if plan.mechanism == "flat" or plan.protect in ("records", "tokens"):
         signal = counts.sum() * ALIGNMENT * clip
     elif plan.record_clip is None:
@@ -76,7 +84,7 @@ def noise_to_signal(plan: Plan, owners: Owners, kept: NDArray[np.bool_]) -> floa
         shrink = np.minimum(1.0, clip / (plan.record_clip * norm))
         signal = float((plan.record_clip * along * shrink).sum())
     noise = float(plan.noise_multiplier or 0) * clip
-    return noise / (float(rate or 0) * signal) if signal > 0 else float("inf")
+    return noise / (plan.sampling_rate * signal) if signal > 0 else float("inf")
 
 
 def search(
@@ -103,52 +111,28 @@ def search(
             "A search reads the owner graph, which by-degree adjacency hides; choose the settings "
             "without the data, or use fixed-graph."
         )
-    found = []
-    rates = user_rate or (float(plan.user_rate or 0),)
     kept_by = {
         (k, r): apply_caps(
             _changed(plan, users_per_entity=k, records_per_user_entity=r), owners
         ).kept
-        for k in users_per_entity
-        for r in records_per_user_entity
+        for k, r in product(users_per_entity, records_per_user_entity)
     }
-    for k in users_per_entity:
-        for tau in entity_share:
-            for rate in rates:
-                priced = _changed(plan, users_per_entity=k, entity_share=tau, user_rate=rate)
-                priced = _changed(priced, noise_multiplier=least_noise(priced))
-                for r in records_per_user_entity:
-                    tried = _changed(priced, records_per_user_entity=r)
-                    kept = kept_by[k, r]
-                    found.append(_candidate(tried, owners, kept))
-                if progress:
-                    progress(1)
+    found = []
+    for k, tau, rate in product(users_per_entity, entity_share, user_rate or (plan.user_rate,)):
+        priced = _changed(plan, users_per_entity=k, entity_share=tau, user_rate=rate)
+        priced = _changed(priced, noise_multiplier=least_noise(priced))
+        for r in records_per_user_entity:
+            tried, kept = _changed(priced, records_per_user_entity=r), kept_by[k, r]
+            sensitive = int((kept & owners.sensitive).sum())
+            ratio = noise_to_signal(tried, owners, kept)
+            found.append(Candidate(tried, int(kept.sum()), sensitive, ratio))
+        if progress:
+            progress(1)
     return sorted(found, key=lambda c: c.noise_to_signal)
 
 
 def _changed(plan: Plan, **fields: Any) -> Plan:
-    return Plan(**plan.model_dump(exclude_unset=False) | fields)
-
-
-def _candidate(plan: Plan, owners: Owners, kept: NDArray[np.bool_]) -> Candidate:
-    return Candidate(
-        users_per_entity=plan.users_per_entity,
-        entity_share=plan.entity_share,
-        records_per_user_entity=plan.records_per_user_entity,
-        user_rate=float(plan.user_rate or 0),
-        noise_multiplier=float(plan.noise_multiplier or 0),
-        kept=int(kept.sum()),
-        kept_sensitive=int((kept & owners.sensitive).sum()),
-        noise_to_signal=noise_to_signal(plan, owners, kept),
-    )
-
-
-def chosen(plan: Plan, candidate: Candidate) -> Plan:
-    """The plan with a candidate's settings."""
-    fields = asdict(candidate)
-    for measured in ("kept", "kept_sensitive", "noise_to_signal"):
-        del fields[measured]
-    return _changed(plan, **fields)
+    return Plan(**plan.model_dump() | fields)
 
 
 # --- in prose ---------------------------------------------------------------------------------
@@ -192,10 +176,8 @@ def _promises(plan: Plan, costs: dict[Unit, Price], entities: EntityScope | None
         lines.append(
             f"- **{unit}**: epsilon **{up(cost.epsilon)}** at delta {up(plan.delta)}{wanted} "
             f"({cost.standing}; {cost.accountant}; no accountant could certify less than "
-            f"{down(cost.lower)}"
-            + (f"; {cost.beside}" if cost.beside else "")
-            + ")."
-        )  # fmt: skip
+            f"{down(cost.lower)}{f'; {cost.beside}' if cost.beside else ''})."
+        )
     main = costs[plan.protect]
     sentence = guarantee(
         plan.protect, main.adjacency, main.epsilon, plan.delta, plan.by_degree, entities
@@ -210,15 +192,20 @@ def _promises(plan: Plan, costs: dict[Unit, Price], entities: EntityScope | None
 
 
 def meant(plan: Plan, owners: Owners | None = None) -> EntityScope | None:
-    """Which entities a plan is about, and which kinds of an owner graph that leaves out."""
+    """Which entities a plan is about; with an owner graph, who marks them and what is left out."""
     if "entities" not in plan.protect:
         return None
     scope = EntityScope(kinds=plan.kinds, entity_list=plan.entity_list)
     if owners is None:
         return scope
-    own = set(owners.of_kinds(plan.kinds).kinds)
+    marks, own = owners.origin.provenance, set(owners.of_kinds(plan.kinds).kinds)
     return scope.model_copy(
         update={
+            "detectors": tuple(
+                DetectorFacts(name=d.name, version=d.version) for d in marks.detectors
+            ),
+            "rules": marks.rules,
+            "unsought": marks.unsought,
             "found": tuple(sorted(own)),
             "unprotected": tuple(sorted(set(owners.kinds) - own)),
         }
@@ -226,16 +213,43 @@ def meant(plan: Plan, owners: Owners | None = None) -> EntityScope | None:
 
 
 def protected_part(plan: Plan, owners: Owners) -> Owners:
-    """The graph of what the plan protects; refused where a kind that it names is not in it."""
-    if "entities" not in plan.protect or plan.kinds is None:
+    """The graph of what the plan protects; refused where the graph cannot tell."""
+    if "entities" not in plan.protect:
         return owners
-    for kind in plan.kinds:
+    made_of = owners.origin.kinds
+    asked = None if made_of is None else [kind_of(kind) for kind in made_of]
+    if asked is not None and not (
+        plan.kinds and all(matches(kind_of(kind), asked) for kind in plan.kinds)
+    ):
+        raise PrivacyRefused(
+            f"The owner graph holds entities of the kinds {', '.join(made_of or ())} only, and the "
+            "plan protects others, too; give the plan these kinds, or make the graph without "
+            "--kinds."
+        )
+    for kind in plan.kinds or ():
         if not any(matches(other, [kind_of(kind)]) for other in owners.kinds):
             raise PrivacyRefused(
                 f"kinds has {kind}, but the owner graph has no entity of that kind; make it with a "
                 f"detector that finds {kind}, or leave {kind} out of the plan."
             )
-    return owners.of_kinds(plan.kinds)
+    owners = owners.of_kinds(plan.kinds)
+    if plan.entity_list is None:
+        return owners
+    lines = require_file(Path(plan.entity_list)).read_text(encoding="utf-8").splitlines()
+    listed = {line.strip() for line in lines if line.strip() and not line.startswith("#")}
+    if not listed <= set(owners.entities):
+        raise PrivacyRefused(
+            f"An owner graph knows ids and no names, so it cannot tell who is meant by "
+            f"{plan.entity_list}; list ids alone, or leave --owners out."
+        )
+    return owners.of_entities(listed)
+
+
+def counted_units(plan: Plan, owners: Owners, bounded: Bounded) -> int:
+    """How many users (records, where these are sampled) the caps keep."""
+    if plan.sampled == "records":
+        return bounded.records_kept
+    return len(np.unique(owners.record_user[bounded.kept]))
 
 
 def _choosing(plan: Plan) -> str:
@@ -255,13 +269,9 @@ def _gains(plan: Plan) -> str:
 
 
 def _mechanics(plan: Plan) -> str:
-    drawn = (
-        f"each user with probability {plan.user_rate:g}"
-        if plan.user_rate is not None
-        else f"each record with probability {plan.record_rate or 0:g}"
-    )
     lines = [
-        f"{plan.steps:,} steps; in each, {drawn} takes part, by independent coins.",
+        f"{plan.steps:,} steps; in each, every {plan.sampled[:-1]} takes part with probability "
+        f"{plan.sampling_rate:g}, independently of the others (Poisson sampling).",
         f"Updates are clipped to norm {plan.clip_norm:g}; noise of standard deviation "
         f"{(plan.noise_multiplier or 0) * plan.clip_norm:.4g} is added to their sum "
         f"(noise multiplier {plan.noise_multiplier or 0:.4g}).",
@@ -274,7 +284,7 @@ def _mechanics(plan: Plan) -> str:
         )
     if plan.records_per_step is not None:
         lines.append(
-            f"A drawn user gives at most {plan.records_per_step:,} records, chosen afresh by coins."
+            f"A drawn user gives at most {plan.records_per_step:,} records, chosen at random anew."
         )
     if plan.caps:
         caps = ", ".join(f"{name.replace('_', ' ')} {cap}" for name, cap in plan.caps.items())
@@ -303,9 +313,8 @@ def _keeping(plan: Plan, owners: Owners, bounded: Bounded) -> str:
 
 
 def _duration(plan: Plan, bounded: Bounded, records_per_second: float | None) -> str:
-    rate = float(plan.user_rate if plan.user_rate is not None else plan.record_rate or 0)
-    touched = plan.steps * rate * bounded.records_kept
-    passes = plan.steps * rate
+    passes = plan.steps * plan.sampling_rate
+    touched = passes * bounded.records_kept
     text = f"About {touched:,.0f} records pass through the model ({passes:,.1f} times the corpus)."
     if records_per_second:
         minutes = touched / records_per_second / 60

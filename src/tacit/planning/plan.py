@@ -4,10 +4,8 @@ Every field of a plan is public. A plan never sees a corpus; what it may know ab
 owner graph, and that only under fixed-graph adjacency, which holds the graph fixed.
 """
 
-import difflib
-import hashlib
-import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -19,6 +17,7 @@ from tacit.files import require_file
 from tacit.privacy.accounting.pricing import Price, calibrate, price, price_all
 from tacit.privacy.arguments import require_small_delta
 from tacit.privacy.budget import Budget
+from tacit.privacy.certificates.documents import canonical_digest
 from tacit.privacy.events import (
     AnyEvent,
     Flat,
@@ -31,6 +30,7 @@ from tacit.privacy.events import (
     UserClip,
 )
 from tacit.privacy.rounding import up
+from tacit.registry import did_you_mean
 
 Mechanism: TypeAlias = Literal["userclip", "flat", "selective", "redact-then-private"]
 
@@ -81,12 +81,15 @@ class Plan(BaseModel):
         ),
     ] = None
     steps: Annotated[int, Field(ge=1, le=10**9)]
-    user_rate: Annotated[Rate | None, Field(description="Chance of a user to be in a step.")] = None
+    user_rate: Annotated[
+        Rate | None, Field(description="Poisson sampling rate of users in a step.")
+    ] = None
     record_rate: Annotated[
-        Rate | None, Field(description="Chance of a record to be in a step.")
+        Rate | None, Field(description="Poisson sampling rate of records in a step.")
     ] = None
     entity_rate: Annotated[
-        Rate, Field(description="Chance of an entity to be in a step; below 1 is rarely worth it.")
+        Rate,
+        Field(description="Poisson sampling rate of entities; below 1 is priced, not trained."),
     ] = 1.0
     users_per_entity: Annotated[
         Cap, Field(description="Cap k: an entity is kept in at most so many users.")
@@ -159,8 +162,11 @@ class Plan(BaseModel):
     def _consistent(self) -> "Plan":
         for problem in _problems(self):
             raise UsageError(problem)
-        for unit, count in _declared_units(self).items():
-            require_small_delta(self.delta, count, unit)
+        # Users count for records and tokens too: each of them wrote at least one record.
+        if self.users is not None:
+            require_small_delta(self.delta, self.users, "users")
+        if self.records is not None and self.protect in ("records", "tokens"):
+            require_small_delta(self.delta, self.records, "records")
         return self
 
     @property
@@ -171,12 +177,29 @@ class Plan(BaseModel):
     @property
     def units(self) -> tuple[Unit, ...]:
         """The units that the plan's releases bound."""
-        return _bounded_units(self)
+        if self.protect in ("records", "users", "tokens"):
+            return (self.protect,)
+        return ("users", "entities", "users+entities")
 
     @property
     def budget(self) -> Budget:
         """The targets as a budget that a ledger can ask."""
         return Budget(self.limits, self.delta, steps=self.steps)
+
+    @property
+    def sampled(self) -> Literal["users", "records"]:
+        """What Poisson sampling draws in a step."""
+        return "users" if self.user_rate is not None else "records"
+
+    @property
+    def sampling_rate(self) -> float:
+        """The rate of that sampling."""
+        return float((self.user_rate if self.sampled == "users" else self.record_rate) or 0)
+
+    @property
+    def declared_units(self) -> int | None:
+        """How many of them there are, as the plan declares it."""
+        return self.users if self.sampled == "users" else self.records
 
     @property
     def by_degree(self) -> int | None:
@@ -214,35 +237,28 @@ class Plan(BaseModel):
         noise = self.noise_multiplier if noise_multiplier is None else noise_multiplier
         if noise is None:
             raise UsageError("The plan has no noise_multiplier yet; calibrate it first.")
-        if self.protect == "records":
-            return SampledGaussian(
-                unit="records", rate=float(self.record_rate or 0), noise_multiplier=noise
-            )
-        if self.protect == "users":
-            return SampledGaussian(
-                unit="users", rate=float(self.user_rate or 0), noise_multiplier=noise
-            )
+        rate = self.sampling_rate
+        if self.protect in ("records", "users"):
+            return SampledGaussian(unit=self.protect, rate=rate, noise_multiplier=noise)
         if self.mechanism == "selective":
             return Selective(
                 noise_multiplier=noise,
                 state_noise_multiplier=noise,
                 segments=self.segments,
                 states=self.states,
-                rate=float(self.record_rate or 0),
+                rate=rate,
             )
         if self.mechanism == "redact-then-private":
-            return ReplaceOne(
-                unit="tokens", rate=float(self.record_rate or 0), noise_multiplier=noise
-            )
+            return ReplaceOne(unit="tokens", rate=rate, noise_multiplier=noise)
         if self.mechanism == "flat":
             return Flat(
-                record_rate=float(self.record_rate or 0),
+                record_rate=rate,
                 records_per_user=int(self.records_per_user or 0),
                 records_per_entity=int(self.records_per_entity or 0),
                 noise_multiplier=noise,
             )
         return UserClip(
-            user_rate=float(self.user_rate or 0),
+            user_rate=rate,
             users_per_entity=self.users_per_entity,
             entity_share=self.entity_share,
             entity_rate=self.entity_rate,
@@ -253,16 +269,13 @@ class Plan(BaseModel):
         """All that the plan means to release."""
         planned: dict[AnyEvent, int] = {self.event(): self.steps}
         if self.mechanism == "redact-then-private":
-            what = NotPrivate(what="training on text whose sensitive tokens are masked",
-                              spares=("tokens",))  # fmt: skip
-            planned[what] = 1
+            what = "training on text whose sensitive tokens are masked"
+            planned[NotPrivate(what=what, spares=("tokens",))] = 1
         return planned
 
     def digest(self) -> str:
         """A SHA-256 of every field."""
-        fields = self.model_dump(mode="json")
-        text = json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False)
-        return hashlib.sha256(text.encode()).hexdigest()
+        return canonical_digest(self.model_dump(mode="json"))
 
 
 def _problems(plan: Plan) -> list[str]:
@@ -281,8 +294,8 @@ def _problems(plan: Plan) -> list[str]:
         found.append(
             f"mechanism={plan.mechanism} does not protect {plan.protect}; accepted: {names}."
         )
-    rate = "user_rate" if _by_user(plan) else "record_rate"
-    other = "record_rate" if _by_user(plan) else "user_rate"
+    by_user = plan.protect == "users" or (entities and plan.mechanism != "flat")
+    rate, other = ("user_rate", "record_rate") if by_user else ("record_rate", "user_rate")
     if getattr(plan, rate) is None:
         found.append(f"protect={plan.protect} needs {rate}; give a probability above 0, up to 1.")
     if getattr(plan, other) is not None:
@@ -293,13 +306,14 @@ def _problems(plan: Plan) -> list[str]:
             f"{plan.protect} does not hold the graph fixed; leave it out"
             + (", or give records_per_step." if plan.protect == "users" else ".")
         )
-    if plan.records_per_step is not None and not _by_user(plan):
+    if plan.records_per_step is not None and not by_user:
         found.append(
             f"records_per_step is about drawn users, and protect={plan.protect} here draws "
             "records; leave it out."
         )
-    if plan.entity_list is not None and not entities:
-        found.append(f"entity_list is about entities; protect={plan.protect} needs none.")
+    for name in ("entity_list", "kinds"):
+        if getattr(plan, name) is not None and not entities:
+            found.append(f"{name} is about entities; protect={plan.protect} needs none.")
     if plan.protect in plan.targets:
         found.append(f"targets repeats {plan.protect}, which epsilon is for; give one of the two.")
     if plan.mechanism == "flat":
@@ -310,12 +324,11 @@ def _problems(plan: Plan) -> list[str]:
             found.append("entity_rate below 1 has no meaning for flat; leave it out.")
     if plan.adjacency == "by-degree":
         found.extend(_by_degree_problems(plan, entities))
-    bounded = _bounded_units(plan)
     for unit in plan.limits:
-        if unit not in bounded:
+        if unit not in plan.units:
             found.append(
                 f"A target for {unit} cannot be met by protect={plan.protect}; "
-                f"it bounds {', '.join(bounded)}."
+                f"it bounds {', '.join(plan.units)}."
             )
     return found
 
@@ -343,39 +356,74 @@ def _by_degree_problems(plan: Plan, entities: bool) -> list[str]:
     return found
 
 
-def _by_user(plan: Plan) -> bool:
-    return plan.protect == "users" or ("entities" in plan.protect and plan.mechanism != "flat")
+# --- what training needs beside a plan that is right in itself ----------------------------------
 
 
-def _declared_units(plan: Plan) -> dict[str, int]:
-    """How many there are of what is protected, as far as the plan says so.
+def require_trainable(plan: Plan, counted: int | None = None) -> None:
+    """Refuse what training would refuse of a plan.
 
-    Users count for records and tokens too: each of them wrote at least one record.
+    `counted` is the number of users (records, where these are sampled) that are kept, where that is
+    known and the guarantee holds the graph fixed.
     """
-    counts = {"users": plan.users}
-    if plan.protect in ("records", "tokens"):
-        counts["records"] = plan.records
-    return {unit: count for unit, count in counts.items() if count is not None}
+    if plan.entity_rate < 1:
+        raise UsageError("entity_rate below 1 is priced but not trained; leave it at 1.")
+    name, declared = plan.sampled, plan.declared_units
+    fixed = "entities" in plan.protect and plan.adjacency == "fixed-graph"
+    fixed = fixed or plan.protect == "tokens"  # replacing tokens, neighbours have as many records
+    if declared is None and not fixed:
+        raise UsageError(
+            f"protect={plan.protect} needs {name}, the public denominator: how many there are "
+            "may not be counted from the data. Give a round number that you knew before."
+        )
+    if counted is not None and plan.users is None and plan.records is None:
+        require_small_delta(plan.delta, counted, name)
+    units = counted if declared is None else declared
+    if units is not None:
+        require_sample(name, plan.sampling_rate, units)
 
 
-def _bounded_units(plan: Plan) -> tuple[Unit, ...]:
-    if plan.protect in ("records", "users", "tokens"):
-        return (plan.protect,)
-    return ("users", "entities", "users+entities")
+def require_sample(name: str, rate: float, units: int) -> None:
+    """Refuse a sampling rate that draws less than one unit: noise alone teaches nothing."""
+    if rate * units < 1:
+        raise UsageError(
+            f"{name[:-1]}_rate={rate:g} of {units:,} {name} draws {rate * units:.2g} in a step, "
+            f"hence nobody in most of them; give {1 / units:.2g} or more."
+        )
+
+
+def public_denominator(plan: Plan, counted: int) -> float:
+    """The expected size of a step's Poisson sample: a public constant.
+
+    The sampling rate times the declared number of units, or times those counted where the guarantee
+    holds the graph fixed; anything else is refused.
+    """
+    require_trainable(plan, counted)
+    declared = plan.declared_units
+    return plan.sampling_rate * (counted if declared is None else declared)
 
 
 # --- files ------------------------------------------------------------------------------------
 
+CALIBRATED = "calibrated"
+"""The part of a plan's file that says what it was calibrated as; see `tacit.planning.pipeline`."""
+
 
 def read_plan(path: Path, overrides: Mapping[str, Any] | None = None) -> Plan:
     """The plan of a YAML file, with single fields replaced."""
+    fields = plan_file_fields(path)
+    fields.pop(CALIBRATED, None)
+    return Plan(**fields | dict(overrides or {}))
+
+
+def plan_file_fields(path: Path) -> dict[str, Any]:
+    """The fields of a plan's file, not yet checked."""
     try:
         fields = yaml.safe_load(require_file(path).read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError):
         raise DataError(f"{path} is not YAML; a plan is `name: value` lines.") from None
     if not isinstance(fields, dict):
         raise DataError(f"{path} is not a plan; a plan is `name: value` lines.")
-    return Plan(**{str(k): v for k, v in fields.items()} | dict(overrides or {}))
+    return {str(k): v for k, v in fields.items()}
 
 
 def parse_overrides(pairs: list[str]) -> dict[str, Any]:
@@ -404,8 +452,7 @@ def _explain(error: ValidationError) -> str:
     first = min(found, key=lambda e: e["type"] != "extra_forbidden")
     name = ".".join(str(part) for part in first["loc"]) or "plan"
     if first["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(name, Plan.model_fields, n=1, cutoff=0.0)
-        return f"{name!r} is not a field of a plan; did you mean {near[0]!r}?"
+        return f"{name!r} is not a field of a plan.{did_you_mean(name, list(Plan.model_fields))}"
     if first["type"] == "missing":
         says = Plan.model_fields[name].description
         return f"The plan needs {name}" + (f" ({says.rstrip('.').lower()})." if says else ".")
@@ -448,35 +495,32 @@ def least_noise(
     plan: Plan, *, also: Mapping[AnyEvent, int] | None = None, progress: Trials | None = None
 ) -> float:
     """The least noise multiplier that meets every target of the plan, with `also` besides."""
-    return max(
-        _least_noise(plan, unit, target, also or {}, progress)
-        for unit, target in plan.limits.items()
-    )
-
-
-def _least_noise(
-    plan: Plan,
-    unit: Unit,
-    target: float,
-    besides: Mapping[AnyEvent, int],
-    progress: Trials | None,
-) -> float:
-    def told(_: int, noise: float, epsilon: float) -> None:
-        if progress:
-            progress(unit, noise, epsilon)
-
     planned = plan.model_copy(update={"noise_multiplier": 1.0}).releases()
-    also: list[tuple[AnyEvent, int]] = [
+    besides: list[tuple[AnyEvent, int]] = [
         (e, n) for e, n in planned.items() if isinstance(e, NotPrivate | Public)
     ]
-    also += besides.items()
-    try:
-        return calibrate(plan.event, target, plan.delta, unit, plan.steps, also=also, progress=told)
-    except TacitError as error:
-        raise type(error)(f"epsilon={target:g} for {unit}: {error}") from None
+    besides += (also or {}).items()
+    found = []
+    for unit, target in plan.limits.items():
+        report = None
+        if progress is not None:
+            report = partial(_report, progress, unit)
+        try:
+            found.append(
+                calibrate(
+                    plan.event, target, plan.delta, unit, plan.steps, also=besides, progress=report
+                )
+            )
+        except TacitError as error:
+            raise type(error)(f"epsilon={target:g} for {unit}: {error}") from None
+    return max(found)
+
+
+def _report(progress: Trials, unit: Unit, _: int, noise: float, epsilon: float) -> None:
+    progress(unit, noise, epsilon)
 
 
 def prices(plan: Plan) -> dict[Unit, Price]:
     """The price of the whole plan for every unit it bounds."""
     found = price_all(plan.releases(), plan.delta)
-    return {unit: cost for unit, cost in found.items() if unit in _bounded_units(plan)}
+    return {unit: cost for unit, cost in found.items() if unit in plan.units}

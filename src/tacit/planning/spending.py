@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from tacit.errors import DataError
 from tacit.privacy.accounting.pricing import price_all
-from tacit.privacy.ledger import Books, Releases, read_ledger
+from tacit.privacy.ledger import LedgerContents, Releases, read_ledger
 from tacit.saved_json import read_fields
 
 ACCOUNT = "account.json"
@@ -34,7 +34,7 @@ class _Read:
 
     name: str
     data: str
-    books: Books
+    contents: LedgerContents
     users: Names | None
     records: Names | None
 
@@ -64,13 +64,13 @@ def _ledgers(places: Sequence[Path]) -> list[Path]:
 
 
 def _read(path: Path) -> _Read:
-    books = read_ledger(path)
+    contents = read_ledger(path)
     users = records = None
     account = path.with_name(ACCOUNT)
     if account.exists():
         fields = read_fields(account, FORMAT, VERSION)
         users, records = (_unpacked(fields.get(name), account) for name in ("users", "records"))
-    return _Read(path.parent.name, str(books.about.get("data", path)), books, users, records)
+    return _Read(path.parent.name, str(contents.about.get("data", path)), contents, users, records)
 
 
 def _unpacked(text: Any, path: Path) -> Names:
@@ -120,12 +120,12 @@ def _overlaps(accounts: list[list[_Read]], delta: float) -> Iterator[dict[str, A
 def _sum(account: list[_Read], delta: float) -> dict[str, Any]:
     releases: Releases = {}
     for one in account:
-        for event, count in one.books.own_releases().items():
+        for event, count in one.contents.own_releases().items():
             releases[event] = releases.get(event, 0) + count
         # What a run continued is counted with the run it continued, if that is here, too.
-        if one.books.about.get("earlier") and not _has_earlier(one, account):
-            for event, count in one.books.releases().items():
-                extra = count - one.books.own_releases().get(event, 0)
+        if one.contents.about.get("earlier") and not _has_earlier(one, account):
+            for event, count in one.contents.releases().items():
+                extra = count - one.contents.own_releases().get(event, 0)
                 if extra:
                     releases[event] = releases.get(event, 0) + extra
     users = [one.users for one in account if one.users is not None]
@@ -139,5 +139,5 @@ def _sum(account: list[_Read], delta: float) -> dict[str, Any]:
 
 
 def _has_earlier(one: _Read, account: list[_Read]) -> bool:
-    wanted = one.books.about["earlier"].get("ledger")
-    return any(other.books.digest == wanted for other in account)
+    wanted = one.contents.about["earlier"].get("ledger")
+    return any(other.contents.digest == wanted for other in account)

@@ -16,17 +16,16 @@ The last line of a finished run is one. Whatever changes a certificate later add
 
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, Self
 
 from filelock import FileLock, Timeout
 
 from tacit.errors import DataError, PrivacyRefused, UsageError
-from tacit.privacy.certificates.documents import canonical_digest
+from tacit.privacy.certificates.documents import canonical_digest, no_repeats
 from tacit.privacy.events import AnyEvent, read_event, require_event, write_event
 
 VERSION = 2
@@ -50,7 +49,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Books:
+class LedgerContents:
     """A ledger as read: what it is about, its entries, and the hash that stands for all of it."""
 
     about: dict[str, Any]
@@ -65,35 +64,30 @@ class Books:
 
     def releases(self, phase: str | None = None) -> Releases:
         """How often each event was carried out, in one phase or in all."""
-        counts: Releases = {}
-        for entry in self.entries:
-            if phase is None or entry.phase == phase:
-                counts[entry.event] = counts.get(entry.event, 0) + 1
-        return counts
+        return dict(Counter(e.event for e in self.entries if phase in (None, e.phase)))
 
     def own_releases(self) -> Releases:
         """The same without what an earlier run released: that run was charged for it."""
-        counts: Releases = {}
-        for entry in self.entries:
-            if not is_earlier(entry.phase):
-                counts[entry.event] = counts.get(entry.event, 0) + 1
-        return counts
+        return dict(Counter(e.event for e in self.entries if not is_earlier(e.phase)))
 
     def earlier_events(self) -> str:
         """A digest of what an earlier run released, as it is repeated here, in its order."""
         repeated = [entry for entry in self.entries if is_earlier(entry.phase)]
         return events_digest((entry.phase.partition("/")[2], entry.event) for entry in repeated)
 
-    def phases(self) -> list[str]:
-        """The phases, in order of first appearance."""
-        return list(dict.fromkeys(entry.phase for entry in self.entries))
+    def phases(self) -> dict[str, int]:
+        """How many releases each phase has, in order of first appearance."""
+        return dict(Counter(entry.phase for entry in self.entries))
 
+
+Books = LedgerContents
+"""The former name of `LedgerContents`."""
 
 Allows = Callable[[Releases, AnyEvent], None]
 """Raises `PrivacyRefused` if the event, on top of the releases, would exceed a budget."""
 
 
-def read_ledger(path: Path) -> Books:
+def read_ledger(path: Path) -> LedgerContents:
     """Read a ledger and check its chain; anything off is refused, never skipped.
 
     Only the end may be torn: a last line without its line break was being written when the
@@ -110,79 +104,54 @@ def read_ledger(path: Path) -> Books:
     lines = whole.split(b"\n") if whole else []
     if not lines:
         raise DataError(f"{path} holds no ledger; its first line was never finished.")
-    about, last = _opening(lines[0], path)
+    opening = _fields(lines[0], 1, path)
+    if opening.get("ledger") != VERSION or not isinstance(opening.get("about"), dict):
+        raise DataError(f"{path} is not a ledger of version {VERSION}.")
+    last = _checked_hash(opening, {"ledger", "about"}, 1, path)
     entries: list[Entry] = []
-    closing = None
-    broken = False
+    closing, broken = None, False
     for at, line in enumerate(lines[1:], 2):
         fields = _fields(line, at, path)
-        if "closing" in fields:
-            closing, last = _closing(fields, at, last, path)
-            broken = broken or bool(closing.get("broken"))
-            continue
-        entry, last = _entry(fields, at, len(entries) + 1, last, path)
-        closing = None
-        entries.append(entry)
-    size = len(content) - len(rest)
-    return Books(about, tuple(entries), last, torn, size, closing, broken)
-
-
-def _opening(line: bytes, path: Path) -> tuple[dict[str, Any], str]:
-    fields = _fields(line, 1, path)
-    if fields.get("ledger") != VERSION or not isinstance(fields.get("about"), dict):
-        raise DataError(f"{path} is not a ledger of version {VERSION}.")
-    _need_keys(fields, {"ledger", "about", "hash"}, 1, path)
-    return fields["about"], _checked_hash(fields, 1, path)
-
-
-def _closing(
-    fields: dict[str, Any], at: int, before: str, path: Path
-) -> tuple[dict[str, Any], str]:
-    _need_keys(fields, {"closing", "before", "hash"}, at, path)
-    _need_next(fields["before"] == before and isinstance(fields["closing"], dict), at, path)
-    return fields["closing"], _checked_hash(fields, at, path)
-
-
-def _need_next(follows: bool, at: int, path: Path) -> None:
-    if not follows:
-        raise DataError(
-            f"{path}, line {at}, does not follow the line before it; an entry was removed, "
-            "repeated or moved."
+        closes = "closing" in fields
+        wanted = {"closing", "before"} if closes else {"entry", "phase", "event", "before"}
+        found = _checked_hash(fields, wanted, at, path)
+        in_turn = (
+            isinstance(fields["closing"], dict)
+            if closes
+            else repr(fields["entry"]) == str(len(entries) + 1)
         )
+        if fields["before"] != last or not in_turn:
+            raise DataError(
+                f"{path}, line {at}, does not follow the line before it; an entry was removed, "
+                "repeated or moved."
+            )
+        closing, last = fields.get("closing"), found
+        if closing is not None:
+            broken = broken or bool(closing.get("broken"))
+        else:
+            entries.append(_entry(fields, len(entries) + 1, at, path))
+    size = len(content) - len(rest)
+    return LedgerContents(opening["about"], tuple(entries), last, torn, size, closing, broken)
 
 
-def _entry(
-    fields: dict[str, Any], at: int, number: int, before: str, path: Path
-) -> tuple[Entry, str]:
-    _need_keys(fields, {"entry", "phase", "event", "before", "hash"}, at, path)
-    _need_next(fields["before"] == before and repr(fields["entry"]) == str(number), at, path)
-    found = _checked_hash(fields, at, path)
+def _entry(fields: dict[str, Any], number: int, at: int, path: Path) -> Entry:
     if not isinstance(fields["phase"], str):
         raise DataError(f"{path}, line {at}: the phase is not a name.")
     try:
-        event = read_event(fields["event"])
+        return Entry(number, fields["phase"], read_event(fields["event"]), fields["hash"])
     except UsageError as error:
         raise DataError(f"{path}, line {at}: {error}") from None
-    return Entry(number, fields["phase"], event, found), found
 
 
 def _fields(line: bytes, at: int, path: Path) -> dict[str, Any]:
     try:
         if len(line) > _MAX_LINE:
             raise ValueError
-        fields = json.loads(line, object_pairs_hook=_no_repeats, parse_constant=_no_constant)
+        fields = json.loads(line, object_pairs_hook=no_repeats, parse_constant=_no_constant)
     except (ValueError, RecursionError):
-        raise DataError(f"{path}, line {at}, is not a line of a ledger.") from None
+        fields = None
     if not isinstance(fields, dict):
         raise DataError(f"{path}, line {at}, is not a line of a ledger.")
-    return fields
-
-
-def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    # Two values under one name would let a line say one thing to us and another to a reader.
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        raise ValueError
     return fields
 
 
@@ -190,27 +159,22 @@ def _no_constant(_: str) -> None:
     raise ValueError
 
 
-def _need_keys(fields: Mapping[str, Any], wanted: set[str], at: int, path: Path) -> None:
-    if set(fields) != wanted:
+def _checked_hash(fields: dict[str, Any], wanted: set[str], at: int, path: Path) -> str:
+    """The hash of a line that has these fields and no others, if it fits them."""
+    if set(fields) != wanted | {"hash"}:
         raise DataError(
             f"{path}, line {at}, has other fields than a ledger ({', '.join(sorted(wanted))})."
         )
-
-
-def _checked_hash(fields: dict[str, Any], at: int, path: Path) -> str:
-    wanted = _hash({k: v for k, v in fields.items() if k != "hash"})
-    if fields["hash"] != wanted:
+    found = canonical_digest({k: v for k, v in fields.items() if k != "hash"})
+    if fields["hash"] != found:
         raise DataError(f"{path}, line {at}, was changed: its hash does not fit its content.")
-    return wanted
-
-
-def _hash(fields: Mapping[str, Any]) -> str:
-    text = json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return sha256(text.encode()).hexdigest()
+    return found
 
 
 def _line(fields: dict[str, Any]) -> bytes:
-    return (json.dumps(fields | {"hash": _hash(fields)}, allow_nan=False) + "\n").encode()
+    return (
+        json.dumps(fields | {"hash": canonical_digest(fields)}, allow_nan=False) + "\n"
+    ).encode()
 
 
 class _Chain:
@@ -229,18 +193,18 @@ class _Chain:
             if self.path.exists() and not b'{"ledger"'.startswith(_head(self.path)[:9]):
                 raise DataError(f"{self.path} holds something else than a ledger; it is kept.")
             self._begin()
-        books = read_ledger(self.path)
-        if books.about != self.about:
+        contents = read_ledger(self.path)
+        if contents.about != self.about:
             raise PrivacyRefused(
                 f"{self.path} was begun for another plan, corpus or run; continue with those, or "
                 "give a new folder."
             )
-        if books.torn:
+        if contents.torn:
             # The torn line announced a release that never left.
-            os.truncate(self.path, books.size)
-        self.count, self.last, self.size = len(books.entries), books.digest, books.size
-        self.releases = books.releases()
-        self.closing = books.closing
+            os.truncate(self.path, contents.size)
+        self.count, self.last, self.size = len(contents.entries), contents.digest, contents.size
+        self.releases = contents.releases()
+        self.closing = contents.closing
 
     def _begin(self) -> None:
         try:
@@ -283,7 +247,7 @@ class _Chain:
         except OSError as problem:
             raise _unwritten(self.path, problem) from None
         self.size = size + len(line)
-        self.last = _hash(fields)
+        self.last = canonical_digest(fields)
 
 
 def _unwritten(path: Path, problem: OSError) -> PrivacyRefused:
@@ -303,16 +267,12 @@ class Ledger:
     """
 
     def __init__(
-        self,
-        path: Path,
-        about: Mapping[str, Any],
-        *,
-        allows: Allows | None = None,
+        self, path: Path, about: Mapping[str, Any], *, allows: Allows | None = None
     ) -> None:
         self.path = Path(path)
         self._chain = _Chain(self.path, about)
         self._allows = allows
-        self._lock = FileLock(_lock_path(self.path))
+        self._lock = FileLock(f"{self.path}.lock")
 
     def __enter__(self) -> Self:
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -330,38 +290,35 @@ class Ledger:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._lock.release()
 
     def charge(self, event: AnyEvent, *, phase: str = "train") -> Entry:
         """Write one release ahead of its happening; raises `PrivacyRefused` over budget."""
         event = require_event(event)
-        if not self._lock.is_locked or not self._chain.current():
-            raise PrivacyRefused(
-                f"{self.path} is not open, or somebody else changed it; nothing may be released."
-            )
+        self._require_current()
         if self._allows:
             self._allows(self._chain.releases, event)
         return self._chain.append(event, phase)
 
-    def carry(self, books: "Books") -> None:
+    def _require_current(self) -> None:
+        if not self._lock.is_locked or not self._chain.current():
+            raise PrivacyRefused(
+                f"{self.path} is not open, or somebody else changed it; nothing may be released."
+            )
+
+    def carry(self, contents: "LedgerContents") -> None:
         """Enter what the run that this one goes on from released, as far as it is not here yet.
 
         These are facts, so no budget is asked; what follows is asked with them counted.
         """
         known = sum(1 for entry in read_ledger(self.path).entries if is_earlier(entry.phase))
-        for entry in books.entries[known:]:
+        for entry in contents.entries[known:]:
             self._chain.append(entry.event, f"{EARLIER}/{entry.phase}")
 
     def close(self, binds: Mapping[str, Any]) -> str:
         """Bind what was made of the releases by a last line; the digest of the whole ledger."""
-        if not self._lock.is_locked or not self._chain.current():
-            raise PrivacyRefused(f"{self.path} is not open, or somebody else changed it.")
+        self._require_current()
         self._chain.close(json.loads(json.dumps(dict(binds), allow_nan=False)))
         return self.digest
 
@@ -370,8 +327,8 @@ class Ledger:
 
         Whoever goes on from weights needs the whole ledger of what they were made of.
         """
-        books = read_ledger(self.path)
-        if count > len(books.entries) or (count and books.entries[count - 1].hash != last):
+        contents = read_ledger(self.path)
+        if count > len(contents.entries) or (count and contents.entries[count - 1].hash != last):
             raise PrivacyRefused(
                 f"{self.path} is not the ledger of the checkpoint beside it, which knows {count:,} "
                 "releases; put that ledger back, or begin in a new folder."
@@ -423,7 +380,3 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def _lock_path(path: Path) -> str:
-    return str(path) + ".lock"

@@ -11,7 +11,7 @@ import yaml
 from tacit.detection import Detection, detect
 from tacit.owners import Owners
 from tacit.planning.dry_run import apply_caps, explain, meant
-from tacit.planning.plan import Plan, calibrated, prices
+from tacit.planning.plan import Plan, calibrated, prices, require_trainable
 from tacit.privacy.accounting.pricing import adversary_gain, best_accuracy, curve_over_steps, price
 from tacit.privacy.certificates.attacker_gain import Gained
 from tacit.privacy.certificates.certificate import commitment, own_salt, read_certificate
@@ -27,7 +27,6 @@ from tacit.server.run_requests import (
     RunRequest,
     entities_of,
     planned_releases,
-    require_denominator,
     settings_of,
     unproved_reason,
 )
@@ -84,7 +83,7 @@ class Plans:
         run = settings_of(asked, places)
         plan = run.made_plan()
         if plan is not None:
-            require_denominator(plan)
+            require_trainable(plan)
             plan = calibrated(plan, also=earlier)
             fields = run.plan | {"noise_multiplier": plan.noise_multiplier}
             run = Run(**run.model_dump(mode="json", exclude_defaults=True) | {"plan": fields})

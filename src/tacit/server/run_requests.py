@@ -225,20 +225,6 @@ def unproved_reason(run: Run) -> str | None:
     return None
 
 
-def require_denominator(plan: Plan) -> None:
-    """Refuse before it is queued what the training would refuse: a count that nobody gave."""
-    fixed = "entities" in plan.protect and plan.adjacency == "fixed-graph"
-    if fixed or plan.protect == "tokens":
-        return
-    name = "users" if plan.user_rate is not None else "records"
-    units = plan.users if plan.user_rate is not None else plan.records
-    if units is None:
-        raise UsageError(
-            f"protect={plan.protect} needs {name}, the public denominator: how many there are may "
-            "not be counted from the data. Give a round number that you knew before."
-        )
-
-
 def shape_of(run: Run) -> str:
     """What a model's speed depends on, as a word to compare by."""
     config = run.model.model_dump(mode="json", include={"kind", "config", "lora_rank", "trained"})

@@ -6,7 +6,7 @@ the files. That the ledger tells the truth cannot be recomputed; whoever signs v
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from inspect import signature
 from pathlib import Path
@@ -19,16 +19,24 @@ from tacit.privacy.accounting.price_cache import code_version
 from tacit.privacy.certificates.certificate import (
     Certificate,
     Cost,
+    Promise,
+    certify,
     core_digest,
-    issue,
     read_certificate,
 )
-from tacit.privacy.certificates.documents import canonical_digest
+from tacit.privacy.certificates.documents import FILE, canonical_digest
 from tacit.privacy.certificates.explanation import certificate_html, certificate_markdown
-from tacit.privacy.certificates.local_privacy import is_local
+from tacit.privacy.certificates.local_privacy import (
+    LocalCertificate,
+    binding,
+    is_local,
+    issue_local,
+    pages,
+    read_local,
+)
 from tacit.privacy.certificates.manifest import KEPT, digest_in, not_covered
 from tacit.privacy.events import NotPrivate, Public, whole_passes
-from tacit.privacy.ledger import Books, is_earlier, read_ledger
+from tacit.privacy.ledger import LedgerContents, is_earlier, read_ledger
 from tacit.privacy.rounding import down, up
 from tacit.replication.published import PublishedPrice, selective_claim, uedp_claim, uedp_release
 
@@ -46,34 +54,35 @@ def verify(run: Path) -> list[Check]:
     """Everything that can be checked about a run folder; a mismatch is a check that is not ok."""
     run = Path(run)
     if is_local(run / "certificate.json"):
-        from tacit.verification.sanitized import verify_sanitized
-
         return verify_sanitized(run)
     checks: list[Check] = []
     certificate = _try(checks, "certificate", lambda: read_certificate(run / "certificate.json"))
-    books = _try(checks, "ledger chain", lambda: read_ledger(run / "ledger.jsonl"))
-    if not isinstance(certificate, Certificate) or not isinstance(books, Books):
+    contents = _try(checks, "ledger chain", lambda: read_ledger(run / "ledger.jsonl"))
+    if not isinstance(certificate, Certificate) or not isinstance(contents, LedgerContents):
         return checks
     plan = _try(checks, "plan", lambda: Plan(**certificate.plan)) if certificate.plan else None
     if checks:
         return checks
     assert plan is None or isinstance(plan, Plan)
-    checks[:] = [
-        Check("certificate", True, "readable, every field known"),
-        Check(
-            "ledger chain", not books.torn, "torn last line" if books.torn else "every hash fits"
-        ),
-    ]
-    checks += _ledger_checks(certificate, books)
-    checks += _plan_checks(certificate, books, plan, run)
+    checks[:] = _readable(contents)
+    checks += _ledger_checks(certificate, contents)
+    checks += _plan_checks(certificate, contents, plan, run)
     try:
-        checks += _recomputed(certificate, books, plan)
+        checks += _recomputed(certificate, contents, plan)
     except TacitError as error:
         checks.append(Check("epsilon", False, str(error)))
     checks += _settings_check(certificate, run)
     checks += _file_checks(certificate, run)
     checks += _audit_checks(certificate, run)
     return checks
+
+
+def _readable(contents: LedgerContents) -> list[Check]:
+    detail = "torn last line" if contents.torn else "every hash fits"
+    return [
+        Check("certificate", True, "readable, every field known"),
+        Check("ledger chain", not contents.torn, detail),
+    ]
 
 
 def _audit_checks(certificate: Certificate, run: Path) -> Iterator[Check]:
@@ -119,49 +128,49 @@ def _try(checks: list[Check], what: str, make: Callable[[], object]) -> object:
     return None
 
 
-def _ledger_checks(certificate: Certificate, books: Books) -> Iterator[Check]:
-    closing = books.closing or {}
+def _ledger_checks(certificate: Certificate, contents: LedgerContents) -> Iterator[Check]:
+    closing = contents.closing or {}
     bound = closing.get("certificate") == core_digest(certificate)
     bound = bound and closing.get("files") == certificate.files
     detail = "binds this certificate and its files" if bound else "does not bind this certificate"
     yield Check("ledger's last line", bound, detail)
     yield Check(
         "ledger digest",
-        books.digest == certificate.ledger_digest,
-        f"{len(books.entries):,} releases"
-        if books.digest == certificate.ledger_digest
+        contents.digest == certificate.ledger_digest,
+        f"{len(contents.entries):,} releases"
+        if contents.digest == certificate.ledger_digest
         else "the ledger is not the one that was certified",
     )
     yield Check(
         "number of releases",
-        len(books.entries) == certificate.ledger_entries,
-        f"{len(books.entries):,} in the ledger, {certificate.ledger_entries:,} certified",
+        len(contents.entries) == certificate.ledger_entries,
+        f"{len(contents.entries):,} in the ledger, {certificate.ledger_entries:,} certified",
     )
-    phases = {phase: sum(books.releases(phase).values()) for phase in books.phases()}
+    phases = contents.phases()
     yield Check("phases", phases == certificate.phases, ", ".join(phases) or "none")
     earlier = certificate.earlier
-    repeated = sum(1 for entry in books.entries if is_earlier(entry.phase))
+    repeated = sum(1 for entry in contents.entries if is_earlier(entry.phase))
     if earlier is not None or repeated:
         same = (
             earlier is not None
             and repeated == earlier.releases
-            and books.earlier_events() == earlier.events
+            and contents.earlier_events() == earlier.events
         )
         detail = f"{repeated:,} releases of the run that is continued"
         yield Check("earlier run", same, detail if same else "its releases are not all here")
 
 
 def _plan_checks(
-    certificate: Certificate, books: Books, plan: Plan | None, run: Path
+    certificate: Certificate, contents: LedgerContents, plan: Plan | None, run: Path
 ) -> Iterator[Check]:
     for name in ("config", "data", "randomness"):
         said = getattr(certificate.provenance, name)
-        yield Check(name, books.about.get(name) == said, "as in the ledger's first line")
+        yield Check(name, contents.about.get(name) == said, "as in the ledger's first line")
     if plan is None:
-        none = books.about.get("plan") is None and not certificate.plan_digest
+        none = contents.about.get("plan") is None and not certificate.plan_digest
         yield Check("plan", none, "none: no target was set" if none else "missing")
         return
-    same = plan.digest() == certificate.plan_digest == books.about.get("plan")
+    same = plan.digest() == certificate.plan_digest == contents.about.get("plan")
     yield Check("plan digest", same, "plan, certificate and ledger agree" if same else "differs")
     if (run / "plan.yml").exists():
         try:
@@ -169,7 +178,7 @@ def _plan_checks(
         except TacitError:
             beside = False
         yield Check("plan.yml", beside, "is the certified plan" if beside else "another plan")
-    yield from _event_checks(books, plan)
+    yield from _event_checks(contents, plan)
 
 
 def _settings_check(certificate: Certificate, run: Path) -> Iterator[Check]:
@@ -184,13 +193,13 @@ def _settings_check(certificate: Certificate, run: Path) -> Iterator[Check]:
     yield Check("settings.yml", same, "as in the ledger's first line" if same else "others")
 
 
-def _event_checks(books: Books, plan: Plan) -> Iterator[Check]:
+def _event_checks(contents: LedgerContents, plan: Plan) -> Iterator[Check]:
     """Nothing was released but what was planned; a step redone after a stop is charged again."""
     if plan.noise_multiplier is None:
         yield Check("executed as planned", False, "the plan has no noise, so nothing was planned")
         return
     planned = plan.releases()
-    executed = whole_passes(books.own_releases())
+    executed = whole_passes(contents.own_releases())
     public = [e.what for e in executed if isinstance(e, Public)]
     if public:
         yield Check("recorded as public", True, "; ".join(public))
@@ -204,8 +213,9 @@ def _event_checks(books: Books, plan: Plan) -> Iterator[Check]:
         yield Check("executed as planned", private > 0, detail)
 
 
-def _recomputed(certificate: Certificate, books: Books, plan: Plan | None) -> Iterator[Check]:
-    made = certificate.provenance
+def _recomputed(
+    certificate: Certificate, contents: LedgerContents, plan: Plan | None
+) -> Iterator[Check]:
     # Without a plan nothing is promised, and the certificate must say just that.
     protect = plan.protect if plan else certificate.protect
     delta = plan.delta if plan else certificate.delta
@@ -215,31 +225,30 @@ def _recomputed(certificate: Certificate, books: Books, plan: Plan | None) -> It
     yield Check("units", not missing, ", ".join(certificate.costs) or "none")
     if missing:
         return
-    claim = _claim(certificate, books)
+    claim = _claim(certificate, contents)
     if certificate.published is not None:
         # A claim of another paper stands alone; that of the selective one, beside a plan.
         beside = certificate.published.get("method") == "selective"
         fits = claim is not None and (plan is not None) == beside
         detail = "recomputed from the ledger" if fits else "is not a claim about these releases"
         yield Check("published claim", fits, detail)
-    fresh = issue(
-        books,
-        protect=protect,
-        units=tuple(certificate.costs),
-        delta=delta,
-        plan=certificate.plan,
-        plan_digest=certificate.plan_digest,
-        config_digest=made.config,
-        data=made.data,
-        randomness=made.randomness,
-        by_degree=plan.by_degree if plan else None,
+    promise = Promise(
+        protect,
+        tuple(certificate.costs),
+        delta,
+        certificate.plan,
+        plan.by_degree if plan else None,
+    )
+    fresh = certify(
+        contents,
+        promise,
         published=claim,
         context=certificate.context,
         files=certificate.files,
     )
     yield Check("delta", certificate.delta == delta, f"{delta:g}")
     yield Check("protected", certificate.protect == protect, protect)
-    same_code = made.accounting == code_version()
+    same_code = certificate.provenance.accounting == code_version()
     for unit, cost in certificate.costs.items():
         yield _compare(unit, cost, fresh.costs[unit], same_code)
     for unit, target in limits.items():
@@ -260,14 +269,14 @@ def _recomputed(certificate: Certificate, books: Books, plan: Plan | None) -> It
         yield Check(name.replace("_", " "), fits, detail)
 
 
-def _claim(certificate: Certificate, books: Books) -> PublishedPrice | None:
+def _claim(certificate: Certificate, contents: LedgerContents) -> PublishedPrice | None:
     """The published claim, made again for what the ledger holds; None if it is about other things.
 
     It has to describe every release that is not public, in number and kind.
     """
     said = certificate.published
     if said is not None and said.get("method") == "selective":
-        return selective_claim(books.releases(), certificate.delta)
+        return selective_claim(contents.releases(), certificate.delta)
     if said is None or said.get("method") != "uedp":
         return None
     try:
@@ -278,7 +287,7 @@ def _claim(certificate: Certificate, books: Books) -> PublishedPrice | None:
         event = uedp_release(**{n: inputs[n] for n in signature(uedp_release).parameters})
     except (KeyError, TypeError, AttributeError, TacitError):
         return None
-    executed = {e: n for e, n in books.releases().items() if not isinstance(e, Public)}
+    executed = {e: n for e, n in contents.releases().items() if not isinstance(e, Public)}
     return claim if executed == {event: steps} else None
 
 
@@ -326,17 +335,10 @@ def _near(one: Cost, other: Cost) -> bool:
 
 
 def _file_checks(certificate: Certificate, run: Path) -> Iterator[Check]:
-    for name, made in (
-        ("certificate.md", certificate_markdown),
-        ("certificate.html", certificate_html),
-    ):
-        page = run / name
-        if page.exists():
-            try:
-                same = page.read_text(encoding="utf-8", errors="replace") == made(certificate)
-            except OSError:
-                same = False
-            yield Check(name, same, "says the same" if same else "says something else")
+    text = certificate_markdown(certificate)
+    yield from _page_checks(
+        run, {"certificate.md": text, "certificate.html": certificate_html(certificate)}
+    )
     weights = [name for name in certificate.files if name.endswith(".safetensors")]
     said = f"{len(certificate.files)} file(s) are named, {len(weights)} of them weights"
     yield Check("manifest", bool(weights), said if weights else "no weights are named, so this "
@@ -353,3 +355,83 @@ def _file_checks(certificate: Certificate, run: Path) -> Iterator[Check]:
         yield Check("not covered", True, f"keep inside: {', '.join(inside)}")
     if unknown:
         yield Check("not covered", False, f"not of this run, take away: {', '.join(unknown)}")
+
+
+def _page_checks(folder: Path, pages: Mapping[str, str]) -> Iterator[Check]:
+    """The pages for people: what is there must say the same; somebody may share the JSON alone."""
+    for name, wanted in pages.items():
+        path = folder / name
+        if not (path.exists() or path.is_symlink()):
+            continue
+        try:
+            same = not path.is_symlink() and path.read_bytes() == wanted.encode()
+        except OSError:
+            same = False
+        yield Check(name, same, "says the same" if same else "says something else")
+
+
+# --- sanitized text -----------------------------------------------------------------------------
+
+_FOLLOWS = (
+    "standing", "notion", "mechanism", "sentence", "epsilon_per_distance", "epsilon_0", "reach",
+    "assumptions", "not_covered", "public", "context", "columns", "data", "randomness",
+)  # fmt: skip
+"""What must follow from the ledger."""
+
+
+def verify_sanitized(folder: Path) -> list[Check]:
+    """Everything that can be checked about the folder beside a sanitized corpus."""
+    try:
+        certificate = read_local(folder / FILE)
+        contents = read_ledger(folder / "ledger.jsonl")
+    except TacitError as error:
+        return [Check("certificate and ledger", False, str(error))]
+    bound = contents.closing == binding(certificate)
+    detail = "binds this certificate and the corpus" if bound else "binds something else"
+    checks = [
+        *_readable(contents),
+        Check(
+            "ledger digest",
+            contents.digest == certificate.ledger_digest
+            and len(contents.entries) == certificate.ledger_entries,
+            f"{len(contents.entries):,} in the ledger, {certificate.ledger_entries:,} certified",
+        ),
+        Check("ledger's last line", bound, detail if contents.closing else "is not there"),
+    ]
+    try:
+        checks += _local_recomputed(certificate, contents)
+    except TacitError as error:
+        checks.append(Check("promise", False, str(error)))
+    checks += _page_checks(folder, pages(certificate))
+    checks += _local_files(certificate, folder)
+    checks.append(_others(folder))
+    return checks
+
+
+def _local_recomputed(certificate: LocalCertificate, contents: LedgerContents) -> Iterator[Check]:
+    fresh = issue_local(contents, certificate.files)
+    for name in _FOLLOWS:
+        shown = getattr(fresh, name)
+        told = isinstance(shown, float | str) and name != "sentence"
+        said = f"{shown}, as recomputed" if told else "as recomputed"
+        fits = shown == getattr(certificate, name)
+        yield Check(name.replace("_", " "), fits, said if fits else "differs from what holds")
+
+
+def _local_files(certificate: LocalCertificate, folder: Path) -> Iterator[Check]:
+    """The corpus, which lies beside the folder of its certificate."""
+    named = bool(certificate.files)
+    yield Check("output", named, f"{len(certificate.files)} file(s) named" if named else "none")
+    for name, digest in certificate.files.items():
+        found = digest_in(folder.resolve().parent, name) if Path(name).name == name else None
+        detail = "as certified" if found == digest else "missing" if found is None else "differs"
+        yield Check(f"file {name}", found == digest, detail)
+
+
+def _others(folder: Path) -> Check:
+    """Whatever else lies in the folder: nobody may take it for a part of what is certified."""
+    inside, unknown = not_covered(folder, ())
+    if unknown:
+        named = ", ".join(unknown)
+        return Check("other files", False, f"not covered by this certificate, take out: {named}")
+    return Check("other files", True, f"not covered: {', '.join(inside)}" if inside else "none")

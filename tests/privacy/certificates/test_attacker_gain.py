@@ -16,7 +16,7 @@ from tacit.privacy.certificates.attacker_gain import (
     of_gaussian,
     of_hundred,
 )
-from tacit.privacy.certificates.sections import Section, html
+from tacit.privacy.certificates.explanation import page
 from tacit.privacy.rounding import percent
 
 GRADES = ("strong", "good", "moderate", "weak", "very weak", "none to speak of")
@@ -93,7 +93,8 @@ def test_the_table_covers_what_people_choose_from() -> None:
 
 
 def test_no_text_of_a_certificate_becomes_a_tag() -> None:
-    page = html([Section("a", ["\0script\1alert()\0/script\1 <img src=x> **b** `c`"])], "t")
-    assert "<script" not in page
-    assert "<img" not in page
-    assert "<strong>b</strong> <code>c</code>" in page
+    text = "# a\n\n\0script\1alert()\0/script\1 <img src=x> ![y](x) [z](javascript:0) **b** `c`\n"
+    made = page(text, "<t>")
+    for tag in ("<script", "<img", "<a ", "<t>"):
+        assert tag not in made
+    assert "<strong>b</strong> <code>c</code>" in made

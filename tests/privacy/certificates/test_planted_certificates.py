@@ -132,7 +132,7 @@ PLANTED: dict[str, Change] = {
     ),
     "a broken certificate is issued anew": (
         "privacy/certificates/certificate.py",
-        "    if books.broken:",
+        "    if contents.broken:",
         "    if False:",
         f"{AROUND}::test_broken_stays_broken_when_a_finished_run_is_resumed",
     ),

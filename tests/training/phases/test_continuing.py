@@ -49,7 +49,7 @@ def test_the_promise_covers_both(tmp_path: Path, base: dict[str, Any], first: Pa
     done = session.train(going_on(base, first, epsilon=6), tmp_path / "second")
     assert [c for c in verify(tmp_path / "second") if not c.ok] == []
     books = read_ledger(tmp_path / "second" / "ledger.jsonl")
-    assert books.phases() == ["earlier/train", "train"]
+    assert list(books.phases()) == ["earlier/train", "train"]
     assert len(books.entries) == 6
     assert sum(books.own_releases().values()) == 3
     assert done.certificate.standing == "proved"

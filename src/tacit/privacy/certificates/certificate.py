@@ -15,11 +15,12 @@ import json
 import math
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, get_args
 
 from pydantic import model_validator
 
@@ -29,6 +30,7 @@ from tacit.privacy.accounting.claims import PublishedPrice
 from tacit.privacy.accounting.price_cache import code_version
 from tacit.privacy.accounting.pricing import Price, adversary_gain, best_accuracy, price
 from tacit.privacy.certificates.documents import (
+    FILE,
     Document,
     Frozen,
     Infinite,
@@ -48,11 +50,7 @@ from tacit.privacy.certificates.scope import (
 )
 from tacit.privacy.certificates.wording import assumptions, claimed, guarantee, not_covered
 from tacit.privacy.events import Unit, whole_passes
-from tacit.privacy.ledger import Books, Ledger, read_ledger
-
-__all__ = ["Certificate", "Cost", "Finding", "Provenance", "Standing", "amend", "commitment",
-           "core_digest", "file_digest", "issue", "new_salt", "own_salt", "publish",
-           "read_certificate"]  # fmt: skip
+from tacit.privacy.ledger import Ledger, LedgerContents, read_ledger
 
 NOT_FOR_RELEASE = (
     "Nothing is promised: the randomness came from a fixed seed, so the noise can be subtracted."
@@ -137,74 +135,75 @@ class Certificate(Document):
         return float(self.costs[self.protect].epsilon)
 
 
-def issue(
-    books: Books,
+@dataclass(frozen=True)
+class Promise:
+    """What a certificate is asked to state: for whom, at which delta, and the plan that was kept.
+
+    `plan` has no fields where there was none; `by_degree` is as in `wording.guarantee`.
+    """
+
+    protect: Unit
+    units: tuple[Unit, ...]
+    delta: float
+    plan: Mapping[str, Any]
+    by_degree: int | None = None
+
+
+def certify(
+    contents: LedgerContents,
+    promise: Promise,
     *,
-    protect: Unit,
-    units: tuple[Unit, ...],
-    delta: float,
-    plan: Mapping[str, Any],
-    plan_digest: str,
-    config_digest: str,
-    data: str,
-    randomness: Randomness,
-    by_degree: int | None = None,
     published: PublishedPrice | None = None,
     context: Mapping[str, Any] | None = None,
     files: Mapping[str, str] | None = None,
 ) -> Certificate:
     """The certificate for what a ledger says was released.
 
-    `context` holds what else the reader should know; `data` is a commitment, not a digest;
-    `by_degree` as in `wording.guarantee`. With a `published` claim and no plan the standing is
-    that claim's, and what is proved stands beside it: the costs are computed from the ledger all
-    the same. Where a plan was kept, its promise stands, and the claim beside it.
+    `context` holds what else the reader should know. With a `published` claim and no plan the
+    standing is that claim's, and what is proved stands beside it: the costs are computed from the
+    ledger all the same. Where a plan was kept, its promise stands, and the claim beside it.
 
-    Whom the promise is about, which inputs are said to be public, what leaks and what is inherited
-    from a run that was continued stand in the ledger's first line, before any release.
+    Settings, data and randomness, whom the promise is about, which inputs are said to be public,
+    what leaks and what is inherited from a run that was continued stand in the ledger's first
+    line, before any release.
     """
-    scope, public, earlier = stated(books.about)
-    _need_scope(scope, plan, protect)
-    leaks = [str(leak) for leak in books.about.get("leaks", ())]
+    about = contents.about
+    made = _made_of(about)
+    scope, public, earlier = stated(about)
+    _need_scope(scope, promise)
+    leaks = [str(leak) for leak in about.get("leaks", ())]
     leaks += [leak for leak in (earlier.leaks if earlier else ()) if leak not in leaks]
-    seeded = "fixed seed" in (randomness, earlier.randomness if earlier else randomness)
-    replaces = published is not None and not plan
-    releases = whole_passes(books.releases())
-    costs = {unit: _cost(price(releases, unit, delta, fresh=True), books) for unit in units}
-    main = costs[protect]
-    epsilon = float(main.epsilon)
-    sentence = guarantee(protect, main.adjacency, epsilon, delta, by_degree, scope.entities)
-    standing: Standing = "heuristic"
-    if math.isfinite(epsilon) and not seeded and not leaks:
-        standing = "proved"
-    if published is not None and replaces:
-        standing = published.standing
-        sentence = claimed(published.source, published.epsilon[protect], delta, sentence)
-    if leaks and math.isfinite(epsilon):
-        sentence = f"{LEAKS} Of the weights alone: {sentence}"
-    if seeded and (math.isfinite(epsilon) or replaces):
-        sentence = f"{NOT_FOR_RELEASE} With unpredictable randomness it would be: {sentence}"
+    seeded = "fixed seed" in (made["randomness"], earlier.randomness if earlier else None)
+    replaces = published is not None and not promise.plan
+    releases = whole_passes(contents.releases())
+    costs = {
+        unit: _cost(price(releases, unit, promise.delta, fresh=True), contents)
+        for unit in promise.units
+    }
+    cost = costs[promise.protect]
+    standing, sentence = _stands(promise, cost, scope, leaks, seeded, published)
     if earlier is not None:
         standing = worst_standing([standing, earlier.standing])
-    if books.broken:
+    if contents.broken:
         standing = "broken"
-    open_points = not_covered(releases, by_degree, leaks, scope.entities)
+    open_points = not_covered(releases, promise.by_degree, leaks, scope.entities)
     open_points += [p for p in (earlier.not_covered if earlier else ()) if p not in open_points]
+    assumed = assumptions(
+        releases, promise.by_degree, capped=not replaces, public=public, earlier=earlier
+    )
     return Certificate(
         standing=standing,
-        protect=protect,
+        protect=promise.protect,
         sentence=sentence,
         scope=scope,
-        delta=delta,
+        delta=promise.delta,
         costs=costs,
-        plan=json.loads(json.dumps(dict(plan), allow_nan=False)),
-        plan_digest=plan_digest,
-        ledger_digest=books.digest,
-        ledger_entries=len(books.entries),
-        phases={phase: sum(books.releases(phase).values()) for phase in books.phases()},
-        assumptions=tuple(
-            assumptions(releases, by_degree, capped=not replaces, public=public, earlier=earlier)
-        ),
+        plan=json.loads(json.dumps(dict(promise.plan), allow_nan=False)),
+        plan_digest=about.get("plan") or "",
+        ledger_digest=contents.digest,
+        ledger_entries=len(contents.entries),
+        phases=contents.phases(),
+        assumptions=tuple(assumed),
         not_covered=tuple(open_points),
         public=public,
         earlier=earlier,
@@ -214,27 +213,71 @@ def issue(
             tacit=version("tacit"),
             dp_accounting=version("dp-accounting"),
             accounting=code_version(),
-            config=config_digest,
-            data=data,
-            randomness=randomness,
-            created=datetime.now(UTC).strftime("%Y-%m-%d"),
+            created=today(),
+            **made,
         ),
         published=_claim(published),
     )
 
 
-def _need_scope(scope: Scope, plan: Mapping[str, Any], protect: Unit) -> None:
-    """Refuse a promise about entities that does not say which, or says other ones than the plan."""
-    if "entities" not in protect or not plan:
-        return
-    meant = scope.entities
-    kinds = plan.get("kinds")
-    same = (
-        meant is not None
-        and meant.kinds == (None if kinds is None else tuple(kinds))
-        and meant.entity_list == plan.get("entity_list")
+def _made_of(about: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings, the data and the randomness that a ledger's first line names."""
+    made = {name: about.get(name) for name in ("config", "data", "randomness")}
+    if not all(isinstance(value, str) for value in made.values()) or made[
+        "randomness"
+    ] not in get_args(Randomness):
+        raise DataError(
+            "The ledger's first line does not name settings, data and randomness in a form that "
+            "this version knows; train again."
+        )
+    return made
+
+
+def _stands(
+    promise: Promise,
+    cost: Cost,
+    scope: Scope,
+    leaks: Sequence[str],
+    seeded: bool,
+    published: PublishedPrice | None,
+) -> tuple[Standing, str]:
+    """The standing and the sentence of a promise, after whatever takes it away."""
+    epsilon, delta = float(cost.epsilon), promise.delta
+    sentence = guarantee(
+        promise.protect, cost.adjacency, epsilon, delta, promise.by_degree, scope.entities
     )
-    if not same:
+    standing: Standing = "heuristic"
+    if math.isfinite(epsilon) and not seeded and not leaks:
+        standing = "proved"
+    replaces = published is not None and not promise.plan
+    if published is not None and replaces:
+        standing = published.standing
+        sentence = claimed(published.source, published.epsilon[promise.protect], delta, sentence)
+    if leaks and math.isfinite(epsilon):
+        sentence = f"{LEAKS} Of the weights alone: {sentence}"
+    if seeded and (math.isfinite(epsilon) or replaces):
+        sentence = f"{NOT_FOR_RELEASE} With unpredictable randomness it would be: {sentence}"
+    return standing, sentence
+
+
+def issue(contents: LedgerContents, *, plan: Mapping[str, Any], **given: Any) -> Certificate:
+    """`certify` under its former name, with its former arguments."""
+    for stands_in_the_ledger in ("plan_digest", "config_digest", "data", "randomness"):
+        given.pop(stands_in_the_ledger)
+    names = ("protect", "units", "delta", "by_degree")
+    return certify(contents, Promise(plan=plan, **{n: given.pop(n) for n in names}), **given)
+
+
+def _need_scope(scope: Scope, promise: Promise) -> None:
+    """Refuse a promise about entities that does not say which, or says other ones than the plan."""
+    if "entities" not in promise.protect or not promise.plan:
+        return
+    meant, kinds = scope.entities, promise.plan.get("kinds")
+    if (
+        meant is None
+        or meant.kinds != (None if kinds is None else tuple(kinds))
+        or meant.entity_list != promise.plan.get("entity_list")
+    ):
         raise PrivacyRefused(
             "The ledger's first line does not say which entities the plan protects, so nothing can "
             "be promised for them; train again."
@@ -250,8 +293,8 @@ def _claim(published: PublishedPrice | None) -> dict[str, Any] | None:
     return made
 
 
-def _cost(found: Price, books: Books) -> Cost:
-    releases = books.releases()
+def _cost(found: Price, contents: LedgerContents) -> Cost:
+    releases = contents.releases()
     gains = adversary_gain(releases, found.unit, found.delta, fresh=True)
     return Cost(
         epsilon=finite(found.epsilon),
@@ -301,33 +344,44 @@ def own_salt() -> bytes:
 
 # --- files --------------------------------------------------------------------------------------
 
+Kind = TypeVar("Kind", bound=Document)
 
-def core_digest(certificate: Certificate) -> str:
+
+def core_digest(certificate: Document) -> str:
     """A digest of everything a certificate says but the ledger's own, which comes after it."""
     return canonical_digest(certificate.model_dump(mode="json", exclude={"ledger_digest"}))
+
+
+def bind(certificate: Kind, folder: Path, binds: Mapping[str, Any]) -> Kind:
+    """The certificate with the digest of its ledger, whose last line now binds it."""
+    path = folder / "ledger.jsonl"
+    with Ledger(path, read_ledger(path).about) as ledger:
+        return certificate.model_copy(update={"ledger_digest": ledger.close(binds)})
+
+
+def write_texts(folder: Path, texts: Mapping[str, str]) -> None:
+    """Files of a folder, each whole or not at all."""
+    for name, text in texts.items():
+        with whole_file(folder / name) as draft:
+            draft.write_text(text, encoding="utf-8")
 
 
 def publish(certificate: Certificate, folder: Path) -> Certificate:
     """Bind a certificate by the ledger's last line, and write it: for programs, and for people."""
     from tacit.privacy.certificates.explanation import certificate_html, certificate_markdown
 
-    path = folder / "ledger.jsonl"
-    binds: dict[str, Any] = {
-        "certificate": core_digest(certificate),
-        "files": certificate.files,
-    }
+    binds: dict[str, Any] = {"certificate": core_digest(certificate), "files": certificate.files}
     if certificate.standing == "broken":
         binds["broken"] = True  # whatever is certified from this ledger later is broken too
-    with Ledger(path, read_ledger(path).about) as ledger:
-        digest = ledger.close(binds)
-    bound = certificate.model_copy(update={"ledger_digest": digest})
-    for name, text in (
-        ("certificate.json", bound.to_json()),
-        ("certificate.md", certificate_markdown(bound)),
-        ("certificate.html", certificate_html(bound)),
-    ):
-        with whole_file(folder / name) as draft:
-            draft.write_text(text, encoding="utf-8")
+    bound = bind(certificate, folder, binds)
+    write_texts(
+        folder,
+        {
+            FILE: bound.to_json(),
+            "certificate.md": certificate_markdown(bound),
+            "certificate.html": certificate_html(bound),
+        },
+    )
     return bound
 
 
@@ -387,8 +441,7 @@ def _warn_on_card(folder: Path, certificate: Certificate, changes: dict[str, Any
     said = headline(certificate.model_copy(update={"standing": "broken"}))
     text = path.read_text(encoding="utf-8")
     warned = text.replace(_CARD_HEADING, f"{_CARD_HEADING}{said} Until then it said:\n\n", 1)
-    with whole_file(path) as draft:
-        draft.write_text(warned, encoding="utf-8")
+    write_texts(folder, {path.name: warned})
     changes["files"] = {**certificate.files, "README.md": file_digest(path)}
 
 

@@ -43,7 +43,7 @@ def read_document(path: Path, kind: type[Kind]) -> Kind:
     """The certificate of a file; anything unknown in it is refused."""
     try:
         content = path.read_bytes()
-        _need_plain_text(json.loads(content, object_pairs_hook=_no_repeats))
+        _need_plain_text(json.loads(content, object_pairs_hook=no_repeats))
         return kind.model_validate_json(content, strict=True)
     except FileNotFoundError:
         raise DataError(f"{path} is not there; a run writes its {FILE}.") from None
@@ -57,7 +57,8 @@ def read_document(path: Path, kind: type[Kind]) -> Kind:
         ) from None
 
 
-def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The fields of a JSON object; refused where two have one name: it could say two things."""
     fields = dict(pairs)
     if len(fields) < len(pairs):
         raise ValueError

@@ -19,7 +19,6 @@ the corpus.
 
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -27,14 +26,13 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from tacit.errors import DataError, PrivacyRefused
-from tacit.files import whole_file
+from tacit.privacy.certificates.certificate import bind, core_digest, today, write_texts
 from tacit.privacy.certificates.documents import (
     FILE,
     Document,
     Frozen,
     Infinite,
     Randomness,
-    canonical_digest,
     finite,
     read_document,
 )
@@ -49,7 +47,7 @@ from tacit.privacy.certificates.local_wording import (
 from tacit.privacy.certificates.manifest import Manifest
 from tacit.privacy.certificates.scope import PublicInput
 from tacit.privacy.events import AnyEvent, NotPrivate, SanitizedText
-from tacit.privacy.ledger import Books, Ledger, read_ledger
+from tacit.privacy.ledger import LedgerContents
 
 Notion = Literal["metric-LDP", "utility-optimized metric-LDP", "none"]
 QUANTILES = ("10 %", "median", "90 %")
@@ -110,22 +108,22 @@ class LocalCertificate(Document):
     created: str
 
 
-def issue_local(books: Books, files: Mapping[str, str]) -> LocalCertificate:
+def issue_local(contents: LedgerContents, files: Mapping[str, str]) -> LocalCertificate:
     """The certificate of a sanitized corpus, made from its ledger; `files` names the corpus."""
-    facts = _facts(books.about)
-    event, others = _sanitizing(books)
+    facts = _facts(contents.about)
+    event, others = _sanitizing(contents)
     return LocalCertificate(
         **(_nothing(others, facts) if event is None else _promise(event, facts)),
         public=facts.public,
         context=facts.context,
         columns=facts.columns,
-        ledger_digest=books.digest,
-        ledger_entries=len(books.entries),
+        ledger_digest=contents.digest,
+        ledger_entries=len(contents.entries),
         files=dict(files),
         data=facts.data,
         randomness=facts.randomness,
         tacit=version("tacit"),
-        created=datetime.now(UTC).strftime("%Y-%m-%d"),
+        created=today(),
     )
 
 
@@ -182,12 +180,12 @@ def _nothing(others: list[AnyEvent], facts: Facts) -> dict[str, Any]:
     }
 
 
-def _sanitizing(books: Books) -> tuple[SanitizedText | None, list[AnyEvent]]:
+def _sanitizing(contents: LedgerContents) -> tuple[SanitizedText | None, list[AnyEvent]]:
     """The one release of sanitized text, if there is one, and what else the ledger holds."""
-    events = list(books.releases())
+    events = list(contents.releases())
     found = [e for e in events if isinstance(e, SanitizedText)]
     others: list[AnyEvent] = [e for e in events if not isinstance(e, SanitizedText)]
-    if len(found) > 1 or (found and books.releases()[found[0]] != 1):
+    if len(found) > 1 or (found and contents.releases()[found[0]] != 1):
         raise PrivacyRefused(
             "The ledger holds several releases of sanitized text; a certificate is about one."
         )
@@ -213,30 +211,21 @@ def _reach(distance: Mapping[str, float], event: SanitizedText) -> Reach:
 
 def binding(certificate: LocalCertificate) -> dict[str, Any]:
     """What the ledger's last line holds: a digest of all the certificate says, and its files."""
-    core = certificate.model_dump(mode="json", exclude={"ledger_digest"})
-    return {"certificate": canonical_digest(core), "files": dict(certificate.files)}
+    return {"certificate": core_digest(certificate), "files": dict(certificate.files)}
 
 
 def publish_local(certificate: LocalCertificate, folder: Path) -> LocalCertificate:
     """Bind a certificate by the ledger's last line, and write it: for programs, and for people."""
-    path = folder / "ledger.jsonl"
-    with Ledger(path, read_ledger(path).about) as ledger:
-        digest = ledger.close(binding(certificate))
-    bound = certificate.model_copy(update={"ledger_digest": digest})
-    for name, text in {FILE: bound.to_json(), **pages(bound)}.items():
-        with whole_file(folder / name) as draft:
-            draft.write_text(text, encoding="utf-8")
+    bound = bind(certificate, folder, binding(certificate))
+    write_texts(folder, {FILE: bound.to_json(), **pages(bound)})
     return bound
 
 
 def pages(certificate: LocalCertificate) -> dict[str, str]:
     """The certificate for people, by the names of its files."""
-    from tacit.privacy.certificates.local_explanation import local_html, local_markdown
+    from tacit.privacy.certificates.explanation import local_pages
 
-    return {
-        "certificate.md": local_markdown(certificate),
-        "certificate.html": local_html(certificate),
-    }
+    return local_pages(certificate)
 
 
 def is_local(path: Path) -> bool:

@@ -120,11 +120,11 @@ def find_mentions(run: Run, corpus: Corpus) -> Found:
     return Found(
         read_mentions(source, corpus),
         read_entities(table) if table.exists() else [],
-        _provenance_beside(source, corpus),
+        provenance_beside(source, corpus),
     )
 
 
-def _provenance_beside(mentions: Path, corpus: Corpus) -> Provenance:
+def provenance_beside(mentions: Path, corpus: Corpus) -> Provenance:
     """Who found these mentions, if the summary beside them is about them and this corpus."""
     try:
         path = mentions.with_name(mentions.stem + ".summary.json")

@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.errors import UsageError
-from tacit.planning.plan import Plan
+from tacit.planning.plan import Plan, public_denominator
 from tacit.training.data.training_data import Rows, TrainingData, batches, units_together
 from tacit.training.dp.gradients import BoundedSum, ClippedSums
 from tacit.training.dp.random_source import RandomSource
@@ -32,8 +31,6 @@ class PlannedSums(NoisySumMethod[S]):
     def sampler(self, inputs: MethodInputs) -> PoissonUsers | PoissonRecords:
         """Poisson sampling of users or records."""
         plan, training_data = inputs.need_plan(), inputs.training_data
-        if plan.entity_rate < 1:
-            raise UsageError("entity_rate below 1 is priced but not trained; leave it at 1.")
         if plan.user_rate is not None:
             return PoissonUsers(training_data.users, plan.user_rate)
         return PoissonRecords(len(training_data.rows), float(plan.record_rate or 0))
@@ -101,34 +98,8 @@ def _record_sums(inputs: MethodInputs, meter: LossMeter) -> Totals:
 
 def denominator(plan: Plan, training_data: TrainingData) -> float:
     """A public constant: what the plan says, or a count of the graph where that is held fixed."""
-    fixed = "entities" in plan.protect and plan.adjacency == "fixed-graph"
-    fixed = fixed or plan.protect == "tokens"  # replacing tokens, neighbours have as many records
-    if plan.user_rate is not None:
-        units, name = plan.users, "users"
-        counted = training_data.users
-    else:
-        units, name = plan.records, "records"
-        counted = len(training_data.rows)
-    if units is None:
-        if not fixed:
-            raise UsageError(
-                f"protect={plan.protect} needs {name}, the public denominator: how many there are "
-                "may not be counted from the data. Give a round number that you knew before."
-            )
-        units = counted
-    rate = plan.user_rate if plan.user_rate is not None else plan.record_rate
-    return expected(name, float(rate or 0), units)
-
-
-def expected(name: str, rate: float, units: int) -> float:
-    """How many take part in a step; less than one is refused, since noise alone teaches nothing."""
-    drawn = rate * units
-    if drawn < 1:
-        raise UsageError(
-            f"{name[:-1]}_rate={rate:g} of {units:,} {name} draws {drawn:.2g} in a step, hence "
-            f"nobody in most of them; give {1 / units:.2g} or more."
-        )
-    return drawn
+    counted = training_data.users if plan.sampled == "users" else len(training_data.rows)
+    return public_denominator(plan, counted)
 
 
 def user_weights(plan: Plan, training_data: TrainingData) -> Tensor | None:

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
 from tacit.errors import DataError, UsageError
-from tacit.planning.plan import Plan
+from tacit.planning.plan import Plan, require_sample
 from tacit.privacy.accounting.claims import PublishedPrice
 from tacit.privacy.events import Selective, part_of
 from tacit.privacy.ledger import Releases
@@ -34,7 +34,6 @@ from tacit.training.dp.gradients import BoundedSum, ClippedSums
 from tacit.training.dp.noise import release
 from tacit.training.dp.random_source import RandomSource
 from tacit.training.dp.sampling import PoissonRecords, require_match
-from tacit.training.methods.dp_sgd import expected
 from tacit.training.methods.independence import Totals, UnitCheck
 from tacit.training.methods.method import MethodInputs, MethodSpec, SequentialMethod, StepStats
 from tacit.training.methods.noisy_sums import LossMeter, finite_losses
@@ -64,7 +63,7 @@ class SelectiveStep:
         self._event = event
         self._sampler = PoissonRecords(len(training_data.rows), event.rate)
         require_match(self._sampler, event)
-        expected("records", event.rate, len(training_data.rows))
+        require_sample("records", event.rate, len(training_data.rows))
         examples = training_data.examples
         assert isinstance(examples, Examples)
         self._examples = examples

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from tacit.errors import DataError
 from tacit.owners import Owners
+from tacit.planning.plan import require_sample
 from tacit.privacy.accounting.claims import PublishedPrice
 from tacit.privacy.events import UserClip
 from tacit.privacy.ledger import Releases
@@ -29,7 +30,6 @@ from tacit.replication.published import uedp_claim, uedp_release
 from tacit.training.data.training_data import Batched, Rows, TrainingData, batches, units_together
 from tacit.training.dp.gradients import BoundedSum, ClippedSums
 from tacit.training.dp.sampling import UserEntityDraw, UserEntitySampler
-from tacit.training.methods.dp_sgd import expected
 from tacit.training.methods.independence import Totals, UnitCheck
 from tacit.training.methods.method import MethodInputs
 from tacit.training.methods.noisy_sums import LossMeter, NoisySumMethod
@@ -129,7 +129,7 @@ class Uedp(NoisySumMethod[UedpSettings]):
     def sampler(self, inputs: MethodInputs) -> UserEntitySampler:
         """Users, entities and plain records, each with a rate of its own."""
         settings, owners = self.options(inputs.run), require_entities(inputs.training_data)
-        expected("users", settings.user_rate, inputs.training_data.users)
+        require_sample("users", settings.user_rate, inputs.training_data.users)
         return UserEntitySampler(
             inputs.training_data.users, settings.user_rate,
             len(owners.entities), settings.entity_rate,

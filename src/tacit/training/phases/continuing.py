@@ -14,7 +14,7 @@ from tacit.privacy.certificates.certificate import Certificate, read_certificate
 from tacit.privacy.certificates.manifest import file_digest
 from tacit.privacy.certificates.scope import Inherited, Scope
 from tacit.privacy.events import AnyEvent
-from tacit.privacy.ledger import Books, events_digest, read_ledger
+from tacit.privacy.ledger import LedgerContents, events_digest, read_ledger
 from tacit.training.settings import Run
 from tacit.verification.runs import verify
 
@@ -29,7 +29,7 @@ class Continued:
     """The run that is continued, as it was verified."""
 
     folder: Path
-    books: Books
+    books: LedgerContents
     certificate: Certificate
 
     @property
