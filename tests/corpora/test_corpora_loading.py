@@ -171,8 +171,8 @@ def refusal(name: str, folder: Path) -> str:
 
 
 def test_every_corpus_is_known_and_tested():
-    assert list(corpora.known()) == NAMES
-    assert all(corpora.known().values())
+    assert list(corpora.CORPORA) == NAMES
+    assert all(corpus.summary for corpus in corpora.CORPORA.values())
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -246,7 +246,7 @@ def _batches(corpus: dict[str, Any]) -> Iterator[pa.RecordBatch]:
     from tacit.corpus.reading import stream
 
     source = Path(corpus["source"])
-    named = corpus["source"] in corpora.known() and not source.exists()
+    named = corpus["source"] in corpora.CORPORA and not source.exists()
     if named or corpus["split"] not in (None, "all") or source.is_dir():
         return iter(open_corpus(**corpus).table.to_batches())
     laid = ("format", "column", "header", "encoding", "quotes")

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import ahocorasick
 
 from tacit.corpus import Record
-from tacit.detection.detector import Finding, register
+from tacit.detection.detector import Finding
 from tacit.detection.pattern_rules import DEFAULT, NAMES, RULES, Rule
 from tacit.errors import UsageError
 
@@ -54,6 +54,8 @@ class Patterns:
     """Finds what has a form: addresses of the net, numbers, dates, amounts."""
 
     name = "patterns"
+    summary = "regular expressions with checks: addresses, numbers with checksums, dates, amounts"
+    option = f"rules joined by +: all, or some of {', '.join(NAMES)}"
 
     def __init__(self, wanted: Sequence[str] = DEFAULT) -> None:
         """Take the rules of the wanted names."""
@@ -66,6 +68,14 @@ class Patterns:
         self.rules = tuple(rule for rule in RULES if rule.name in wanted)
         self.kinds = tuple(sorted({rule.kind for rule in self.rules}))
         self._gate = _Gate(self.rules)
+
+    @classmethod
+    def open(cls, option: str | None) -> "Patterns":
+        """The detector that `patterns`, `patterns=all` or `patterns=email+phone` names."""
+        if option is None:
+            return cls()
+        wanted = [name.strip().lower() for name in option.split("+") if name.strip()]
+        return cls(NAMES if wanted == ["all"] else wanted)
 
     def find(self, records: Sequence[Record]) -> Iterator[list[Finding]]:
         """The matches in each record's text."""
@@ -167,19 +177,3 @@ def _without_nested(found: list[Finding]) -> list[Finding]:
             open_.append(f)
             kept.append(f)
     return kept
-
-
-def make(option: str | None) -> Patterns:
-    """The detector that `patterns`, `patterns=all` or `patterns=email+phone` names."""
-    if option is None:
-        return Patterns()
-    wanted = [name.strip().lower() for name in option.split("+") if name.strip()]
-    return Patterns(NAMES if wanted == ["all"] else wanted)
-
-
-register(
-    "patterns",
-    make,
-    "things with a form of their own: addresses, numbers with checksums, dates, amounts",
-    f"rules joined by +: all, or some of {', '.join(NAMES)}",
-)

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.corpus import Corpus, Record
-from tacit.detection.detector import Detector, open_detectors, registered
+from tacit.detection.detector import DETECTORS, Detector, open_detectors
 from tacit.errors import DataError, MissingExtra, UsageError
 
 Mask = NDArray[np.bool_]
@@ -399,7 +399,7 @@ def _read_one(part: str, depth: int) -> Policy:
         return Digits()
     if name == "contextual":
         return _contextual(option or None)
-    if name in registered():
+    if name in DETECTORS:
         return Detected(part, open_detectors([part])[0])
     if re.fullmatch(r"[\w.]+:\w+", part):
         return _own(part)
@@ -436,7 +436,7 @@ def _split(written: str, at: str) -> list[str]:
 
 def _accepted() -> str:
     return (
-        "accepted: digits, a detector (" + ", ".join(sorted(registered())) + "), contextual=MODEL, "
+        "accepted: digits, a detector (" + ", ".join(DETECTORS) + "), contextual=MODEL, "
         "sentences(POLICY), missing(RATE, POLICY), module:function, and several joined by +."
     )
 

@@ -25,7 +25,7 @@ from typing import Any
 import pycrfsuite
 
 from tacit.corpus import Corpus, Record
-from tacit.detection.detector import Detector, Finding, register
+from tacit.detection.detector import Finding
 from tacit.detection.tagger.features import FEATURES, Types, document_features
 from tacit.detection.tagger.folder import (
     ABOUT,
@@ -246,6 +246,18 @@ class Tagger:
     """
 
     name = "tagger"
+    summary = "a CRF tagger trained by `tacit detect train`"
+    option = "DIR"
+
+    @classmethod
+    def open(cls, option: str | None) -> "Tagger":
+        """The tagger of `tagger=DIR`."""
+        if option is None:
+            raise UsageError(
+                "tagger needs a folder; train one with `tacit detect train CORPUS -o DIR`, then "
+                "give tagger=DIR."
+            )
+        return cls.load(Path(option).expanduser())
 
     def __init__(
         self, model: bytes, lexicon: Lexicon, kinds: Sequence[str], tokenizer: str
@@ -311,18 +323,6 @@ def _findings(lines: list[Line], tags: list[str], sure: list[float]) -> list[Fin
         )
         for first, last, kind in mention_runs(tags)
     ]
-
-
-def _make(option: str | None) -> Detector:
-    if option is None:
-        raise UsageError(
-            "tagger needs a folder; train one with `tacit detect train CORPUS -o DIR`, then "
-            "give tagger=DIR."
-        )
-    return Tagger.load(Path(option).expanduser())
-
-
-register("tagger", _make, "a CRF tagger trained by `tacit detect train`", "DIR")
 
 
 # ---- held-out records
