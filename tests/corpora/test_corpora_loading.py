@@ -342,7 +342,7 @@ def test_half_a_surrogate_pair_is_told(written):
 
 
 def test_an_unknown_name_and_a_negative_seed_are_usage_errors(tmp_path):
-    with pytest.raises(UsageError, match="accepted: conll2003"):
+    with pytest.raises(UsageError, match="accepted: ag_news, conll2003"):
         corpora.load("conll", tmp_path)
     with pytest.raises(UsageError, match="seed=-1"):
         corpora.load("sst2", tmp_path, seed=-1)

@@ -5,6 +5,7 @@ the network: what is not installed is an error that says how to get it.
 """
 
 import logging
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import version
 from itertools import chain
@@ -58,7 +59,9 @@ class SpacyDetector(_Pipeline):
 
     def __init__(self, nlp: Any) -> None:
         """Take a loaded pipeline; components that do not serve entities are switched off."""
-        for pipe in [p for p in nlp.pipe_names if nlp.get_pipe_meta(p).factory in _NOT_FOR_NER]:
+        for pipe in [
+            p for p in nlp.pipe_names if _NOT_FOR_NER.fullmatch(nlp.get_pipe_meta(p).factory)
+        ]:
             nlp.disable_pipe(pipe)
         if not nlp.pipe_names:
             raise UsageError(
@@ -228,9 +231,9 @@ def _encodable(text: str) -> str:
 
 # ---- loading
 
-_NOT_FOR_NER = frozenset(
-    "attribute_ruler lemmatizer morphologizer parser sentencizer senter tagger textcat "
-    "textcat_multilabel trainable_lemmatizer".split()
+_NOT_FOR_NER = re.compile(
+    "attribute_ruler|(trainable_)?lemmatizer|morphologizer|parser|sentencizer|senter|tagger"
+    "|textcat(_multilabel)?"
 )
 
 
@@ -291,7 +294,7 @@ def _offline_analyzer(nlp: Any) -> Any:
             serving = (
                 labels
                 for pipe, labels in nlp.pipe_labels.items()
-                if nlp.get_pipe_meta(pipe).factory not in _NOT_FOR_NER
+                if not _NOT_FOR_NER.fullmatch(nlp.get_pipe_meta(pipe).factory)
             )
             labels = {x: x for x in (*chain.from_iterable(serving), "PERSON")}
             super().__init__(

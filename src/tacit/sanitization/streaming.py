@@ -20,8 +20,9 @@ import pyarrow.parquet
 from tacit.corpus import SCHEMA, record_from_row
 from tacit.corpus.reading import format_of
 from tacit.errors import DataError, UsageError
+from tacit.sanitization.mechanisms import Progress
 from tacit.sanitization.operators import Replacer
-from tacit.sanitization.sanitizer import Counted, Progress, Sanitizer
+from tacit.sanitization.sanitizer import Counted, Sanitizer
 from tacit.workers import Workers
 
 PASSED_ON = ("id", "user", "text", "pair", "label", "split")
@@ -129,7 +130,7 @@ class _Change:
     ) -> dict[str, pa.Array]:
         if "pair" in _texts_of(batch):
             raise UsageError(
-                f"method={work.operator} reads one text of a record, and these have two (pair); "
+                f"method={work.method} reads one text of a record, and these have two (pair); "
                 "sanitize them by santext, or leave one out."
             )
         records = [record_from_row(row) for row in batch.to_pylist()]
