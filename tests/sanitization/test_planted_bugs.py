@@ -185,7 +185,7 @@ BUGS: dict[str, Change] = {
     ),
     "columns that are passed on unsaid": (
         "sanitization/__init__.py",
-        "columns=file.columns",
+        "columns=columns",
         'columns=["text"]',
         f"{PROMISES}::test_columns_that_are_passed_on_are_named[o.jsonl-drop0-columns id, user, "
         "label]",

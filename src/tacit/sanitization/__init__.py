@@ -20,6 +20,7 @@ from typing import Any
 import pyarrow as pa
 
 from tacit.corpus import Corpus, Record
+from tacit.corpus.writing import CorpusFile
 from tacit.errors import UsageError
 from tacit.files import refuse_overwrite
 from tacit.privacy.certificates.local_privacy import LocalCertificate
@@ -30,7 +31,7 @@ from tacit.sanitization.mechanisms import MECHANISMS, Progress, Recipe
 from tacit.sanitization.operators import FromDetectors, MentionMechanism, Replacer
 from tacit.sanitization.sanitizer import Counted, Sanitizer, as_it_stands, open_sanitizer
 from tacit.sanitization.sensitive import Sensitive, choose_sensitive
-from tacit.sanitization.streaming import CorpusFile, Passing
+from tacit.sanitization.streaming import PASSED_ON, Passing
 from tacit.workers import Workers
 
 
@@ -140,8 +141,9 @@ def sanitize_file(
                 file.write(batch)
         inside = drafts / folder.name
         inside.mkdir()
+        columns = [name for name in PASSED_ON if name in file.held]
         certified = Certified(
-            inside, work, more=context or {}, public=public, leaks=leaks, columns=file.columns
+            inside, work, more=context or {}, public=public, leaks=leaks, columns=columns
         )
         certified.charge(passing.digest)
         certificate = certified.issue(drafts / to.name, to.name)
