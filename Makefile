@@ -18,7 +18,7 @@ $(READY): pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 is needed: no $(PYTHON) on the PATH (or say make PYTHON=...)"; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Setting up $(VENV) (two or three minutes, once)"
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[ner,hf,train,server,federated,ray,sign,dev]'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[ner,tagger,generate,hf,train,server,federated,ray,sign,dev]'
 	@touch $@
 
 demo: $(READY)  ## generated dialogs -> three models, attacked -> a report to open

@@ -26,7 +26,7 @@ def learnt(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write(planted, source)
     plan.write(beside(source))
     run = Run(
-        corpus=str(source), detect="given", method="plain", steps=250, batch=16, context=48, seed=1,
+        corpus=str(source), detect="gold", method="plain", steps=250, batch=16, context=48, seed=1,
         model={"kind": "lstm", "config": {"hidden_size": 48, "embedding_size": 24}},
         tokenizer={"kind": "bpe", "size": 300},
         optimizer={"name": "adam", "learning_rate": 0.01}, checkpoint_every=250,

@@ -274,7 +274,7 @@ def test_common_names_are_no_secrets_of_the_larger_text(
     for _ in range(40):
         both = [named(n, rng, s, by_user) for n, s in zip(sizes, ("in", "out"), strict=True)]
         mentions = tuple(
-            Mention(i, 0, 8, "PERSON", "x", 1.0, "given")
+            Mention(i, 0, 8, "PERSON", "x", 1.0, "gold")
             for corpus in both
             for i in corpus.column("id").to_pylist()
         )

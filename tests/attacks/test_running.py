@@ -78,7 +78,7 @@ def test_canaries_that_the_caps_drop_are_counted(tmp_path: Path) -> None:
     write(planted, source)
     plan.write(beside(source))
     run = Run(
-        corpus=str(source), detect="given", context=48, seed=1,
+        corpus=str(source), detect="gold", context=48, seed=1,
         plan={
             "protect": "users+entities", "epsilon": 8, "steps": 1, "user_rate": 0.5,
             "users_per_entity": 1, "kinds": ["PII/ID"],

@@ -138,7 +138,7 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Target:
     plan.write(beside(source))
     write(texts([*COMMON, "my", "is"]), folder / "public.jsonl")
     run = Run(
-        corpus=str(source), detect="given", method="plain", steps=80, batch=16, context=32, seed=1,
+        corpus=str(source), detect="gold", method="plain", steps=80, batch=16, context=32, seed=1,
         model={"kind": "lstm", "config": {"hidden_size": 32, "embedding_size": 16}},
         tokenizer={"kind": "words", "min_count": 1, "public_text": str(folder / "public.jsonl")},
         optimizer={"name": "adam", "learning_rate": 0.02},

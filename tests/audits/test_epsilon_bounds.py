@@ -209,7 +209,7 @@ PLANS = {
 def settings(plan: Plan, method: str = "private") -> Run:
     given = {"plan": plan.model_dump(mode="json", exclude_none=True), "corpus": "none"}
     if "entities" in plan.protect:
-        given["detect"] = "given"
+        given["detect"] = "gold"
     if plan.protect == "tokens":
         method, given["policy"] = plan.mechanism, "digits"
     return Run(method=method, **given)  # type: ignore[arg-type]
@@ -382,7 +382,7 @@ print(found.lower, 1.0)
 plan = calibrated(Plan(protect="entities", epsilon=1, steps=6, clip_norm=0.1, users=500,
                        user_rate=0.25, entity_share=0.05))
 fields = plan.model_dump(mode="json", exclude_none=True)
-run = Run(method="private", plan=fields, corpus="none", detect="given")
+run = Run(method="private", plan=fields, corpus="none", detect="gold")
 found = audit_plan(run, plan, "entities", canaries=2048, epsilon=1,
                    randomness=RandomSource(1), rng=rng)
 print(found.lower, 1.0)

@@ -49,7 +49,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     corpus, mentions = folder / "c.jsonl", folder / "mentions.jsonl"
     for arguments in (
         ["corpus", "generate", "customersim", "--dialogs", "60", "--seed", "5", "-o", corpus],
-        ["detect", corpus, "--with", "patterns,given", "-o", mentions],
+        ["detect", corpus, "--with", "patterns,gold", "-o", mentions],
         ["owners", corpus, "--mentions", mentions, "--kinds", "PERSON,PII", "-o",
          folder / "owners.json"],
     ):  # fmt: skip

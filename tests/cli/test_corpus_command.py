@@ -104,7 +104,7 @@ def test_generate_is_the_same_twice(tacit: Tacit, tmp_path: Path) -> None:
     )
     found = tacit("corpus", "describe", tmp_path / "p.parquet", "--json").json
     assert (found["records"], found["users"]) == (9, 2)
-    assert found["given_spans"]["PERSON"] > 0
+    assert found["gold_spans"]["PERSON"] > 0
 
 
 def test_as_in_papers_says_what_leaks(tacit: Tacit, made: Path, tmp_path: Path) -> None:

@@ -28,8 +28,8 @@ def test_json_is_the_summary(tacit: Tacit, made: Path) -> None:
 
 
 def test_run_may_be_left_out(tacit: Tacit, made: Path) -> None:
-    short = tacit("detect", made / "c.jsonl", "--with", "given", "--json").json
-    long = tacit("detect", "run", made / "c.jsonl", "--with", "given", "--json").json
+    short = tacit("detect", made / "c.jsonl", "--with", "gold", "--json").json
+    long = tacit("detect", "run", made / "c.jsonl", "--with", "gold", "--json").json
     drop = ("seconds", "records_per_second")
     assert {k: v for k, v in short.items() if k not in drop} == {
         k: v for k, v in long.items() if k not in drop
@@ -37,12 +37,12 @@ def test_run_may_be_left_out(tacit: Tacit, made: Path) -> None:
 
 
 def test_given_marks_score_perfectly(tacit: Tacit, made: Path) -> None:
-    found = tacit("detect", made / "c.jsonl", "--with", "given", "--score")
+    found = tacit("detect", made / "c.jsonl", "--with", "gold", "--score")
     assert found.code == 0
     for shown in ("precision", "recall", "F1", "F2", "PERSON"):
         assert shown in found.out
     by_family = tacit(
-        "detect", made / "c.jsonl", "--with", "given", "--score", "--by", "family", "--json"
+        "detect", made / "c.jsonl", "--with", "gold", "--score", "--by", "family", "--json"
     ).json["scores"]
     assert by_family["micro"]["f1"] == 1
     assert "PII" in by_family["kinds"]
@@ -71,7 +71,7 @@ def test_own_lists_and_aliases(tacit: Tacit, tmp_path: Path) -> None:
 def test_list(tacit: Tacit) -> None:
     found = tacit("detect", "list")
     assert found.code == 0
-    for name in ("patterns", "lists", "given", "tagger", "spacy", "presidio", "stanza", "PII/IBAN"):
+    for name in ("patterns", "lists", "gold", "tagger", "spacy", "presidio", "stanza", "PII/IBAN"):
         assert name in found.out
 
 

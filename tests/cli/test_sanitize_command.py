@@ -381,7 +381,7 @@ BAD = [
     ("sanitize c.jsonl --profile", 2, "needs --epsilon-per-distance"),
     ("sanitize c.jsonl --profile --epsilon-per-distance 1 --plot p.doc", 2, "p.doc"),
     ("sanitize c.jsonl --plot p.png --epsilon-per-distance 1 -o out.jsonl", 2, "goes with"),
-    ("sanitize c.jsonl --method shout -o out.jsonl", 2, "method=shout"),
+    ("sanitize c.jsonl --method shout -o out.jsonl", 2, "method 'shout'"),
     ("sanitize c.jsonl --method redact --epsilon-per-distance 1 -o out.jsonl", 2, "no epsilon"),
     ("sanitize c.jsonl --epsilon-per-distance 1 --unknown hide -o out.jsonl", 2, "unknown=hide"),
     ("sanitize c.jsonl --method redact --unknown keep -o out.jsonl", 2, "--unknown does not go"),

@@ -171,8 +171,8 @@ def refusal(name: str, folder: Path) -> str:
 
 
 def test_every_corpus_is_known_and_tested():
-    assert list(corpora.known()) == NAMES
-    assert all(corpora.known().values())
+    assert list(corpora.CORPORA) == NAMES
+    assert all(corpus.summary for corpus in corpora.CORPORA.values())
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -342,7 +342,7 @@ def test_half_a_surrogate_pair_is_told(written):
 
 
 def test_an_unknown_name_and_a_negative_seed_are_usage_errors(tmp_path):
-    with pytest.raises(UsageError, match="accepted: conll2003"):
+    with pytest.raises(UsageError, match="accepted: ag_news, conll2003"):
         corpora.load("conll", tmp_path)
     with pytest.raises(UsageError, match="seed=-1"):
         corpora.load("sst2", tmp_path, seed=-1)

@@ -103,5 +103,5 @@ def test_tags_spans_and_labels_are_counted() -> None:
     summary = describe(corpus)
     assert summary["users"] is None
     assert summary["tagged_spans"] == {"PER": 1, "LOC": 1}
-    assert summary["given_spans"] == {"PERSON": 1}
+    assert summary["gold_spans"] == {"PERSON": 1}
     assert summary["labels"] == {"x": 1}

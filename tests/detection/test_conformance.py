@@ -5,10 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.corpus import Record
-from tacit.detection import gold_labels as _given  # noqa: F401
-from tacit.detection import lists as _lists  # noqa: F401
-from tacit.detection import patterns as _patterns  # noqa: F401
-from tacit.detection.detector import Detector, Finding, open_detectors, registered
+from tacit.detection.detector import DETECTORS, Detector, Finding, open_detectors
 from tacit.detection.kinds import known_kinds
 from tacit.errors import TacitError
 
@@ -16,16 +13,16 @@ from tacit.errors import TacitError
 def _plain_detectors() -> dict[str, Detector]:
     """The detectors that open with their bare name; others need a file or a model."""
     opened: dict[str, Detector] = {}
-    for name, entry in registered().items():
+    for name in DETECTORS:
         try:
-            opened[name] = entry.make(None)
+            opened[name] = DETECTORS[name].open(None)
         except TacitError:
             continue
     return opened
 
 
-DETECTORS = _plain_detectors()
-NAMES = sorted(DETECTORS)
+OPENED = _plain_detectors()
+NAMES = sorted(OPENED)
 
 ORDINARY = [
     "",
@@ -58,7 +55,7 @@ def run(detector: Detector, texts: list[str]) -> list[list[Finding]]:
 
 def examine(name: str, texts: list[str]) -> None:
     """The whole contract, on some texts."""
-    results = run(DETECTORS[name], texts)
+    results = run(OPENED[name], texts)
     assert len(results) == len(texts), "one list for each record"
     for text, findings in zip(texts, results, strict=True):
         for f in findings:
@@ -68,18 +65,18 @@ def examine(name: str, texts: list[str]) -> None:
             assert f.why.startswith(name), "why names the detector"
             quoted = text[f.start : f.end].strip()
             assert len(quoted) < 4 or quoted not in f.why, "why never quotes the text"
-    assert run(DETECTORS[name], texts) == results, "the same again"
-    alone = [run(DETECTORS[name], [t])[0] for t in texts]
+    assert run(OPENED[name], texts) == results, "the same again"
+    alone = [run(OPENED[name], [t])[0] for t in texts]
     assert alone == results, "a record's findings do not depend on its neighbours"
 
 
 def test_the_plain_ones_are_here() -> None:
-    assert {"patterns", "lists", "given"} <= set(NAMES)
+    assert {"patterns", "lists", "gold"} <= set(NAMES)
 
 
-@pytest.mark.parametrize("name", sorted(registered()))
+@pytest.mark.parametrize("name", sorted(DETECTORS))
 def test_entries_explain_themselves(name: str) -> None:
-    entry = registered()[name]
+    entry = DETECTORS[name]
     assert entry.name == name == name.lower()
     assert entry.summary
     assert not entry.summary.endswith(".")
@@ -98,7 +95,7 @@ def test_ordinary_and_odd_texts(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_records(name: str) -> None:
-    assert run(DETECTORS[name], []) == []
+    assert run(OPENED[name], []) == []
 
 
 # Pieces that detectors look for, among anything at all but surrogates.

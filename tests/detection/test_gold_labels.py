@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from seqeval.metrics.sequence_labeling import get_entities
 
 from tacit.corpus import Record, Span
-from tacit.detection.gold_labels import gold_spans, make, tag_pieces, token_places
+from tacit.detection.gold_labels import Gold, gold_spans, tag_pieces, token_places
 from tacit.errors import DataError, UsageError
 
 PIECES = [(0, 1, "PER"), (3, 3, "LOC"), (4, 5, "LOC")]
@@ -127,10 +127,10 @@ def test_detector() -> None:
     labelled = Record(
         "1", "Ann Lee left", tokens=("Ann", "Lee", "left"), tags=("B-PER", "I-PER", "O")
     )
-    first, second = make(None).find([labelled, Record("2", "Ann")])
+    first, second = Gold.open(None).find([labelled, Record("2", "Ann")])
     assert [(f.start, f.end, f.kind, f.score, f.why) for f in first] == [
-        (0, 7, "PERSON", 1.0, "given label")
+        (0, 7, "PERSON", 1.0, "gold label")
     ]
     assert second == []
     with pytest.raises(UsageError, match="no option"):
-        make("x")
+        Gold.open("x")

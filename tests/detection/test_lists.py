@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.detection.kinds import known_kinds
-from tacit.detection.lists import Lists, Term, embedded, make, read_embedded, read_list
+from tacit.detection.lists import Lists, Term, embedded, read_embedded, read_list
 from tacit.errors import DataError, UsageError
 
 
@@ -113,7 +113,7 @@ def test_bad_files(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "bad.txt"
     path.write_bytes(content)
     with pytest.raises(DataError, match=message) as error:
-        make(str(path))
+        Lists.open(str(path))
     assert "bad.txt" in str(error.value)
     assert "secret" not in str(error.value).replace(str(path), "")
 
@@ -123,18 +123,18 @@ def test_options(tmp_path: Path) -> None:
     one.write_text("gout\n", encoding="utf-8")
     two.write_text("lupus\n", encoding="utf-8")
     text = "gout and lupus in Norway"
-    assert found(make(str(one)), text) == ["gout"]
-    assert found(make(str(two)), text) == ["lupus"]
-    assert found(make(f"{one}+countries"), text) == ["gout", "Norway"]
-    assert found(make("countries+diagnoses"), text) == ["gout", "lupus", "Norway"]
-    assert found(make(None), text) == ["gout", "lupus", "Norway"]
-    assert make(str(one)).find_in(text)[0].why == "lists: one.txt"
+    assert found(Lists.open(str(one)), text) == ["gout"]
+    assert found(Lists.open(str(two)), text) == ["lupus"]
+    assert found(Lists.open(f"{one}+countries"), text) == ["gout", "Norway"]
+    assert found(Lists.open("countries+diagnoses"), text) == ["gout", "lupus", "Norway"]
+    assert found(Lists.open(None), text) == ["gout", "lupus", "Norway"]
+    assert Lists.open(str(one)).find_in(text)[0].why == "lists: one.txt"
     with pytest.raises(UsageError, match="countries"):
-        make("nope")
+        Lists.open("nope")
     with pytest.raises(UsageError, match="names no list"):
-        make("+")
+        Lists.open("+")
     with pytest.raises(DataError, match="is not there"):
-        make(str(tmp_path / "missing.txt"))
+        Lists.open(str(tmp_path / "missing.txt"))
 
 
 def test_thousands_of_terms_in_one_pass() -> None:
@@ -203,4 +203,4 @@ def test_embedded_lists_are_good() -> None:
     ],
 )
 def test_embedded_lists_on_sentences(text: str, expected: list[tuple[str, str]]) -> None:
-    assert [(text[f.start : f.end], f.kind) for f in make(None).find_in(text)] == expected
+    assert [(text[f.start : f.end], f.kind) for f in Lists.open(None).find_in(text)] == expected

@@ -109,7 +109,7 @@ def test_says_what_it_holds(tmp_path: Path) -> None:
         Record(str(i), "Ann wrote ann@x.org", spans=(Span(0, 3, "PERSON"),)) for i in range(30)
     )
     marks = [mention(str(i), 0, 3) for i in range(30)]
-    marks += [mention("7", 10, 19, "PII/EMAIL", "patterns: e-mail address; given label")]
+    marks += [mention("7", 10, 19, "PII/EMAIL", "patterns: e-mail address; gold label")]
     write_page(path, corpus, marks, title="t", limit=10, scores=score(corpus, marks))
     page, data = parsed(path)
     words = " ".join(" ".join(page.words).split())
@@ -120,7 +120,7 @@ def test_says_what_it_holds(tmp_path: Path) -> None:
     assert len(data["records"]) == 10
     # The one record of the rare kind is among them, and detectors can be picked.
     assert "7" in {r["id"] for r in data["records"]}
-    assert {"given", "patterns", "tagger"} <= set(words.split())
+    assert {"gold", "patterns", "tagger"} <= set(words.split())
     assert [k["name"] for k in data["kinds"]] == ["PERSON", "PII/EMAIL"]
 
 
@@ -199,7 +199,7 @@ def test_colours_differ() -> None:
     [
         ("patterns: e-mail address", ["patterns"]),
         ("lists: countries; tagger; lists: cities", ["lists", "tagger"]),
-        ("given label", ["given"]),
+        ("gold label", ["gold"]),
         ("", []),
     ],
 )

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tacit.detection.detector import open_detectors
 from tacit.detection.kinds import known_kinds
-from tacit.detection.patterns import DEFAULT, FLOOR, NAMES, RULES, Patterns, make
+from tacit.detection.patterns import DEFAULT, FLOOR, NAMES, RULES, Patterns
 from tacit.errors import UsageError
 
 # What a rule must mark stands in double angles; a text without them must stay unmarked.
@@ -175,13 +175,13 @@ def unmarked(marked: str) -> tuple[str, list[tuple[int, int]]]:
 @pytest.mark.parametrize(("name", "kind", "marked"), ROWS)
 def test_cases(name: str, kind: str, marked: str) -> None:
     text, spans = unmarked(marked)
-    found = make(name).find_in(text)
+    found = Patterns.open(name).find_in(text)
     assert [(f.start, f.end) for f in found] == spans
     assert {f.kind for f in found} <= {kind}
 
 
 def test_every_rule_has_cases_that_fire_it() -> None:
-    fired = {f.why for name, _, t in ROWS for f in make(name).find_in(unmarked(t)[0])}
+    fired = {f.why for name, _, t in ROWS for f in Patterns.open(name).find_in(unmarked(t)[0])}
     # A UPS number whose check digit is wrong has its own test below.
     assert {r.why for r in RULES} - fired == {"patterns: UPS tracking number, check digit wrong"}
     assert set(CASES) == set(NAMES)
@@ -208,10 +208,10 @@ def test_context_raises(text: str, without: float, near: str) -> None:
 
 def test_context_is_near_and_whole() -> None:
     far = "phone " + "x " * 40 + "5550109999"
-    assert not make("phone").find_in(far)
-    assert not make("phone").find_in("headphones 5550109999")
+    assert not Patterns.open("phone").find_in(far)
+    assert not Patterns.open("phone").find_in("headphones 5550109999")
     # A word that the window cuts is not the word that is left of it.
-    assert not make("order").find_in("disorder " + "x" * 42 + " #4829")
+    assert not Patterns.open("order").find_in("disorder " + "x" * 42 + " #4829")
 
 
 def test_a_surer_match_explains_what_lies_inside() -> None:
@@ -230,7 +230,7 @@ def test_a_surer_match_explains_what_lies_inside() -> None:
     ],
 )
 def test_digits_dashes_and_spaces_of_every_script(text: str, span: tuple[int, int]) -> None:
-    assert [(f.start, f.end) for f in make("phone").find_in(text)] == [span]
+    assert [(f.start, f.end) for f in Patterns.open("phone").find_in(text)] == [span]
 
 
 @pytest.mark.parametrize(
@@ -258,9 +258,9 @@ def test_made_up_ones_are_found_whole(fake: str, kind: str, around: str) -> None
 
 
 def test_options() -> None:
-    assert {r.name for r in make(None).rules} == set(DEFAULT)
-    assert {r.name for r in make("all").rules} == set(NAMES)
-    assert {r.name for r in make("email + Phone").rules} == {"email", "phone"}
+    assert {r.name for r in Patterns.open(None).rules} == set(DEFAULT)
+    assert {r.name for r in Patterns.open("all").rules} == set(NAMES)
+    assert {r.name for r in Patterns.open("email + Phone").rules} == {"email", "phone"}
     assert set(NAMES) - set(DEFAULT) == {"day", "digits"}
     (detector,) = open_detectors("patterns=ssn")
     assert detector.name == "patterns"
@@ -269,7 +269,7 @@ def test_options() -> None:
 @pytest.mark.parametrize("option", ["nope", "email+nope", "+"])
 def test_bad_options(option: str) -> None:
     with pytest.raises(UsageError, match="accepted"):
-        make(option)
+        Patterns.open(option)
 
 
 # Runs that a careless expression reads again from every character of.
@@ -297,7 +297,7 @@ ADVERSARIES = {
 @pytest.mark.parametrize("name", NAMES)
 def test_a_megabyte_of_trouble_takes_linear_time(name: str) -> None:
     """Not measured: an expression that went back and forth would not end today."""
-    patterns = make(name)
+    patterns = Patterns.open(name)
     for piece in ADVERSARIES[name]:
         text = piece * (1_000_000 // len(piece))
         for f in patterns.find_in(text):

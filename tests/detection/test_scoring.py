@@ -126,7 +126,7 @@ def test_families_and_renaming() -> None:
 
 
 def test_without_marks() -> None:
-    with pytest.raises(DataError, match="no given marks"):
+    with pytest.raises(DataError, match="no gold labels"):
         score(Corpus.from_records([{"id": "1", "text": TEXT}]), {})
     s = score(corpus(()), {})
     assert (s.records_all, s.micro.characters, s.micro.f1) == (None, None, 0.0)

@@ -364,7 +364,7 @@ def _edit(path: Path, **changes: Any) -> None:
         (lambda f: _edit(f / "tagger.json", kinds=None), "damaged"),
         (lambda f: _edit(f / "tagger.json", sha256={}), "damaged"),
         (lambda f: _edit(f / "tagger.json", sha256=None), "damaged"),
-        (lambda f: _edit(f / "tagger.json", tokenizer=["given"]), "damaged"),
+        (lambda f: _edit(f / "tagger.json", tokenizer=["gold"]), "damaged"),
         (lambda f: _edit(f / "tagger.json", format=99), "format 99.*train the tagger again"),
         (lambda f: _edit(f / "tagger.json", features=99), "features 99"),
         (lambda f: (f / "tagger.crfsuite").unlink(), "tagger.crfsuite is not there"),

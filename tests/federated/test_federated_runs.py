@@ -353,7 +353,7 @@ def test_mentions_without_their_table_of_entities_are_refused(tmp_path: Path, co
     run = small_run(corpus, plan=PLANS["both"] | {"epsilon": 30})
     folder, grid = begun(tmp_path, run, clients=1, join_seconds=1)
     whole = training_part(open_corpus(str(corpus), None))
-    found = detect(whole, "given", kinds=["PERSON"])
+    found = detect(whole, "gold", kinds=["PERSON"])
     write_lines(tmp_path / "m.jsonl", found.mentions)
     grid.nodes[100]["mentions"] = str(tmp_path / "m.jsonl")
     with pytest.raises(DataError, match="could not join: 1"):
@@ -498,7 +498,7 @@ BOTH = PLANS["both"]
 @pytest.mark.parametrize(
     ("changes", "federation", "says"),
     [
-        ({"method": "uedp", "steps": 2, "detect": "given"}, {}, "not federated"),
+        ({"method": "uedp", "steps": 2, "detect": "gold"}, {}, "not federated"),
         ({"plan": {"protect": "records", "record_rate": 0.1, "user_rate": None, "users": None}},
          {}, "draws users"),
         ({"plan": BOTH | {"mechanism": "flat", "record_rate": 0.1, "user_rate": None,

@@ -323,7 +323,7 @@ def test_describe_the_empty_graph() -> None:
 
 def test_the_part_of_some_kinds_is_the_graph_of_their_mentions() -> None:
     corpus = customersim.generate(60, 3)
-    mentions = detect(corpus, "given").mentions
+    mentions = detect(corpus, "gold").mentions
     whole = Owners.from_mentions(corpus, mentions)
     for kinds in (["PII"], ["PERSON", "PII/EMAIL"], ["DATE"], ["PII/IBAN"]):
         assert whole.of_kinds(kinds) == Owners.from_mentions(corpus, mentions, kinds=kinds)

@@ -1,13 +1,12 @@
 """Embeddings from every format, and what is wrong with a bad one in one sentence."""
 
 import gzip
-import json
-import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from support.word_pieces import PIECES, model_folder
 from tacit.errors import DataError, TacitError
 from tacit.sanitization import Recipe, Sanitizer, choose_sensitive, open_embeddings
 from tacit.sanitization.embeddings import Embedding
@@ -85,24 +84,6 @@ def test_what_is_not_there(tmp_path: Path) -> None:
 
 
 # --- a model's input embeddings -------------------------------------------------------------
-
-PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused0]", "good", "film", "##s", "anna",
-          ",", "un", "##seen"]  # fmt: skip
-
-
-def model_folder(folder: Path, kind: str = "F32") -> Path:
-    """A folder with a vocabulary and a safetensors file, written by hand."""
-    folder.mkdir()
-    (folder / "vocab.txt").write_text("\n".join(PIECES) + "\n")
-    vectors = np.random.default_rng(0).standard_normal((len(PIECES), 4)).astype(np.float32)
-    if kind == "BF16":
-        data = (vectors.view(np.uint32) >> 16).astype("<u2").tobytes()
-    else:
-        data = vectors.astype({"F32": "<f4", "F16": "<f2"}[kind]).tobytes()
-    entry = {"dtype": kind, "shape": list(vectors.shape), "data_offsets": [0, len(data)]}
-    header = json.dumps({"bert.embeddings.word_embeddings.weight": entry}).encode()
-    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + data)
-    return folder
 
 
 @pytest.mark.parametrize("kind", ["F32", "F16", "BF16"])

@@ -7,7 +7,7 @@ from tacit.corpus import Record
 from tacit.detection import open_detectors
 from tacit.detection.mentions import Mention
 from tacit.errors import UsageError
-from tacit.sanitization.operators import OPERATORS, FromDetectors, FromMentions, Replacer
+from tacit.sanitization.operators import FromDetectors, FromMentions, Replacer
 
 RECORDS = [
     Record("1", "Write to ann@example.org or ANN@example.org, not to bob@example.org."),
@@ -55,11 +55,11 @@ def test_without_a_seed_stand_ins_differ_between_runs() -> None:
     assert replaced("pseudonym", within="corpus") != replaced("pseudonym", within="corpus")
 
 
-@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("operator", ["redact", "mask", "pseudonym"])
 def test_nothing_that_was_marked_is_left(operator: str) -> None:
     corpus = customersim.generate(30, 3)
     records = list(corpus.records())
-    work = Replacer(operator, FromDetectors(open_detectors("given")), within="corpus", seed=2)  # type: ignore[arg-type]
+    work = Replacer(operator, FromDetectors(open_detectors("gold")), within="corpus", seed=2)  # type: ignore[arg-type]
     texts, count = work(records)
     assert count == sum(len(r.spans or ()) for r in records)
     for record, text in zip(records, texts, strict=True):

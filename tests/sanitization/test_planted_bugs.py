@@ -49,16 +49,16 @@ BUGS: dict[str, Change] = {
         f"{KERNEL}::test_noise_has_the_density_that_is_claimed",
     ),
     "a sensitive word that may stay like a plain one": (
-        "sanitization/sanitizer.py",
-        "return sensitive | (coins < float(self.recipe.replace_plain_rate or 0.0))",
+        "sanitization/mechanisms.py",
+        "return sensitive | (coins < float(work.recipe.replace_plain_rate or 0.0))",
         "return (sensitive & (coins < 0.9)) | "
-        "(coins < float(self.recipe.replace_plain_rate or 0.0))",
+        "(coins < float(work.recipe.replace_plain_rate or 0.0))",
         BOTH_EQUATIONS,
     ),
     "plain words that stay with p instead of 1 - p": (
-        "sanitization/sanitizer.py",
-        "(coins < float(self.recipe.replace_plain_rate or 0.0))",
-        "(coins >= float(self.recipe.replace_plain_rate or 0.0))",
+        "sanitization/mechanisms.py",
+        "(coins < float(work.recipe.replace_plain_rate or 0.0))",
+        "(coins >= float(work.recipe.replace_plain_rate or 0.0))",
         BOTH_EQUATIONS,
     ),
     "one number for the coin and the choice": (
@@ -98,9 +98,9 @@ BUGS: dict[str, Change] = {
         f"{SHARED}[santext-2.0-None]",
     ),
     "one stream of noise for all records": (
-        "sanitization/sanitizer.py",
-        'self.streams.generator("noise\\0" + names[record])',
-        'self.streams.generator("noise\\0")',
+        "sanitization/mechanisms.py",
+        'draws.streams.generator("noise\\0" + draws.names[record])',
+        'draws.streams.generator("noise\\0")',
         f"{SHARED}[fbdd-4.0-1]",
     ),
     "a key that anybody can guess": (
@@ -185,7 +185,7 @@ BUGS: dict[str, Change] = {
     ),
     "columns that are passed on unsaid": (
         "sanitization/__init__.py",
-        "columns=file.columns",
+        "columns=columns",
         'columns=["text"]',
         f"{PROMISES}::test_columns_that_are_passed_on_are_named[o.jsonl-drop0-columns id, user, "
         "label]",

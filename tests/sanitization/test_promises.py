@@ -220,7 +220,7 @@ def test_second_texts_are_sanitized_and_that_they_exist_is_named(tmp_path: Path)
 
 def test_pieces_of_words_are_not_called_words(tmp_path: Path) -> None:
     pytest.importorskip("tokenizers")
-    from test_embeddings import model_folder
+    from support.word_pieces import model_folder
 
     embedding = open_embeddings(model_folder(tmp_path / "model"))
     found = certified(

@@ -202,7 +202,7 @@ def test_fbdd_at_a_huge_epsilon_is_the_identity() -> None:
         (("fbdd", 0.0), "above 0"),
         (("santext", 1.0, 0.3), "goes with method=santext+"),
         (("santext+", 1.0, 1.5), "replace_plain_rate=1.5"),
-        (("magic", 1.0), "method=magic"),
+        (("magic", 1.0), "method 'magic'"),
         (("santext", 1.0, None, "shout"), "unknown=shout"),
     ],
 )
@@ -225,7 +225,7 @@ def test_a_corpus_with_pairs() -> None:
             {"id": "2", "text": "thanks", "label": "y", "user": "v"},
         ]
     )
-    done = sanitize(corpus, epsilon_per_distance=1.0, seed=1)
+    done = sanitize(corpus, Recipe("santext", 1.0), seed=1)
     rows = list(done.records())
     assert [len(r.text.split()) for r in rows] == [2, 1]
     assert len((rows[0].pair or "").split()) == 2

@@ -83,13 +83,13 @@ def test_a_job_that_cannot_be_done_has_failed_with_a_sentence(lite: Services) ->
     admin = somebody(lite, "admin")
     dataset = lite.datasets.add("diary", admin, limits={"users": 8})["id"]
     lite.records.append(dataset, admin, [Draft("a text without marks", "ann")]).result(30)
-    job = lite.jobs.order(dataset, detection_order(["given"]), admin)["id"]
+    job = lite.jobs.order(dataset, detection_order(["gold"]), admin)["id"]
     until = time.monotonic() + 90
     while lite.jobs.get(job)["state"] in ("queued", "running") and time.monotonic() < until:
         time.sleep(0.05)
     found = lite.jobs.get(job)
     assert found["state"] == "failed"
-    assert "has no given marks" in found["message"]
+    assert "has no gold labels" in found["message"]
     with pytest.raises(NotThere):
         lite.owners(job, with_names=True)
 

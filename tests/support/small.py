@@ -27,7 +27,7 @@ from tacit.training.methods.uedp import UEDP, UedpSettings
 def dialogs(folder: Path, customers: int = 120) -> dict[str, Any]:
     """Settings of a run on a few generated dialogs, whose names are given, by a tiny LSTM."""
     corpus = customersim.generate(customers, 3)
-    found = detect(corpus, "given", kinds=["PERSON", "PII"])
+    found = detect(corpus, "gold", kinds=["PERSON", "PII"])
     write(corpus, folder / "c.jsonl")
     write_lines(folder / "m.jsonl", found.mentions)
     write_lines(folder / "m.entities.jsonl", found.entities)

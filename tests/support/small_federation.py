@@ -70,7 +70,7 @@ def small_run(corpus: Path, **changes: Any) -> Run:
         "optimizer": {"name": "sgd", "learning_rate": 1.0, "momentum": 0.0},
     }
     if "entities" in plan["protect"]:
-        fields["detect"] = "given"
+        fields["detect"] = "gold"
     fields |= changes
     if fields["method"] in ("plain", "uedp"):
         del fields["plan"]

@@ -35,7 +35,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("data")
     corpus = customersim.generate(60, 3)
     write(corpus, folder / "c.jsonl")
-    write_lines(folder / "m.jsonl", detect(corpus, "given", kinds=["PERSON"]).mentions)
+    write_lines(folder / "m.jsonl", detect(corpus, "gold", kinds=["PERSON"]).mentions)
     return {
         "corpus": str(folder / "c.jsonl"),
         "mentions": str(folder / "m.jsonl"),

@@ -73,7 +73,7 @@ def everywhere(folder: Path) -> dict[str, str]:
 def test_the_promise_names_its_kinds_and_those_that_it_leaves_out(
     data: Path, tmp_path: Path
 ) -> None:
-    run = Run(**base(data, detect="given"), plan=BOTH | {"kinds": ["PII"]})
+    run = Run(**base(data, detect="gold"), plan=BOTH | {"kinds": ["PII"]})
     done = session.train(run, tmp_path / "run")
     scope = done.certificate.scope.entities
     assert scope is not None
@@ -155,7 +155,7 @@ def test_recall_is_never_rounded_up() -> None:
         [{"id": "1", "user": "u", "text": "x " * 1000, "split": "test",
           "spans": [{"start": 2 * i, "end": 2 * i + 1, "kind": "PII/ID"} for i in range(1000)]}]
     )  # fmt: skip
-    found = [m for m in detect(corpus, "given").mentions if m.start]
+    found = [m for m in detect(corpus, "gold").mentions if m.start]
     assert recall_on(corpus.only("test"), found) == {"PII": 0.99}
 
 
@@ -179,10 +179,10 @@ def test_a_broken_certificate_is_broken_on_its_model_card_too(data: Path, tmp_pa
 
 def test_a_list_is_named_by_a_keyed_digest(data: Path, tmp_path: Path) -> None:
     corpus = customersim.generate(60, 3)
-    found = detect(corpus, "given")
+    found = detect(corpus, "gold")
     (tmp_path / "list.txt").write_text("\n".join(e.id for e in found.entities[:5]))
     plan = BOTH | {"entity_list": str(tmp_path / "list.txt")}
-    certificate = session.train(Run(**base(data, detect="given"), plan=plan), tmp_path / "run")
+    certificate = session.train(Run(**base(data, detect="gold"), plan=plan), tmp_path / "run")
     scope = certificate.certificate.scope.entities
     assert scope is not None
     assert (scope.entity_list or "").startswith("hmac-sha256:")
@@ -293,8 +293,8 @@ def test_a_policy_made_for_studies_proves_nothing(data: Path, tmp_path: Path) ->
 def test_delta_is_judged_by_the_users_that_are_counted_where_none_are_declared(
     data: Path, tmp_path: Path
 ) -> None:
-    run = Run(**base(data, detect="given"), plan=BOTH | {"delta": 0.01})
-    few = Run(**base(data, detect="given"), plan=BOTH | {"delta": 0.009, "users": 100})
+    run = Run(**base(data, detect="gold"), plan=BOTH | {"delta": 0.01})
+    few = Run(**base(data, detect="gold"), plan=BOTH | {"delta": 0.009, "users": 100})
     session.train(few, tmp_path / "few")
     corpus = customersim.generate(900, 3, users=900)
     write(corpus, tmp_path / "many.jsonl")

@@ -122,7 +122,7 @@ def test_other_splits_of_the_private_corpus_are_not_public(tmp_path: Path) -> No
 
 
 def test_names_on_a_list_need_the_names_of_all_entities(data: Path, tmp_path: Path) -> None:
-    found = detect(customersim.generate(60, 3), "given")
+    found = detect(customersim.generate(60, 3), "gold")
     write_lines(tmp_path / "m.jsonl", found.mentions)
     one, other = [e for e in found.entities if e.records > 1][:2]
     (tmp_path / "list.txt").write_text(f"{one.id}\n{other.name}\n")
@@ -143,7 +143,7 @@ def test_names_on_a_list_need_the_names_of_all_entities(data: Path, tmp_path: Pa
 def test_marks_of_unknown_origin_are_the_same_in_both_runs_only_if_the_file_is(
     data: Path, tmp_path: Path
 ) -> None:
-    found = detect(customersim.generate(60, 3), "given")
+    found = detect(customersim.generate(60, 3), "gold")
     write_lines(tmp_path / "m.jsonl", found.mentions)
     write_lines(tmp_path / "fewer.jsonl", found.mentions[::7])
     run = Run(**base(data, mentions=str(tmp_path / "m.jsonl")), plan=BOTH)
@@ -276,7 +276,7 @@ def test_a_public_start_above_private_weights_is_nobody_elses(
 
 
 def _detected(corpus: Corpus, path: Path, aliases: Aliases | None = None) -> Detection:
-    found = detect(corpus, "given", aliases=aliases)
+    found = detect(corpus, "gold", aliases=aliases)
     write_lines(path, found.mentions)
     write_lines(path.with_name(f"{path.stem}.entities.jsonl"), found.entities)
     summary = found.summary() | {"mentions_sha256": file_digest(path)}
@@ -294,25 +294,23 @@ def test_ids_on_a_list_are_not_carried_to_another_corpus(data: Path, tmp_path: P
     (tmp_path / "list.txt").write_text("e3\n")
     write(customersim.generate(60, 4), tmp_path / "c.jsonl")
     plan = BOTH | {"entity_list": str(tmp_path / "list.txt")}
-    session.train(Run(**base(data, detect="given"), plan=plan), tmp_path / "first")
-    session.train(
-        _continued(data, tmp_path / "first", detect="given", plan=plan), tmp_path / "same"
-    )
+    session.train(Run(**base(data, detect="gold"), plan=plan), tmp_path / "first")
+    session.train(_continued(data, tmp_path / "first", detect="gold", plan=plan), tmp_path / "same")
     with pytest.raises(PrivacyRefused, match="ids, which mean others"):
         session.train(
-            _continued(tmp_path, tmp_path / "first", detect="given", plan=plan), tmp_path / "other"
+            _continued(tmp_path, tmp_path / "first", detect="gold", plan=plan), tmp_path / "other"
         )
 
 
 def test_names_merged_otherwise_are_other_entities(data: Path, tmp_path: Path) -> None:
     corpus = customersim.generate(60, 3)
-    names = [e.name for e in detect(corpus, "given").entities if e.kind == "PERSON"]
+    names = [e.name for e in detect(corpus, "gold").entities if e.kind == "PERSON"]
     _detected(corpus, tmp_path / "one.jsonl", Aliases({"PERSON": {names[0]: [names[1]]}}))
     _detected(corpus, tmp_path / "two.jsonl", Aliases({"PERSON": {names[2]: [names[3]]}}))
     run = Run(**base(data, mentions=str(tmp_path / "one.jsonl")), plan=BOTH)
     scope = session.train(run, tmp_path / "first").certificate.scope.entities
     assert scope is not None
-    assert scope.detectors[0].name == "given"
+    assert scope.detectors[0].name == "gold"
     again = {"mentions": str(tmp_path / "one.jsonl"), "plan": BOTH}
     session.train(_continued(data, tmp_path / "first", **again), tmp_path / "same")
     other = again | {"mentions": str(tmp_path / "two.jsonl")}

@@ -139,7 +139,7 @@ def open_corpus(
     """The corpus that a command's options name."""
     from tacit import corpora
 
-    if source in corpora.known() and not Path(source).exists():
+    if source in corpora.CORPORA and not Path(source).exists():
         if data is None:
             raise UsageError(
                 f"{source} is a known corpus; say which folder holds it with --data DIR "

@@ -40,8 +40,8 @@ def list_() -> None:
 
     table = simple_table("name", "what it is")
     table.columns[1].justify = "left"
-    for name, summary in corpora.known().items():
-        table.add_row(name, summary)
+    for name in corpora.CORPORA:
+        table.add_row(name, corpora.CORPORA[name].summary)
     out.print(table)
 
 
@@ -91,7 +91,7 @@ def _print_summary(summary: dict[str, Any]) -> None:
     if users:
         out.print("\n[bold]records per user[/bold] (users)")
         _print_bars(summary["records_per_user"]["histogram"])
-    for title in ("labels", "splits", "tagged_spans", "given_spans"):
+    for title in ("labels", "splits", "tagged_spans", "gold_spans"):
         if title in summary:
             out.print(f"\n[bold]{title.replace('_', ' ')}[/bold]")
             _print_bars(dict(list(summary[title].items())[:20]))

@@ -56,13 +56,13 @@ def list_() -> None:
 
     Example: `tacit detect list`
     """
-    from tacit.detection import registered
+    from tacit.detection import DETECTORS
     from tacit.detection.kinds import KINDS, PII_KINDS
 
     table = simple_table("detector", "option", "what it does")
     for column in table.columns:
         column.justify = "left"
-    for entry in registered().values():
+    for entry in DETECTORS.values():
         table.add_row(entry.name, entry.option, entry.summary)
     out.print(table)
     kinds = simple_table("\nkind", "\nwhat it covers")
@@ -87,7 +87,7 @@ def run(
     aliases: Annotated[
         Path | None, typer.Option(help="YAML of names that mean the same entity.")
     ] = None,
-    score: Annotated[bool, typer.Option("--score", help="Compare with the given marks.")] = False,
+    score: Annotated[bool, typer.Option("--score", help="Compare with the gold labels.")] = False,
     by: Annotated[str, typer.Option(help="Score by `kind` or `family` (PII/EMAIL as PII).")] = (
         "kind"
     ),

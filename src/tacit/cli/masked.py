@@ -146,13 +146,10 @@ def unchanged_and_sanitized(
 def _sanitizer(
     method: str | None, epsilon: float | None, embeddings: str, share: float | None, seed: int
 ) -> Any:
-    from tacit.sanitization import Recipe, Sanitizer, choose_sensitive, open_embeddings
+    from tacit.sanitization import Recipe, open_sanitizer
 
     if method is None:
         if epsilon is not None or share is not None:
             raise UsageError("--epsilon-per-distance and --sensitive-share go with --sanitize.")
         return None
-    recipe = Recipe(method, epsilon)  # type: ignore[arg-type]
-    embedding = open_embeddings(embeddings)
-    sensitive = choose_sensitive(embedding, share=share) if method == "santext+" else None
-    return Sanitizer(embedding, recipe, sensitive, seed=seed, workers=2)
+    return open_sanitizer(Recipe(method, epsilon), embeddings, seed=seed, workers=2, share=share)

@@ -1,8 +1,10 @@
 """`tacit sanitize`: text changed under local privacy, with its certificate."""
 
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Annotated, Any
 
 import pyarrow as pa
 import typer
@@ -25,9 +27,12 @@ from tacit.errors import UsageError
 from tacit.files import refuse_overwrite
 from tacit.workers import Workers
 
+if TYPE_CHECKING:
+    from tacit.sanitization import Written
+
 METHODS_HELP = (
     "`santext`, `santext+`, `fbdd` or `random` (local privacy by distance); `redact`, `mask` or "
-    "`pseudonym` (on mentions; these promise nothing)."
+    "`pseudonym` (on mentions; these promise nothing); or one that an installed package adds."
 )
 
 
@@ -130,73 +135,112 @@ def sanitize(
     `tacit sanitize mail.jsonl --method santext+ --epsilon-per-distance 2 --sensitive-words
     names.txt -o out.jsonl` · `tacit sanitize mail.jsonl --profile --epsilon-per-distance 1,2,3`
     """
-    from tacit.sanitization import open_embeddings
-    from tacit.sanitization.operators import OPERATORS
+    from tacit.sanitization import MECHANISMS, MentionMechanism
 
+    asked = SimpleNamespace(**locals())
     if profile == (to is not None):
         raise UsageError("Give -o FILE to write a corpus, or --profile to look at epsilons.")
     if plot is not None and not profile:
         raise UsageError("--plot goes with --profile.")
     if ray is not None and profile:
         raise UsageError("--ray is for writing a corpus; a profile looks at a few words.")
-    shared, threads = (Workers(workers, ray), 1) if ray else (Workers(), workers)
-    dropped = _dropped(drop)
+    asked.shared, asked.threads = (Workers(workers, ray), 1) if ray else (Workers(), workers)
+    asked.dropped = _dropped(drop)
     if to is not None:
         _new_file(to, overwrite)
-    if method in OPERATORS:
-        if profile or epsilon_per_distance is not None:
-            raise UsageError(f"method={method} has no epsilon: it promises nothing.")
-        _need_unused(
-            method, vocabulary=vocabulary, vocabulary_from_corpus=vocabulary_from_corpus,
-            frequencies=frequencies, sensitive_words=sensitive_words, sensitive_in=sensitive_in,
-            sensitive_share=sensitive_share, replace_plain_rate=replace_plain_rate,
-            unknown=unknown != "random",
-        )  # fmt: skip
-        work, context = _replacer(corpus, method, using, mentions, kinds, same_within, seed)
-        _write(corpus, to, work, dropped, [], [], context, overwrite, as_json, shared)
-        return
-    _need_unused(method, mentions=mentions, kinds=kinds)
-    epsilons = _numbers(epsilon_per_distance)
-    whole = open_embeddings(embeddings)
-    given = _compared(corpus, embeddings, whole, vocabulary=vocabulary, frequencies=frequencies,
-                      sensitive_words=sensitive_words, sensitive_in=sensitive_in)  # fmt: skip
-    embedding, leaks = _vocabulary(corpus, whole, vocabulary, vocabulary_from_corpus)
-    sensitive = _sensitive(
-        method, embedding, sensitive_share, frequencies, sensitive_words, sensitive_in, using
-    )
-    make = _Maker(embedding, method, sensitive, replace_plain_rate, unknown, seed, threads)
-    if profile:
-        if plot is not None:
-            from tacit.reports.plots import format_of
+    if issubclass(MECHANISMS[method], MentionMechanism):
+        _replace_mentions(asked)
+    else:
+        _replace_words(asked)
 
-            format_of(plot)
-            refuse_overwrite(plot, overwrite=overwrite)
-        _profile(corpus, make, epsilons, plot, samples, as_json)
-        return
-    if len(epsilons) > 1:
+
+def _replace_mentions(asked: SimpleNamespace) -> None:
+    from tacit.detection.kinds import kind_of
+    from tacit.detection.mentions import read_mentions
+    from tacit.sanitization.operators import FromDetectors, FromMentions, Replacer
+
+    if asked.profile or asked.epsilon_per_distance is not None:
+        raise UsageError(f"method={asked.method} has no epsilon: it promises nothing.")
+    _refuse_unused(asked, "vocabulary", "vocabulary_from_corpus", "frequencies", "sensitive_words",
+                   "sensitive_in", "sensitive_share", "replace_plain_rate")  # fmt: skip
+    if asked.unknown != "random":
+        raise UsageError(f"--unknown does not go with --method {asked.method}.")
+    wanted = [kind_of(kind) for kind in asked.kinds.split(",")] if asked.kinds else None
+    finder: Any = FromDetectors(asked.using, wanted)
+    context = {"detectors": asked.using}
+    if asked.mentions is not None:
+        found = read_mentions(asked.mentions, open_corpus(**asked.corpus))
+        finder = FromMentions(found, wanted)
+        context = {"detectors": f"mentions as in {asked.mentions.name}"}
+    if asked.kinds:
+        context["kinds"] = asked.kinds
+    if asked.method == "pseudonym":
+        context["the same stand-in within"] = f"one {asked.same_within}"
+    work = Replacer(asked.method, finder, within=asked.same_within, seed=asked.seed)
+    done = _write(asked, work, context=context)
+    if done is not None:
+        seen = done.counted
+        say(f"{seen.texts:,} texts, {seen.words:,} mentions replaced (exact: keep inside)")
+        _say_files(asked, done)
+
+
+def _replace_words(asked: SimpleNamespace) -> None:
+    from tacit.sanitization import Recipe, Sanitizer, open_embeddings, open_sanitizer
+
+    _refuse_unused(asked, "mentions", "kinds")
+    epsilons = _numbers(asked.epsilon_per_distance)
+    whole = open_embeddings(asked.embeddings)
+    public = _compared(asked, whole)
+    embedding, leaks = _vocabulary(asked, whole)
+    if len(epsilons) > 1 and not asked.profile:
         raise UsageError("Several epsilons go with --profile; give one to write a corpus.")
-    work = make(epsilons[0] if epsilons else None)
-    _write(corpus, to, work, dropped, leaks, given, {}, overwrite, as_json, shared)
+    if asked.profile and not epsilons:
+        raise UsageError("--profile needs --epsilon-per-distance with one or more values.")
+    recipes = [
+        Recipe(asked.method, epsilon, asked.replace_plain_rate, asked.unknown)
+        for epsilon in (epsilons or (None,))
+    ]
+    how = {"seed": asked.seed, "workers": asked.threads}
+    first = open_sanitizer(
+        recipes[0], embedding, **how, share=asked.sensitive_share, frequencies=asked.frequencies,
+        words=asked.sensitive_words, found_in=asked.sensitive_in, using=asked.using,
+    )  # fmt: skip
+    if asked.profile:
+        others = [Sanitizer(embedding, recipe, first.sensitive, **how) for recipe in recipes[1:]]
+        _profile(asked, [first, *others], epsilons)
+        return
+    done = _write(asked, first, leaks=leaks, public=public)
+    if done is None:
+        return
+    seen = done.counted
+    share = seen.unchanged / max(1, seen.words)
+    say(
+        f"{seen.texts:,} texts, {seen.words:,} words, {share:.1%} unchanged, "
+        f"{seen.unknown:,} unknown ({asked.unknown}) - exact figures: keep inside",
+    )
+    if asked.unknown == "keep" and seen.unknown:
+        say(f"{seen.unknown:,} unknown words were kept as they stand: they are unprotected.")
+    _say_files(asked, done)
 
 
-def _need_unused(method: str, **options: Any) -> None:
+def _refuse_unused(asked: SimpleNamespace, *options: str) -> None:
     """Refuse options that the method does not read: whoever gave one expects it to matter."""
-    for name, value in options.items():
-        if value not in (None, False, ""):
-            raise UsageError(f"--{name.replace('_', '-')} does not go with --method {method}.")
+    for name in options:
+        if getattr(asked, name) not in (None, False, ""):
+            said = name.replace("_", "-")
+            raise UsageError(f"--{said} does not go with --method {asked.method}.")
 
 
-def _compared(
-    corpus: dict[str, Any], embeddings: str, whole: Any, **files: Path | None
-) -> list[Any]:
+def _compared(asked: SimpleNamespace, whole: Any) -> list[Any]:
     """The public inputs that are files, each compared with the private text."""
     from tacit.sanitization.public_inputs import PublicInputs
 
-    inputs = PublicInputs(lambda: _texts(corpus), Path(corpus["source"]))
-    given = {name: path for name, path in files.items() if path is not None}
+    inputs = PublicInputs(lambda: _texts(asked.corpus), Path(asked.corpus["source"]))
+    names = ("vocabulary", "frequencies", "sensitive_words", "sensitive_in")
+    files = {name: path for name in names if (path := getattr(asked, name)) is not None}
     return [
-        inputs.vectors(embeddings, whole),
-        *(inputs.file(name, path) for name, path in given.items()),
+        inputs.vectors(asked.embeddings, whole),
+        *(inputs.file(name, path) for name, path in files.items()),
     ]
 
 
@@ -219,11 +263,11 @@ def _numbers(text: str | None) -> list[float]:
 def _dropped(names: str) -> tuple[str, ...]:
     from tacit.sanitization.streaming import PASSED_ON
 
+    accepted = [name for name in PASSED_ON if name != "text"]
     wanted = tuple(filter(None, names.split(",")))
     for name in wanted:
-        if name not in PASSED_ON or name == "text":
-            accepted = ", ".join(n for n in PASSED_ON if n != "text")
-            raise UsageError(f"--drop {name}: accepted: {accepted}.")
+        if name not in accepted:
+            raise UsageError(f"--drop {name}: accepted: {', '.join(accepted)}.")
     return wanted
 
 
@@ -234,9 +278,8 @@ def _new_file(to: Path, overwrite: bool) -> None:
         refuse_overwrite(to, overwrite=overwrite)
     else:
         new_corpus_file(to, overwrite=overwrite)
-    folder = certificate_folder(to)
-    if folder.exists() and not overwrite:
-        raise UsageError(f"{folder} exists; choose another name, or add --overwrite.")
+    if certificate_folder(to).exists() and not overwrite:
+        raise UsageError(f"{certificate_folder(to)} exists; choose another name, or --overwrite.")
 
 
 def _batches(corpus: dict[str, Any]) -> Iterator[pa.RecordBatch]:
@@ -246,7 +289,7 @@ def _batches(corpus: dict[str, Any]) -> Iterator[pa.RecordBatch]:
     from tacit.corpus.reading import stream
 
     source = Path(corpus["source"])
-    named = corpus["source"] in corpora.known() and not source.exists()
+    named = corpus["source"] in corpora.CORPORA and not source.exists()
     if named or corpus["split"] not in (None, "all") or source.is_dir():
         return iter(open_corpus(**corpus).table.to_batches())
     laid = ("format", "column", "header", "encoding", "quotes")
@@ -254,12 +297,11 @@ def _batches(corpus: dict[str, Any]) -> Iterator[pa.RecordBatch]:
     return stream(source, layout_of(**{name: corpus[name] for name in laid}, columns=columns))
 
 
-def _vocabulary(
-    corpus: dict[str, Any], embedding: Any, listed: Path | None, counted: bool
-) -> tuple[Any, list[str]]:
+def _vocabulary(asked: SimpleNamespace, embedding: Any) -> tuple[Any, list[str]]:
     from tacit.privacy.certificates.local_wording import VOCABULARY_LEAK
     from tacit.sanitization.words import Words, read_word_list
 
+    listed, counted = asked.vocabulary, asked.vocabulary_from_corpus
     if listed is not None and counted:
         raise UsageError("Give --vocabulary or --vocabulary-from-corpus, not both.")
     if listed is not None:
@@ -268,126 +310,38 @@ def _vocabulary(
         return embedding, []
     units = embedding.pieces or Words(embedding.places)
     seen: set[int] = set()
-    for text in _texts(corpus):
+    for text in _texts(asked.corpus):
         seen.update(units.encode(text)[0])
     words = [embedding.words[place] for place in sorted(seen) if place >= 0]
     say("Leak: the vocabulary is the set of words of the private text; nothing is promised.")
     return embedding.only(words, "the corpus", counted=True), [VOCABULARY_LEAK]
 
 
-def _sensitive(
-    method: str,
-    embedding: Any,
-    share: float | None,
-    frequencies: Path | None,
-    words: Path | None,
-    found_in: Path | None,
-    using: str,
-) -> Any:
-    from tacit.sanitization import choose_sensitive
-
-    if method == "santext+":
-        return choose_sensitive(
-            embedding, share=share, frequencies=frequencies, words=words, found_in=found_in,
-            using=using,
-        )  # fmt: skip
-    if any(given is not None for given in (share, frequencies, words, found_in)):
-        raise UsageError("Sensitive words go with --method santext+.")
-    return None
-
-
-class _Maker:
-    """A sanitizer for each epsilon, all over the same vocabulary."""
-
-    def __init__(self, embedding: Any, method: str, sensitive: Any, rate: float | None,
-                 unknown: str, seed: int | None, workers: int) -> None:  # fmt: skip
-        self._given = (embedding, method, sensitive, rate, unknown, seed, workers)
-
-    def __call__(self, epsilon: float | None) -> Any:
-        from tacit.sanitization import Recipe, Sanitizer
-
-        embedding, method, sensitive, rate, unknown, seed, workers = self._given
-        recipe = Recipe(method, epsilon, rate, unknown)  # type: ignore[arg-type]
-        return Sanitizer(embedding, recipe, sensitive, seed=seed, workers=workers)
-
-
-def _replacer(
-    corpus: dict[str, Any],
-    method: str,
-    using: str,
-    mentions: Path | None,
-    kinds: str,
-    same_within: str,
-    seed: int | None,
-) -> tuple[Any, dict[str, Any]]:
-    from tacit.detection.kinds import kind_of
-    from tacit.detection.mentions import read_mentions
-    from tacit.sanitization.operators import FromDetectors, FromMentions, Replacer
-
-    wanted = [kind_of(kind) for kind in kinds.split(",")] if kinds else None
-    finder: Any
-    if mentions is not None:
-        finder = FromMentions(read_mentions(mentions, open_corpus(**corpus)), wanted)
-        context = {"detectors": f"mentions as in {mentions.name}"}
-    else:
-        finder = FromDetectors(using, wanted)
-        context = {"detectors": using}
-    if kinds:
-        context["kinds"] = kinds
-    if method == "pseudonym":
-        context["the same stand-in within"] = f"one {same_within}"
-    return Replacer(method, finder, within=same_within, seed=seed), context  # type: ignore[arg-type]
-
-
-def _write(
-    corpus: dict[str, Any],
-    to: Path | None,
-    work: Any,
-    drop: tuple[str, ...],
-    leaks: list[str],
-    public: list[Any],
-    context: dict[str, Any],
-    overwrite: bool,
-    as_json: bool,
-    workers: Workers,
-) -> None:
+def _write(asked: SimpleNamespace, work: Any, **about: Any) -> "Written | None":
+    """The corpus and its certificate, written; None where all is said as JSON already."""
     from tacit.sanitization import sanitize_file
 
-    assert to is not None
     with progress("Sanitizing", None) as advance:
         done = sanitize_file(
-            _batches(corpus), to, work, drop=drop, leaks=leaks, context=context, public=public,
-            overwrite=overwrite, progress=advance, workers=workers,
+            _batches(asked.corpus), asked.to, work, drop=asked.dropped, overwrite=asked.overwrite,
+            progress=advance, workers=asked.shared, **about,
         )  # fmt: skip
-    c, seen = done.certificate, done.counted
-    if as_json:
-        print_json(
-            {
-                "file": str(done.file),
-                "certificate": str(done.folder),
-                "notion": c.notion,
-                "standing": c.standing,
-                "epsilon_per_distance": c.epsilon_per_distance,
-                "epsilon_0": c.epsilon_0,
-                "not_private": vars(seen),
-            }
-        )
-        return
+    c = done.certificate
+    if asked.as_json:
+        names = ("notion", "standing", "epsilon_per_distance", "epsilon_0")
+        files = {"file": str(done.file), "certificate": str(done.folder)}
+        found = {name: getattr(c, name) for name in names}
+        print_json({**files, **found, "not_private": vars(done.counted)})
+        return None
     out.print(c.sentence, markup=False)
     if c.reach:
         out.print()
         _print_reach(c)
-    if c.notion == "none":
-        say(f"{seen.texts:,} texts, {seen.words:,} mentions replaced (exact: keep inside)")
-    else:
-        share = seen.unchanged / max(1, seen.words)
-        say(
-            f"{seen.texts:,} texts, {seen.words:,} words, {share:.1%} unchanged, "
-            f"{seen.unknown:,} unknown ({work.recipe.unknown}) - exact figures: keep inside",
-        )
-        if work.recipe.unknown == "keep" and seen.unknown:
-            say(f"{seen.unknown:,} unknown words were kept as they stand: they are unprotected.")
-    if work.streams.seed is not None:
+    return done
+
+
+def _say_files(asked: SimpleNamespace, done: "Written") -> None:
+    if asked.seed is not None:
         say("Not for release: the randomness came from a fixed seed.", style="bold")
     say(f"corpus: {done.file}")
     say(f"certificate: {done.folder} (check it with: tacit verify {done.folder})")
@@ -410,31 +364,27 @@ def _print_reach(certificate: Any) -> None:
     out.print(table)
 
 
-def _profile(
-    corpus: dict[str, Any],
-    make: _Maker,
-    epsilons: list[float],
-    plot: Path | None,
-    samples: int,
-    as_json: bool,
-) -> None:
+def _profile(asked: SimpleNamespace, works: list[Any], epsilons: list[float]) -> None:
     from tacit.sanitization.profiling import as_json as rows
     from tacit.sanitization.profiling import plot_profile, profile
 
-    if not epsilons:
-        raise UsageError("--profile needs --epsilon-per-distance with one or more values.")
-    works = [make(epsilon) for epsilon in epsilons]
+    plot = asked.plot
+    if plot is not None:
+        from tacit.reports.plots import format_of
+
+        format_of(plot)
+        refuse_overwrite(plot, overwrite=asked.overwrite)
     with progress("Profiling", works[0].space.width) as advance:
         found = profile(works[0], epsilons, progress=advance)
     if plot is not None:
         plot_profile(found, plot, f"What epsilon does (embeddings: {works[0].embedding.name})")
-    texts = _first_texts(corpus, samples)
+    texts = _first_texts(asked.corpus, asked.samples)
     shown = [
         {"text": text, **{f"{e:g}": w([f"text\0{n}"], [text])[0][0]
                           for e, w in zip(epsilons, works, strict=True)}}
         for n, text in enumerate(texts)
     ]  # fmt: skip
-    if as_json:
+    if asked.as_json:
         print_json({"profile": rows(found), "samples_not_private": shown})
         return
     _print_profile(found)
@@ -468,13 +418,6 @@ def _short(value: float) -> str:
 
 def _first_texts(corpus: dict[str, Any], count: int) -> list[str]:
     """A few texts that fit a line, from the beginning of the corpus."""
-    found: list[str] = []
-    if not count:
-        return found
-    for batch in _batches(corpus):
-        for text in batch.column("text").to_pylist():
-            if text and len(text.split()) >= 4 and len(text) <= 160:
-                found.append(text)
-                if len(found) == count:
-                    return found
-    return found
+    texts = (text for batch in _batches(corpus) for text in batch.column("text").to_pylist())
+    fitting = (text for text in texts if text and len(text.split()) >= 4 and len(text) <= 160)
+    return list(islice(fitting, count))

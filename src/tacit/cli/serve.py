@@ -140,15 +140,10 @@ def contribute(
 def _sanitized(
     corpus: "Corpus", method: str, epsilon: float | None, words: Path | None, embeddings: str
 ) -> "Corpus":
-    from tacit.sanitization import METHODS, sanitize
+    from tacit.sanitization import Recipe, sanitize
 
-    if method not in METHODS:
-        raise UsageError(f"--sanitize {method}: accepted: {', '.join(METHODS)}.")
     with progress("Sanitizing", len(corpus)) as advance:
-        return sanitize(
-            corpus, method, epsilon_per_distance=epsilon, sensitive_words=words,  # type: ignore[arg-type]
-            embeddings=embeddings, progress=advance,
-        )  # fmt: skip
+        return sanitize(corpus, Recipe(method, epsilon), embeddings, words=words, progress=advance)
 
 
 def pull(

@@ -310,7 +310,7 @@ def predict(
 
     seen = {}
     if sanitize is not None:
-        from tacit.sanitization.queries import sanitize_query
+        from tacit.sanitization import sanitize_query
 
         text = sanitize_query(
             text, sanitize, epsilon_per_distance=epsilon_per_distance, embeddings=embeddings,

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from tacit.corpora import NamedCorpus
 from tacit.corpora.dealing import deal_users, split_rng
 from tacit.corpora.sources import bad_line, need, read_csv, require_rows, to_table
 
@@ -14,7 +15,7 @@ _LABEL_NAMES = ("label", "class index", "class")
 _TEXT_NAMES = ("title", "description", "text")
 
 
-def load_ag_news(folder: Path, seed: int) -> pa.Table:
+def read_ag_news(folder: Path, seed: int) -> pa.Table:
     """Train and test; text is title and description, users hold N(15, 2²) records each."""
     paths = {split: need(folder, "ag_news", *names) for split, names in FILES.items()}
     return pa.concat_tables([_read_split(path, split, seed) for split, path in paths.items()])
@@ -58,3 +59,9 @@ def _read_header(
             path, number, "a header names label and text, or label, title and description"
         )
     return len(names), label_at, text_at
+
+
+AG_NEWS = NamedCorpus(
+    "news of four topics; records dealt to users with N(15, 2²) each",
+    read_ag_news,
+)

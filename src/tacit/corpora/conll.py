@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from tacit.corpora import NamedCorpus
 from tacit.corpora.sources import bad_line, need, read_lines, require_rows, to_table
 
 FILES = {
@@ -16,7 +17,7 @@ FILES = {
 _DOCUMENT = "-DOCSTART-"
 
 
-def load_conll2003(folder: Path, seed: int) -> pa.Table:
+def read_conll2003(folder: Path, seed: int) -> pa.Table:
     """Every split; tokens, part-of-speech tags and BIO entity tags are kept."""
     paths = {split: need(folder, "conll2003", *names) for split, names in FILES.items()}
     return pa.concat_tables([_read_split(path, split) for split, path in paths.items()])
@@ -76,3 +77,9 @@ def bio(tags: Sequence[str]) -> list[str]:
         strict.append("B-" + tag[2:] if opens else tag)
         before = tag
     return strict
+
+
+CONLL2003 = NamedCorpus(
+    "news with entity and part-of-speech tags; a document is a user",
+    read_conll2003,
+)

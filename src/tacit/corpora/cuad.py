@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from tacit.corpora import NamedCorpus
 from tacit.corpora.dealing import deal_splits
 from tacit.corpora.sources import (
     bad_line,
@@ -72,7 +73,7 @@ class Found:
     names: list[tuple[int, int, str]]
 
 
-def load_cuad(folder: Path, seed: int) -> pa.Table:
+def read_cuad(folder: Path, seed: int) -> pa.Table:
     """Every paragraph that has a letter, with its clause categories and given names and dates.
 
     A paragraph ends at a blank line. Its label names the categories whose clauses reach into
@@ -252,3 +253,9 @@ def _paragraphs(
     for (start, end), categories, marks in zip(bounds, labels, spans, strict=True):
         if any(c.isalpha() for c in text[start:end]):
             yield text[start:end], categories, marks
+
+
+CUAD = NamedCorpus(
+    "contract paragraphs with expert clause labels; a company is a user",
+    read_cuad,
+)

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from tacit.corpora import NamedCorpus
 from tacit.corpora.dealing import deal_users, split_rng
 from tacit.corpora.sources import bad_line, find, need, read_lines, require_rows, to_table
 
@@ -29,7 +30,7 @@ class Rows:
         return Rows([self.texts[r] for r in rows], pairs, [self.labels[r] for r in rows])
 
 
-def load_sst2(folder: Path, seed: int) -> pa.Table:
+def read_sst2(folder: Path, seed: int) -> pa.Table:
     """Train, and dev as valid; labels are negative and positive."""
     paths = {
         "train": need(folder, "sst2", "train.tsv"),
@@ -43,7 +44,7 @@ def load_sst2(folder: Path, seed: int) -> pa.Table:
     )
 
 
-def load_qnli(folder: Path, seed: int) -> pa.Table:
+def read_qnli(folder: Path, seed: int) -> pa.Table:
     """The question is `text`, the sentence `pair`; without a train file dev is split in two.
 
     A fifth of dev is then test, drawn by the seed. Rows without a label are left out: the
@@ -70,7 +71,7 @@ def load_qnli(folder: Path, seed: int) -> pa.Table:
     return _build(parts, seed)
 
 
-def load_stsb(folder: Path, seed: int) -> pa.Table:
+def read_stsb(folder: Path, seed: int) -> pa.Table:
     """Two sentences and how alike they are, 0 to 5; the score's own digits are the label."""
     if find(folder, "sts-train.csv") is None and find(folder, "train.tsv") is not None:
         paths = {
@@ -173,3 +174,18 @@ def _is_score(value: str) -> bool:
         return 0 <= float(value) <= 5
     except ValueError:
         return False
+
+
+SST2 = NamedCorpus(
+    "film review sentences, negative or positive; records dealt to users",
+    read_sst2,
+)
+QNLI = NamedCorpus(
+    "questions and sentences, entailment or not; records dealt to users; "
+    "without a train file, dev is split into train and test",
+    read_qnli,
+)
+STSB = NamedCorpus(
+    "sentence pairs scored for likeness from 0 to 5; records dealt to users",
+    read_stsb,
+)

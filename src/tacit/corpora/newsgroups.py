@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from tacit.corpora import NamedCorpus
 from tacit.corpora.sources import need, read_json, read_text, require_rows, to_table
 from tacit.errors import DataError
 
@@ -14,7 +15,7 @@ _FROM = re.compile(r"^from:\s*(.*)$", re.IGNORECASE | re.MULTILINE)
 _ADDRESS = re.compile(r"[^\s<>()]+@[^\s<>()]+")
 
 
-def load_newsgroups20(folder: Path, seed: int) -> pa.Table:
+def read_newsgroups20(folder: Path, seed: int) -> pa.Table:
     """Train and test, from JSON lines or from the folders of the original release.
 
     In the original release the headers are cut off and the author is a number that stands for
@@ -66,3 +67,9 @@ def _read_posts(root: Path, authors: dict[str, str]) -> Iterator[tuple[str, str,
             key = address.group() if address else sender
             author = authors.setdefault(key, f"u{len(authors) + 1:05d}")
             yield path.name, group.name, author, body.strip("\n")
+
+
+NEWSGROUPS20 = NamedCorpus(
+    "posts to twenty newsgroups; an author is a user",
+    read_newsgroups20,
+)

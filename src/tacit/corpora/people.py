@@ -115,7 +115,7 @@ class World:
             from faker import Faker
         except ImportError:
             raise MissingExtra(
-                "CustomerSim needs the package Faker; install it with: pip install Faker."
+                "CustomerSim needs the package Faker; get it with `pip install 'tacit[generate]'`."
             ) from None
         self._fake = Faker("en_US")
         self._fake.seed_instance(seed)

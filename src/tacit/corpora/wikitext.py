@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from tacit.corpora import NamedCorpus
 from tacit.corpora.sources import bad_line, find, need, read_lines, require_rows, to_table
 
 FILES = {
@@ -15,7 +16,7 @@ FILES = {
 _TITLE = re.compile(r"= (?!= ).*[^=] =")
 
 
-def load_wikitext2(folder: Path, seed: int) -> pa.Table:
+def read_wikitext2(folder: Path, seed: int) -> pa.Table:
     """Every split; where the train file is missing, the valid file is the train split."""
     paths = {s: need(folder, "wikitext2", *FILES[s]) for s in ("valid", "test")}
     train = find(folder, *FILES["train"])
@@ -59,3 +60,9 @@ def is_title(lines: list[str], at: int) -> bool:
         and (at == 0 or not lines[at - 1])
         and (at + 1 == len(lines) or not lines[at + 1])
     )
+
+
+WIKITEXT2 = NamedCorpus(
+    "encyclopedia text; an article is a user; without a train file, valid is train",
+    read_wikitext2,
+)

@@ -44,7 +44,7 @@ def describe(
         summary["tagged_spans"] = _counts(pc.utf8_slice_codeunits(opened, 2))
     if "spans" in corpus.columns:
         flat = pc.list_flatten(corpus.table.column("spans"))
-        summary["given_spans"] = _counts(pc.struct_field(flat, "kind"))
+        summary["gold_spans"] = _counts(pc.struct_field(flat, "kind"))
     summary["columns"] = list(corpus.columns)
     if near_duplicates:
         summary["near_duplicates"] = find_near_duplicates(corpus, progress=progress)

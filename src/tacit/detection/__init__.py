@@ -8,7 +8,7 @@ from itertools import tee
 from typing import Any
 
 from tacit.corpus import Corpus, Record
-from tacit.detection.detector import Detector, Finding, open_detectors, registered
+from tacit.detection.detector import DETECTORS, Detector, Finding, open_detectors
 from tacit.detection.kinds import kind_of, matches
 from tacit.detection.mentions import Aliases, Entity, Grouping, Mention, resolve
 from tacit.detection.provenance import Provenance, provenance_of
@@ -66,10 +66,10 @@ def detect(
     >>> [(m.start, m.end, m.kind) for m in detect(corpus, "patterns").mentions]
     [(9, 24, 'PII/EMAIL')]
     """
-    detectors = _opened(using)
-    if any(d.name == "given" for d in detectors) and not {"spans", "tags"} & set(corpus.columns):
+    detectors = open_detectors(using)
+    if any(d.name == "gold" for d in detectors) and not {"spans", "tags"} & set(corpus.columns):
         raise DataError(
-            f"{corpus.name} has no given marks; the detector `given` needs a column of spans or "
+            f"{corpus.name} has no gold labels; the detector `gold` needs a column of spans or "
             "of tokens and tags."
         )
     wanted = [kind_of(k) for k in kinds] if kinds is not None else None
@@ -116,13 +116,13 @@ class Find:
         detectors: list[Detector] | None = None,
     ) -> None:
         self._using, self._kinds, self._minimum = using, kinds, minimum_score
-        self._detectors = _opened(using) if detectors is None else detectors
+        self._detectors = open_detectors(using) if detectors is None else detectors
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_detectors"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _detectors=_opened(state["_using"]))
+        vars(self).update(state, _detectors=open_detectors(state["_using"]))
 
     def __call__(self, batch: Sequence[Record]) -> list[list[Finding]]:
         """The findings of each record that are of the wanted kinds and sure enough."""
@@ -138,26 +138,13 @@ class Find:
             for f in findings
             if f.score >= self._minimum and (self._kinds is None or matches(f.kind, self._kinds))
         ]
-        _check_inside(kept, record.id, len(record.text))
+        for f in kept:
+            if not 0 <= f.start < f.end <= len(record.text):
+                raise DataError(
+                    f"record {record.id}: a detector marked {f.start}:{f.end} in a text of "
+                    f"{len(record.text)} characters; that detector is broken, leave it out."
+                )
         return resolve(kept, record.text)
 
 
-def _opened(using: str | Sequence[str] | Sequence[Detector]) -> list[Detector]:
-    if isinstance(using, str):
-        return open_detectors(using)
-    detectors: list[Detector] = []
-    for one in using:
-        detectors.extend(open_detectors([one]) if isinstance(one, str) else [one])
-    return detectors
-
-
-def _check_inside(findings: Iterable[Finding], record: str, length: int) -> None:
-    for f in findings:
-        if not 0 <= f.start < f.end <= length:
-            raise DataError(
-                f"record {record}: a detector marked {f.start}:{f.end} in a text of {length} "
-                "characters; that detector is broken, leave it out."
-            )
-
-
-__all__ = ["Detection", "Detector", "Find", "Finding", "detect", "open_detectors", "registered"]
+__all__ = ["DETECTORS", "Detection", "Detector", "Find", "Finding", "detect", "open_detectors"]

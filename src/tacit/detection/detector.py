@@ -1,16 +1,17 @@
 """The protocol that every detector meets, and the registry that names them.
 
-A new detector is one file: a class with `name` and `find`, a function that makes it from an
-option string, and a `register` line. The conformance suite examines it by its being there.
+A new detector is one class: `find`, a `name`, a line of `summary`, and `open`, which makes it from
+what follows `name=`. An installed package adds it by an entry point of the group `tacit.detectors`,
+code by `DETECTORS.add`. The conformance suite examines it by its being there.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Protocol
 
 from tacit.corpus import Record
 from tacit.errors import UsageError
+from tacit.registry import Registry
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,46 +38,42 @@ class Detector(Protocol):
         ...
 
 
-Maker = Callable[[str | None], Detector]
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A detector's line in the registry; `option` says what may follow `name=`."""
+class DetectorClass(Protocol):
+    """What the registry holds; `option` says what may follow `name=`."""
 
     name: str
-    make: Maker
     summary: str
-    option: str = ""
+    option: str
+
+    def open(self, option: str | None) -> Detector:
+        """The detector, ready to find; `option` is what was written after `name=`."""
+        ...
 
 
-_REGISTRY: dict[str, Entry] = {}
-_OURS = ("patterns", "lists", "gold_labels", "tagger.tagger", "pipelines")
+DETECTORS: Registry[DetectorClass] = Registry(
+    "detector",
+    "tacit.detectors",
+    {
+        "patterns": "tacit.detection.patterns:Patterns",
+        "lists": "tacit.detection.lists:Lists",
+        "gold": "tacit.detection.gold_labels:Gold",
+        "tagger": "tacit.detection.tagger.tagger:Tagger",
+        "spacy": "tacit.detection.pipelines:SpacyDetector",
+        "presidio": "tacit.detection.pipelines:PresidioDetector",
+        "stanza": "tacit.detection.pipelines:StanzaDetector",
+    },
+)
 
 
-def register(name: str, make: Maker, summary: str, option: str = "") -> None:
-    """Make a detector known under a name."""
-    _REGISTRY[name] = Entry(name, make, summary, option)
-
-
-def registered() -> dict[str, Entry]:
-    """Every detector, by name, in order of registration."""
-    # Importing a module of detectors is what registers them.
-    for name in _OURS:
-        import_module(f"tacit.detection.{name}")
-    return dict(_REGISTRY)
-
-
-def open_detectors(wanted: str | Sequence[str]) -> list[Detector]:
+def open_detectors(wanted: str | Sequence[str | Detector]) -> list[Detector]:
     """The detectors that `patterns,lists=terms.txt,tagger=DIR` names, in that order."""
-    parts = wanted.split(",") if isinstance(wanted, str) else list(wanted)
-    known = registered()
-    detectors = []
-    for part in filter(None, (p.strip() for p in parts)):
-        name, _, option = part.partition("=")
-        if name not in known:
-            raise UsageError(f"detector {name!r} is unknown; accepted: {', '.join(sorted(known))}.")
-        detectors.append(known[name].make(option or None))
+    detectors: list[Detector] = []
+    for part in wanted.split(",") if isinstance(wanted, str) else wanted:
+        if not isinstance(part, str):
+            detectors.append(part)
+        elif part.strip():
+            name, _, option = part.strip().partition("=")
+            detectors.append(DETECTORS[name].open(option or None))
     if not detectors:
-        raise UsageError(f"no detector named; accepted: {', '.join(sorted(known))}.")
+        raise UsageError(f"no detector is named; accepted: {', '.join(DETECTORS)}.")
     return detectors

@@ -1,4 +1,4 @@
-"""Detector `given`: the marks that a corpus brings with it, as spans or as tagged tokens.
+"""Detector `gold`: the gold labels that a corpus brings with it, as spans or as tagged tokens.
 
 Tags may be BIO (IOB2), IOB1, BILOU or BIOES. They are read as the CoNLL evaluation reads
 them, so a piece that opens with `I-` is a piece all the same.
@@ -7,13 +7,13 @@ them, so a piece that opens with `I-` is a piece all the same.
 from collections.abc import Iterator, Sequence
 
 from tacit.corpus import Record, Span
-from tacit.detection.detector import Finding, register
+from tacit.detection.detector import Finding
 from tacit.detection.kinds import kind_of
 from tacit.errors import DataError, UsageError
 
 
 def gold_spans(record: Record, number: int | None = None) -> list[Span] | None:
-    """The marks given with a record, by start; None where the record has none to give.
+    """The gold labels of a record, by start; None where nobody labelled the record.
 
     An empty list says that somebody looked and found nothing. Kinds have our names. `number`
     is the record's place in its corpus, for messages; without it the id stands there.
@@ -206,25 +206,23 @@ def _fold(text: str) -> str:
 # --- the detector -------------------------------------------------------------------------
 
 
-class Given:
+class Gold:
     """Finds what the corpus itself marks."""
 
-    name = "given"
+    name = "gold"
+    summary = "the corpus's own gold labels: spans, or tags of tokens"
+    option = ""
+
+    @classmethod
+    def open(cls, option: str | None) -> "Gold":
+        """The detector; it takes no option."""
+        if option is not None:
+            raise UsageError(f"gold={option}: the detector `gold` takes no option.")
+        return cls()
 
     def find(self, records: Sequence[Record]) -> Iterator[list[Finding]]:
-        """The given marks of each record; a record without any has none."""
+        """The gold labels of each record; a record without any has none."""
         for record in records:
             yield [
-                Finding(s.start, s.end, s.kind, 1.0, "given label")
-                for s in gold_spans(record) or ()
+                Finding(s.start, s.end, s.kind, 1.0, "gold label") for s in gold_spans(record) or ()
             ]
-
-
-def make(option: str | None) -> Given:
-    """The detector; it takes no option."""
-    if option is not None:
-        raise UsageError(f"given={option} is too much; `given` takes no option.")
-    return Given()
-
-
-register("given", make, "the corpus's own marks: spans, or tags of tokens")

@@ -34,7 +34,7 @@ from typing import BinaryIO
 import ahocorasick
 
 from tacit.corpus import Record
-from tacit.detection.detector import Finding, register
+from tacit.detection.detector import Finding
 from tacit.detection.kinds import kind_of
 from tacit.errors import DataError, UsageError
 from tacit.files import require_file
@@ -218,6 +218,8 @@ class Lists:
     """Finds the terms of lists, all in one pass over a text."""
 
     name = "lists"
+    summary = "gazetteers: your own lists, or places, nationalities, illnesses and companies"
+    option = "files or names of embedded lists, joined by +"
 
     def __init__(self, terms: Iterable[Term]) -> None:
         """Build the automaton that holds every term."""
@@ -233,6 +235,30 @@ class Lists:
         for folded, same in entries.items():
             self._automaton.add_word(folded, (len(folded), tuple(same)))
         self._automaton.make_automaton()
+
+    @classmethod
+    def open(cls, option: str | None) -> "Lists":
+        """The detector for `lists` (all that come with the package), names of those, or files."""
+        if option is None:
+            return _all_embedded()
+        # A file whose own name has a plus sign is taken whole.
+        parts = [option] if Path(option).is_file() else [p.strip() for p in option.split("+")]
+        terms: list[Term] = []
+        for part in filter(None, parts):
+            if part in embedded():
+                terms += read_embedded(part)
+            elif Path(part).suffix or Path(part).exists() or "/" in part:
+                terms += read_list(Path(part))
+            else:
+                raise UsageError(
+                    f"lists={part} is neither a file nor a list that comes with tacit; accepted: "
+                    f"files with a suffix (terms.txt, terms.txt.gz), {', '.join(embedded())}."
+                )
+        if not terms:
+            raise UsageError(
+                f"lists={option} names no list; accepted: files, {', '.join(embedded())}."
+            )
+        return cls(terms)
 
     def __len__(self) -> int:
         return len(self._automaton)
@@ -296,39 +322,6 @@ def _longest(found: list[tuple[int, int, Term]]) -> list[tuple[int, int, Term]]:
     return kept
 
 
-# --- opening ------------------------------------------------------------------------------
-
-
 @cache
 def _all_embedded() -> Lists:
     return Lists(term for name in embedded() for term in read_embedded(name))
-
-
-def make(option: str | None) -> Lists:
-    """The detector for `lists` (all that come with the package), names of those, or files."""
-    if option is None:
-        return _all_embedded()
-    # A file whose own name has a plus sign is taken whole.
-    parts = [option] if Path(option).is_file() else [p.strip() for p in option.split("+")]
-    terms: list[Term] = []
-    for part in filter(None, parts):
-        if part in embedded():
-            terms += read_embedded(part)
-        elif Path(part).suffix or Path(part).exists() or "/" in part:
-            terms += read_list(Path(part))
-        else:
-            raise UsageError(
-                f"lists={part} is neither a file nor a list that comes with tacit; accepted: "
-                f"files with a suffix (terms.txt, terms.txt.gz), {', '.join(embedded())}."
-            )
-    if not terms:
-        raise UsageError(f"lists={option} names no list; accepted: files, {', '.join(embedded())}.")
-    return Lists(terms)
-
-
-register(
-    "lists",
-    make,
-    "terms of your own lists, or places, nationalities, illnesses and companies",
-    "files or names of embedded lists, joined by +",
-)

@@ -117,8 +117,8 @@ def hue(kind: str) -> int:
 def detectors_of(why: str) -> list[str]:
     """The detectors that a reason names: the first word of each of its parts.
 
-    >>> detectors_of("patterns: e-mail address; given label")
-    ['patterns', 'given']
+    >>> detectors_of("patterns: e-mail address; gold label")
+    ['patterns', 'gold']
     """
     parts = (part.split(":")[0].split() for part in why.split(";"))
     return list(dict.fromkeys(words[0] for words in parts if words))

@@ -4,8 +4,11 @@ A check answers how many leading characters of the span stand; 0 is none.
 """
 
 import re
+import tomllib
 from collections.abc import Callable
+from importlib.resources import files
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
+from typing import Any
 
 from stdnum import iban, luhn
 from stdnum.us import ssn
@@ -13,14 +16,19 @@ from stdnum.us import ssn
 Check = Callable[[str], int]
 
 
-def words_of(words: str) -> tuple[str, ...]:
-    """The words of a line."""
-    return tuple(words.split())
+TABLES: dict[str, Any] = tomllib.loads(
+    (files("tacit.detection") / "patterns.toml").read_text(encoding="utf-8")
+)
+LISTS = {
+    name: tuple(word.replace("_", " ") for word in words.split())
+    for name, words in TABLES["lists"].items()
+}
 
 
-def all_or_none(valid: Callable[[str], bool]) -> Check:
-    """A check that takes all of a span or nothing."""
-    return lambda span: len(span) if valid(span) else 0
+def check_named(name: str) -> Check:
+    """The check of that name; one that says yes or no takes all of a span or nothing."""
+    check: Check = globals()[name]
+    return check if name.endswith("_end") else lambda span: len(span) if check(span) else 0
 
 
 def _digits_of(span: str) -> str:
@@ -39,29 +47,9 @@ def is_card(span: str) -> bool:
     return len(set(number)) > 1 and luhn.is_valid(number)
 
 
-# How long an account number is in each country (ISO 13616): the text may go on after it.
 IBAN_LENGTHS = {
-    country: length
-    for length, countries in (
-        (15, "NO"),
-        (16, "BE"),
-        (18, "DK FO FI GL NL SD"),
-        (19, "MK SI"),
-        (20, "AT BA EE KZ LT LU MN XK"),
-        (21, "CH HR LI LV"),
-        (22, "BG BH CR DE GB GE IE ME RS VA"),
-        (23, "AE GI IL IQ OM SO TL"),
-        (24, "AD CZ ES MD PK RO SA SE SK TN VG"),
-        (25, "LY PT ST"),
-        (26, "IS TR"),
-        (27, "BI DJ FR GR IT MC MR SM"),
-        (28, "AL AZ BY CY DO GT HU LB NI PL SV"),
-        (29, "BR EG PS QA UA"),
-        (30, "JO KW MU YE"),
-        (31, "MT SC"),
-        (32, "LC"),
-        (33, "RU"),
-    )
+    country: int(length)
+    for length, countries in TABLES["iban_lengths"].items()
     for country in countries.split()
 }
 
@@ -130,23 +118,15 @@ def url_end(span: str) -> int:
     return end
 
 
-TOPS = words_of(
-    "com org net edu gov mil int info biz io co ai app dev me tv us uk ca au nz ie de fr nl be ch "
-    "at it es pt se no dk fi pl cz ru ua jp cn in br mx za eu"
-)
-# These are words or abbreviations as often as domains, so only an address that goes on counts.
-_WORDLIKE_TOPS = words_of("co me us no at it in be de es ai app dev tv se int")
-
-
 def domain_end(span: str) -> int:
     """How much of the span is a host name with a known ending."""
     end = url_end(span)
     host, slash, _ = span[:end].partition("/")
     labels = host.lower().split(".")
     top = labels[-1]
-    if len(labels) < 2 or top not in TOPS or not any(c.isalpha() for c in labels[-2]):
+    if len(labels) < 2 or top not in LISTS["tops"] or not any(c.isalpha() for c in labels[-2]):
         return 0
-    wordlike = top in _WORDLIKE_TOPS and len(labels) == 2 and not slash
+    wordlike = top in LISTS["wordlike_tops"] and len(labels) == 2 and not slash
     return 0 if wordlike or any(not label for label in labels) else end
 
 

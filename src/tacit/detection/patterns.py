@@ -1,17 +1,22 @@
-"""Detector `patterns`: things with a form of their own, found by rules kept as data.
+"""Detector `patterns`: regular expressions with checks, for what has a form of its own.
 
 A rule is a regular expression with a kind and a score; many have a check besides, and some are
-raised by words that stand near. The rules are in `pattern_rules`, the checks in `pattern_checks`.
+raised by words that stand near. The rules are in `patterns.toml`, which says how to write one; the
+checks are in `pattern_checks`.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
 
 import ahocorasick
 
 from tacit.corpus import Record
-from tacit.detection.detector import Finding, register
-from tacit.detection.pattern_rules import DEFAULT, NAMES, RULES, Rule
+from tacit.detection import pattern_checks
+from tacit.detection.detector import Finding
+from tacit.detection.pattern_checks import IBAN_LENGTHS, LISTS, TABLES
 from tacit.errors import UsageError
 
 FLOOR = 0.3
@@ -25,6 +30,76 @@ MOST_DIGITS = 40
 
 _BEFORE, _AFTER = 48, 24  # characters searched for context words on each side
 
+
+@dataclass(frozen=True)
+class Rule:
+    """One form, compiled; `patterns.toml` says what each field means.
+
+    `group` is the group that is the span; `run_masks` has, for each wanted run of digits, the bits
+    of the lengths that it may have.
+    """
+
+    name: str
+    kind: str
+    score: float
+    why: str
+    regex: re.Pattern[str]
+    group: int
+    check: Callable[[str], int] | None
+    context: re.Pattern[str] | None
+    digits: int
+    run_masks: tuple[int, ...]
+    needs: tuple[str, ...]
+    cased: bool
+
+
+_LISTS = {**LISTS, "iban_countries": tuple(IBAN_LENGTHS)}
+_MARK = re.compile(r"<<([^>]+)>>")
+
+
+def _filled(template: str) -> str:
+    """An expression with its parts and lists in place."""
+
+    def part(mark: re.Match[str]) -> str:
+        name, _, not_after = mark[1].partition(" ")
+        if name == "digit":
+            return rf"[0-9](?<![\w{not_after}][0-9])"
+        if name in _LISTS:
+            return "|".join(_LISTS[name]).replace(" ", "[ ]")
+        return _filled(TABLES["parts"][name])
+
+    return _MARK.sub(part, template)
+
+
+def _needs(template: str) -> Iterator[str]:
+    """Every string that a template stands for: each word of the lists that it names, in turn."""
+    pieces = [_LISTS[p] if i % 2 else (p,) for i, p in enumerate(_MARK.split(template))]
+    return ("".join(parts).lower() for parts in product(*pieces))
+
+
+def _compiled(row: dict[str, Any]) -> Rule:
+    regex = re.compile(_filled(row["regex"]), re.VERBOSE)
+    check, context = row.get("check"), row.get("context")
+    return Rule(
+        name=row["name"],
+        kind=row["kind"],
+        score=row["score"],
+        why=f"patterns: {row['label']}",
+        regex=regex,
+        # Named groups are the expression's own business.
+        group=int(regex.groups > len(regex.groupindex)),
+        check=pattern_checks.check_named(check) if check else None,
+        context=re.compile(rf"\b(?:{'|'.join(_LISTS[context])})\b") if context else None,
+        digits=row.get("digits", 0),
+        run_masks=tuple((1 << (high + 1)) - (1 << low) for low, high in row.get("runs", ())),
+        needs=tuple(need for template in row.get("needs", ()) for need in _needs(template)),
+        cased=row.get("cased", False),
+    )
+
+
+RULES = tuple(_compiled(row) for row in TABLES["rule"])
+NAMES = tuple(dict.fromkeys(rule.name for rule in RULES))
+DEFAULT = tuple(name for name in NAMES if name not in TABLES["optional"])
 
 _DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212\ufe63\uff0d"
 _SPACES = "\u00a0\u1680\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
@@ -54,6 +129,8 @@ class Patterns:
     """Finds what has a form: addresses of the net, numbers, dates, amounts."""
 
     name = "patterns"
+    summary = "regular expressions with checks: addresses, numbers with checksums, dates, amounts"
+    option = f"rules joined by +: all, or some of {', '.join(NAMES)}"
 
     def __init__(self, wanted: Sequence[str] = DEFAULT) -> None:
         """Take the rules of the wanted names."""
@@ -66,6 +143,14 @@ class Patterns:
         self.rules = tuple(rule for rule in RULES if rule.name in wanted)
         self.kinds = tuple(sorted({rule.kind for rule in self.rules}))
         self._gate = _Gate(self.rules)
+
+    @classmethod
+    def open(cls, option: str | None) -> "Patterns":
+        """The detector that `patterns`, `patterns=all` or `patterns=email+phone` names."""
+        if option is None:
+            return cls()
+        wanted = [name.strip().lower() for name in option.split("+") if name.strip()]
+        return cls(NAMES if wanted == ["all"] else wanted)
 
     def find(self, records: Sequence[Record]) -> Iterator[list[Finding]]:
         """The matches in each record's text."""
@@ -167,19 +252,3 @@ def _without_nested(found: list[Finding]) -> list[Finding]:
             open_.append(f)
             kept.append(f)
     return kept
-
-
-def make(option: str | None) -> Patterns:
-    """The detector that `patterns`, `patterns=all` or `patterns=email+phone` names."""
-    if option is None:
-        return Patterns()
-    wanted = [name.strip().lower() for name in option.split("+") if name.strip()]
-    return Patterns(NAMES if wanted == ["all"] else wanted)
-
-
-register(
-    "patterns",
-    make,
-    "things with a form of their own: addresses, numbers with checksums, dates, amounts",
-    f"rules joined by +: all, or some of {', '.join(NAMES)}",
-)

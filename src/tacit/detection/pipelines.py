@@ -1,17 +1,19 @@
-"""Other people's pipelines as detectors: spaCy, Presidio and Stanza.
+"""Named-entity recognition by other people's pipelines: spaCy, Presidio and Stanza.
 
 Each is loaded only when asked for, from an installed model or a folder. Nothing here touches
 the network: what is not installed is an error that says how to get it.
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from tacit.corpus import Record
-from tacit.detection.detector import Detector, Finding, register
+from tacit.detection.detector import Finding
 from tacit.detection.kinds import kind_of
 from tacit.errors import DataError, MissingExtra, UsageError
 
@@ -24,15 +26,42 @@ UNSCORED = 0.85
 # Presidio's own patterns go down to 0.01 (any nine digits may be a bank account).
 PRESIDIO_MINIMUM = 0.35
 
+_Entity = tuple[int, int, str, float, str]
+"""Start, end, the pipeline's own label, a score, and our kind where we do not know the label."""
 
-class SpacyDetector:
+
+class _Pipeline:
+    """What the three share: long texts in pieces, and their labels as our kinds."""
+
+    name: str
+
+    def find(self, records: Sequence[Record]) -> list[list[Finding]]:
+        """One list of findings for each record, in order."""
+        found: list[list[Finding]] = [[] for _ in records]
+        pieces = [(place, *p) for place, r in enumerate(records) for p in text_pieces(r.text)]
+        read = self._entities([text for _, _, text in pieces])
+        for (place, offset, _), entities in zip(pieces, read, strict=True):
+            for start, end, label, score, otherwise in entities:
+                kind, why = _kind(label, otherwise), f"{self.name} {label}"
+                found[place].append(Finding(start + offset, end + offset, kind, score, why))
+        return found
+
+    def _entities(self, texts: list[str]) -> Iterable[Iterable[_Entity]]:
+        raise NotImplementedError
+
+
+class SpacyDetector(_Pipeline):
     """The entities of a spaCy pipeline."""
 
     name = "spacy"
+    summary = "the named entities of a spaCy pipeline"
+    option = "MODEL or FOLDER"
 
     def __init__(self, nlp: Any) -> None:
         """Take a loaded pipeline; components that do not serve entities are switched off."""
-        for pipe in [p for p in nlp.pipe_names if nlp.get_pipe_meta(p).factory in _NOT_FOR_NER]:
+        for pipe in [
+            p for p in nlp.pipe_names if _NOT_FOR_NER.fullmatch(nlp.get_pipe_meta(p).factory)
+        ]:
             nlp.disable_pipe(pipe)
         if not nlp.pipe_names:
             raise UsageError(
@@ -42,33 +71,30 @@ class SpacyDetector:
         self._nlp = nlp
         labels = [label for pipe in nlp.pipe_names for label in nlp.pipe_labels.get(pipe, ())]
         self.kinds = tuple(sorted({_kind(label, "MISC") for label in labels}))
-        meta = nlp.meta
-        self.version = (
-            f"spacy {version('spacy')}, {nlp.lang}_{meta.get('name')} {meta.get('version')}"
-        )
+        named = f"{nlp.lang}_{nlp.meta.get('name')} {nlp.meta.get('version')}"
+        self.version = f"spacy {version('spacy')}, {named}"
 
-    def find(self, records: Sequence[Record]) -> list[list[Finding]]:
-        """One list of findings for each record, in order."""
-        found: list[list[Finding]] = [[] for _ in records]
-        pieces = list(_pieces_of(records))
-        docs = self._nlp.pipe((text for _, _, text in pieces), batch_size=64)
-        for (place, offset, _), doc in zip(pieces, docs, strict=True):
-            for ent in doc.ents:
-                found[place].append(
-                    _finding(
-                        (ent.start_char + offset, ent.end_char + offset),
-                        ent.label_,
-                        UNSCORED,
-                        "spacy",
-                    )
-                )
-        return found
+    @classmethod
+    def open(cls, option: str | None) -> "SpacyDetector":
+        """The detector of `spacy=MODEL`."""
+        if option is None:
+            raise UsageError(
+                "spacy needs a model; give spacy=NAME of an installed one, such as "
+                "en_core_web_sm, or spacy=FOLDER of a saved pipeline."
+            )
+        return cls(load_spacy("spacy", option))
+
+    def _entities(self, texts: list[str]) -> Iterator[Iterable[_Entity]]:
+        for doc in self._nlp.pipe(texts, batch_size=64):
+            yield [(e.start_char, e.end_char, e.label_, UNSCORED, "MISC") for e in doc.ents]
 
 
-class PresidioDetector:
+class PresidioDetector(_Pipeline):
     """Presidio's analyzer: its patterns with checksums and context, and a spaCy pipeline."""
 
     name = "presidio"
+    summary = "Presidio's patterns, and the named entities of a spaCy pipeline if one is given"
+    option = "MODEL or FOLDER"
 
     def __init__(self, analyzer: Any, language: str) -> None:
         """Take an analyzer that is ready for a language."""
@@ -76,66 +102,79 @@ class PresidioDetector:
         self._language = language
         self.version = f"presidio-analyzer {version('presidio_analyzer')}, {language}"
 
-    def find(self, records: Sequence[Record]) -> list[list[Finding]]:
-        """One list of findings for each record, in order."""
-        found: list[list[Finding]] = [[] for _ in records]
-        pieces = list(_pieces_of(records))
-        read = self._analyzer.nlp_engine.process_batch(
-            [text for _, _, text in pieces], self._language, batch_size=64
-        )
-        for (place, offset, _), (text, artifacts) in zip(pieces, read, strict=True):
+    @classmethod
+    def open(cls, option: str | None) -> "PresidioDetector":
+        """The detector of `presidio` (patterns only) or `presidio=MODEL` (with a spaCy model)."""
+        spacy = _import_spacy("presidio")
+        nlp = spacy.blank("en") if option is None else load_spacy("presidio", option)
+        if "lemmatizer" not in nlp.pipe_names:
+            _add_lemmas(spacy, nlp)
+        return cls(_offline_analyzer(nlp), nlp.lang)
+
+    def _entities(self, texts: list[str]) -> Iterator[Iterable[_Entity]]:
+        read = self._analyzer.nlp_engine.process_batch(texts, self._language, batch_size=64)
+        for text, artifacts in read:
             results = self._analyzer.analyze(
                 text=text,
                 language=self._language,
                 nlp_artifacts=artifacts,
                 score_threshold=PRESIDIO_MINIMUM,
             )
-            for r in sorted(results, key=lambda r: (r.start, r.end, r.entity_type)):
-                # Whatever its own recognizers look for is personal; a model's label need not be.
-                own = r.recognition_metadata.get("recognizer_name") != "SpacyRecognizer"
-                found[place].append(
-                    _finding(
-                        (r.start + offset, r.end + offset),
-                        r.entity_type,
-                        round(float(r.score), 4),
-                        "presidio",
-                        otherwise="PII" if own else "MISC",
-                    )
-                )
-        return found
+            # Whatever its own recognizers look for is personal; a model's label need not be.
+            yield [
+                (r.start, r.end, r.entity_type, round(float(r.score), 4), _otherwise(r))
+                for r in sorted(results, key=lambda r: (r.start, r.end, r.entity_type))
+            ]
 
 
-class StanzaDetector:
+def _otherwise(result: Any) -> str:
+    of_model = result.recognition_metadata.get("recognizer_name") == "SpacyRecognizer"
+    return "MISC" if of_model else "PII"
+
+
+class StanzaDetector(_Pipeline):
     """The entities of a Stanza pipeline."""
 
     name = "stanza"
+    summary = "the named entities of a Stanza pipeline"
+    option = "LANGUAGE or FOLDER"
 
     def __init__(self, pipeline: Any) -> None:
         """Take a loaded pipeline with `tokenize` and `ner`."""
         self._pipeline = pipeline
         self.version = f"stanza {version('stanza')}"
 
-    def find(self, records: Sequence[Record]) -> list[list[Finding]]:
-        """One list of findings for each record, in order."""
-        found: list[list[Finding]] = [[] for _ in records]
-        for place, offset, text in _pieces_of(records):
-            for ent in self._pipeline(text).ents:
-                found[place].append(
-                    _finding(
-                        (ent.start_char + offset, ent.end_char + offset),
-                        ent.type,
-                        UNSCORED,
-                        "stanza",
-                    )
-                )
-        return found
+    @classmethod
+    def open(cls, option: str | None) -> "StanzaDetector":
+        """The detector of `stanza=LANGUAGE` or `stanza=FOLDER`."""
+        if option is None:
+            raise UsageError(
+                "stanza needs a model; give stanza=LANGUAGE, such as en, or stanza=FOLDER that "
+                "stanza.download filled."
+            )
+        language, folder = _stanza_model(option)
+        try:
+            import stanza
+        except ImportError:
+            raise MissingExtra(
+                "stanza needs the package stanza; get it with `pip install 'tacit[stanza]'`."
+            ) from None
+        options: dict[str, Any] = {"dir": str(folder)} if folder else {}
+        options |= {"processors": "tokenize,ner", "download_method": None}
+        try:
+            return cls(stanza.Pipeline(language, use_gpu=False, verbose=False, **options))
+        except Exception:
+            # Stanza raises many kinds of error for models that are not there or not whole.
+            raise MissingExtra(
+                f"stanza={option} has no models for tokenize and ner; get them with "
+                f"`python -c \"import stanza; stanza.download('{language}', "
+                "processors='tokenize,ner')\"`, or give the folder that holds them."
+            ) from None
 
-
-def _finding(
-    span: tuple[int, int], label: str, score: float, who: str, otherwise: str = "MISC"
-) -> Finding:
-    """A finding of our kind; `why` names the pipeline and its own label."""
-    return Finding(span[0], span[1], _kind(label, otherwise), score, f"{who} {label}")
+    def _entities(self, texts: list[str]) -> Iterator[Iterable[_Entity]]:
+        for text in texts:
+            ents = self._pipeline(text).ents
+            yield [(e.start_char, e.end_char, e.type, UNSCORED, "MISC") for e in ents]
 
 
 def _kind(label: str, otherwise: str) -> str:
@@ -146,13 +185,6 @@ def _kind(label: str, otherwise: str) -> str:
 
 
 # ---- long and odd texts
-
-
-def _pieces_of(records: Sequence[Record]) -> Iterator[tuple[int, int, str]]:
-    """Record, offset and text of every piece to read; a short text is one piece."""
-    for place, record in enumerate(records):
-        for offset, piece in text_pieces(record.text):
-            yield place, offset, piece
 
 
 def text_pieces(text: str) -> Iterator[tuple[int, str]]:
@@ -199,19 +231,9 @@ def _encodable(text: str) -> str:
 
 # ---- loading
 
-_NOT_FOR_NER = frozenset(
-    {
-        "attribute_ruler",
-        "lemmatizer",
-        "morphologizer",
-        "parser",
-        "sentencizer",
-        "senter",
-        "tagger",
-        "textcat",
-        "textcat_multilabel",
-        "trainable_lemmatizer",
-    }
+_NOT_FOR_NER = re.compile(
+    "attribute_ruler|(trainable_)?lemmatizer|morphologizer|parser|sentencizer|senter|tagger"
+    "|textcat(_multilabel)?"
 )
 
 
@@ -249,19 +271,8 @@ def load_spacy(who: str, model: str) -> Any:
         ) from None
 
 
-def make_spacy(option: str | None) -> Detector:
-    """The detector of `spacy=MODEL`."""
-    if option is None:
-        raise UsageError(
-            "spacy needs a model; give spacy=NAME of an installed one, such as "
-            "en_core_web_sm, or spacy=FOLDER of a saved pipeline."
-        )
-    return SpacyDetector(load_spacy("spacy", option))
-
-
-def make_presidio(option: str | None) -> Detector:
-    """The detector of `presidio` (patterns only) or `presidio=MODEL` (with a spaCy model)."""
-    spacy = _import_spacy("presidio")
+def _offline_analyzer(nlp: Any) -> Any:
+    """Presidio's analyzer around a loaded pipeline, with nothing in it that fetches anything."""
     # It warns about labels and languages at every start; errors still come through.
     logging.getLogger("presidio-analyzer").setLevel(logging.ERROR)
     try:
@@ -273,17 +284,19 @@ def make_presidio(option: str | None) -> Detector:
         raise MissingExtra(
             "presidio needs the package presidio_analyzer; get it with `pip install 'tacit[ner]'`."
         ) from None
-    nlp = spacy.blank("en") if option is None else load_spacy("presidio", option)
-    if "lemmatizer" not in nlp.pipe_names:
-        _add_lemmas(spacy, nlp)
 
-    class GivenPipeline(SpacyNlpEngine):
+    class LoadedPipeline(SpacyNlpEngine):
         """An engine around a loaded pipeline; the original would download one."""
 
         def __init__(self) -> None:
             # Each label keeps its name: Presidio's map would make a city a mere LOCATION.
             # A map must not be empty, even where the pipeline has no labels.
-            labels = {x: x for x in (*_entity_labels(nlp), "PERSON")}
+            serving = (
+                labels
+                for pipe, labels in nlp.pipe_labels.items()
+                if not _NOT_FOR_NER.fullmatch(nlp.get_pipe_meta(pipe).factory)
+            )
+            labels = {x: x for x in (*chain.from_iterable(serving), "PERSON")}
             super().__init__(
                 ner_model_configuration=NerModelConfiguration(
                     model_to_presidio_entity_mapping=labels
@@ -304,25 +317,14 @@ def make_presidio(option: str | None) -> Detector:
             """Whether the address ends in a known domain."""
             return bool(domains(pattern_text).fqdn)
 
-    engine = GivenPipeline()
+    engine = LoadedPipeline()
     registry = presidio_analyzer.RecognizerRegistry(supported_languages=[nlp.lang])
     registry.load_predefined_recognizers(languages=[nlp.lang], nlp_engine=engine)
     registry.remove_recognizer("EmailRecognizer")
     registry.add_recognizer(OfflineEmailRecognizer(supported_language=nlp.lang))
-    analyzer = presidio_analyzer.AnalyzerEngine(
+    return presidio_analyzer.AnalyzerEngine(
         registry=registry, nlp_engine=engine, supported_languages=[nlp.lang]
     )
-    return PresidioDetector(analyzer, nlp.lang)
-
-
-def _entity_labels(nlp: Any) -> list[str]:
-    """The labels of all components that may find entities."""
-    return [
-        label
-        for pipe, labels in nlp.pipe_labels.items()
-        if nlp.get_pipe_meta(pipe).factory not in _NOT_FOR_NER
-        for label in labels
-    ]
 
 
 def _add_lemmas(spacy: Any, nlp: Any) -> None:
@@ -336,40 +338,6 @@ def _add_lemmas(spacy: Any, nlp: Any) -> None:
 
         spacy.language.Language.component("tacit_lemmas", func=own_lemmas)
     nlp.add_pipe("tacit_lemmas")
-
-
-def make_stanza(option: str | None) -> Detector:
-    """The detector of `stanza=LANGUAGE` or `stanza=FOLDER`."""
-    if option is None:
-        raise UsageError(
-            "stanza needs a model; give stanza=LANGUAGE, such as en, or stanza=FOLDER that "
-            "stanza.download filled."
-        )
-    language, folder = _stanza_model(option)
-    try:
-        import stanza
-    except ImportError:
-        raise MissingExtra(
-            "stanza needs the package stanza; get it with `pip install 'tacit[stanza]'`."
-        ) from None
-    where = {"dir": str(folder)} if folder else {}
-    try:
-        pipeline = stanza.Pipeline(
-            language,
-            processors="tokenize,ner",
-            download_method=None,
-            use_gpu=False,
-            verbose=False,
-            **where,
-        )
-    except Exception:
-        # Stanza raises many kinds of error for models that are not there or not whole.
-        raise MissingExtra(
-            f"stanza={option} has no models for tokenize and ner; get them with "
-            f"`python -c \"import stanza; stanza.download('{language}', "
-            "processors='tokenize,ner')\"`, or give the folder that holds them."
-        ) from None
-    return StanzaDetector(pipeline)
 
 
 def _stanza_model(option: str) -> tuple[str, Path | None]:
@@ -396,13 +364,3 @@ def _stanza_model(option: str) -> tuple[str, Path | None]:
             "of one."
         )
     return ("en" if "en" in languages else languages[0]), folder
-
-
-register("spacy", make_spacy, "the entities of a spaCy pipeline", "MODEL or FOLDER")
-register(
-    "presidio",
-    make_presidio,
-    "Presidio's patterns, and the entities of a spaCy pipeline if one is given",
-    "MODEL or FOLDER",
-)
-register("stanza", make_stanza, "the entities of a Stanza pipeline", "LANGUAGE or FOLDER")

@@ -19,13 +19,13 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tacit.corpus import Corpus, Record
-from tacit.detection.detector import Detector, open_detectors, registered
+from tacit.detection.detector import DETECTORS, Detector, open_detectors
 from tacit.errors import DataError, MissingExtra, UsageError
 
 Mask = NDArray[np.bool_]
@@ -36,21 +36,39 @@ _BATCH = 1024
 _DEEPEST = 8
 
 
-class Policy(Protocol):
-    """Says of every character of a record whether it is sensitive."""
+class Policy:
+    """Says of every character of a record whether it is sensitive.
 
-    @property
-    def name(self) -> str:
-        """How the policy is written; it holds no text."""
-        ...
+    `name` is how the policy is written; it holds no text. A policy says what it marks in one record
+    (`_spans`), or the masks of many at once.
+    """
+
+    name: str
 
     def __call__(self, record: Record) -> Mask:
         """The mask of one record."""
-        ...
+        return next(iter(self.masks([record])))
 
     def masks(self, records: Sequence[Record]) -> Iterable[Mask]:
         """The masks of many, in order."""
-        ...
+        return (mask_of(self._spans(record), len(record.text)) for record in records)
+
+    def _spans(self, record: Record) -> Iterable[Span]:
+        raise NotImplementedError
+
+
+class _Changing(Policy):
+    """Changes what another policy marks."""
+
+    inner: Policy
+
+    def masks(self, records: Sequence[Record]) -> Iterator[Mask]:
+        """The masks of many, in order."""
+        for record, mask in zip(records, self.inner.masks(records), strict=True):
+            yield mask_of(self._changed(record, mask), len(mask))
+
+    def _changed(self, record: Record, mask: Mask) -> Iterable[Span]:
+        raise NotImplementedError
 
 
 def spans_of(mask: Mask) -> list[Span]:
@@ -78,25 +96,10 @@ def mark(corpus: Corpus, policy: Policy) -> Iterator[tuple[str, list[Span]]]:
             yield record.id, spans_of(mask)
 
 
-class _OneByOne:
-    """A policy that looks at each record by itself; `_spans` says what it marks."""
-
-    name: str
-
-    def _spans(self, record: Record) -> Iterable[Span]:
-        raise NotImplementedError
-
-    def __call__(self, record: Record) -> Mask:
-        return mask_of(self._spans(record), len(record.text))
-
-    def masks(self, records: Sequence[Record]) -> Iterator[Mask]:
-        return (self(record) for record in records)
-
-
 _DIGITS = re.compile(r"\d+")
 
 
-class Digits(_OneByOne):
+class Digits(Policy):
     """Every digit.
 
     Source: Shi et al. 2022, the policy for WikiText-2.
@@ -109,15 +112,11 @@ class Digits(_OneByOne):
 
 
 @dataclass(frozen=True)
-class Detected:
+class Detected(Policy):
     """Whatever a detector finds."""
 
     name: str
     detector: Detector
-
-    def __call__(self, record: Record) -> Mask:
-        """The mask of one record."""
-        return next(iter(self.masks([record])))
 
     def masks(self, records: Sequence[Record]) -> Iterator[Mask]:
         """The masks of many, in order."""
@@ -126,19 +125,13 @@ class Detected:
 
 
 @dataclass(frozen=True)
-class Union:
+class Union(Policy):
     """Whatever one of several policies marks."""
 
     parts: tuple[Policy, ...]
 
-    @property
-    def name(self) -> str:
-        """Their names, joined."""
-        return "+".join(part.name for part in self.parts)
-
-    def __call__(self, record: Record) -> Mask:
-        """The mask of one record."""
-        return next(iter(self.masks([record])))
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", "+".join(part.name for part in self.parts))
 
     def masks(self, records: Sequence[Record]) -> Iterator[Mask]:
         """The masks of many, in order."""
@@ -162,32 +155,20 @@ def sentences(text: str) -> list[Span]:
 
 
 @dataclass(frozen=True)
-class Sentences:
+class Sentences(_Changing):
     """Every whole sentence in which another policy marks something."""
 
     inner: Policy
 
-    @property
-    def name(self) -> str:
-        """How the policy is written."""
-        return f"sentences({self.inner.name})"
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", f"sentences({self.inner.name})")
 
-    def __call__(self, record: Record) -> Mask:
-        """The mask of one record."""
-        return self._widen(record, self.inner(record))
-
-    def masks(self, records: Sequence[Record]) -> Iterator[Mask]:
-        """The masks of many, in order."""
-        pairs = zip(records, self.inner.masks(records), strict=True)
-        return (self._widen(record, mask) for record, mask in pairs)
-
-    def _widen(self, record: Record, mask: Mask) -> Mask:
-        hit = (span for span in sentences(record.text) if mask[slice(*span)].any())
-        return mask_of(hit, len(mask))
+    def _changed(self, record: Record, mask: Mask) -> Iterator[Span]:
+        return (span for span in sentences(record.text) if mask[slice(*span)].any())
 
 
 @dataclass(frozen=True)
-class Missing:
+class Missing(_Changing):
     """Another policy, of whose spans a stated share is overlooked: for studies of imperfect ones.
 
     Which spans are overlooked is decided by their place and the seed, never by their text, and is
@@ -198,27 +179,15 @@ class Missing:
     inner: Policy
     seed: int = 0
 
-    @property
-    def name(self) -> str:
-        """How the policy is written."""
-        return f"missing({self.rate:g}, {self.inner.name})"
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", f"missing({self.rate:g}, {self.inner.name})")
 
-    def __call__(self, record: Record) -> Mask:
-        """The mask of one record."""
-        return self._overlook(record, self.inner(record))
-
-    def masks(self, records: Sequence[Record]) -> Iterator[Mask]:
-        """The masks of many, in order."""
-        pairs = zip(records, self.inner.masks(records), strict=True)
-        return (self._overlook(record, mask) for record, mask in pairs)
-
-    def _overlook(self, record: Record, mask: Mask) -> Mask:
-        kept = (span for span in spans_of(mask) if self._coin(record.id, span[0]) >= self.rate)
-        return mask_of(kept, len(mask))
-
-    def _coin(self, record: str, start: int) -> float:
-        key = f"{self.seed}\0{start}\0{record}".encode("utf-8", "surrogatepass")
-        return int.from_bytes(hashlib.sha256(key).digest()[:7], "big") / 2**56
+    def _changed(self, record: Record, mask: Mask) -> Iterator[Span]:
+        for start, end in spans_of(mask):
+            key = f"{self.seed}\0{start}\0{record.id}".encode("utf-8", "surrogatepass")
+            drawn = int.from_bytes(hashlib.sha256(key).digest()[:7], "big") / 2**56
+            if drawn >= self.rate:
+                yield start, end
 
 
 def overlooked(policy: Policy) -> str | None:
@@ -243,28 +212,24 @@ def overlooked(policy: Policy) -> str | None:
 
 # ---- a function of the user's
 
-Function = Callable[[Record], Any]
-
 
 @dataclass(frozen=True)
-class Own(_OneByOne):
+class Own(Policy):
     """A Python function from a record to spans `(start, end)`, or to a truth value a character."""
 
     name: str
-    function: Function
+    function: Callable[[Record], Any]
 
-    def __call__(self, record: Record) -> Mask:
-        """The mask of one record."""
+    def _spans(self, record: Record) -> list[Span]:
         length = len(record.text)
         try:
             answer = list(self.function(record))
             if answer and all(isinstance(one, bool | np.bool_) for one in answer):
-                mask = np.asarray(answer, dtype=bool)
-                fits = len(mask) == length
+                spans = spans_of(np.asarray(answer, dtype=bool))
+                fits = len(answer) == length
             else:
                 spans = [(int(start), int(end)) for start, end in answer]
                 fits = all(0 <= start <= end <= length for start, end in spans)
-                mask = mask_of(spans if fits else (), length)
         except Exception as error:
             # Its message may quote the text; only its kind is told.
             raise DataError(
@@ -276,7 +241,7 @@ class Own(_OneByOne):
                 f"record {record.id}: the policy {self.name} marked something outside of a text "
                 f"of {length} characters, or gave a mask of another length."
             )
-        return mask
+        return spans
 
 
 def _own(name: str) -> Own:
@@ -322,7 +287,7 @@ def contextual_spans(doc: Any) -> list[Span]:
 
 
 @dataclass(frozen=True)
-class Contextual(_OneByOne):
+class Contextual(Policy):
     """Entities, and the words that sentences are about, through spaCy's parse."""
 
     name: str
@@ -379,7 +344,7 @@ def open_policy(written: str) -> Policy:
 def _read(written: str, depth: int) -> Policy:
     if depth > _DEEPEST:
         raise UsageError(f"policy={_short(written)} goes too deep; name something simpler.")
-    parts = [part.strip() for part in _split(written, "+")]
+    parts = [part.strip() for part in _split(written)]
     if not all(parts):
         raise UsageError(f"policy={_short(written)} names nothing; {_accepted()}")
     made = tuple(_read_one(part, depth) for part in parts)
@@ -392,41 +357,37 @@ def _read_one(part: str, depth: int) -> Policy:
         inside = rest[:-1]
         if name == "sentences":
             return Sentences(_read(inside.strip(), depth + 1))
-        rate, _, inner = inside.partition(",")
-        return Missing(_share(rate.strip()), _read(inner.strip(), depth + 1))
+        share, _, inner = inside.partition(",")
+        try:
+            rate = float(share)
+        except ValueError:
+            rate = -1.0
+        if not 0 <= rate <= 1:
+            raise UsageError(
+                f"missing({_short(share)}, ...) is no share; give a number from 0 to 1, then a "
+                "policy: missing(0.1, digits)."
+            )
+        return Missing(rate, _read(inner.strip(), depth + 1))
     name, _, option = part.partition("=")
     if part == "digits":
         return Digits()
     if name == "contextual":
         return _contextual(option or None)
-    if name in registered():
+    if name in DETECTORS:
         return Detected(part, open_detectors([part])[0])
     if re.fullmatch(r"[\w.]+:\w+", part):
         return _own(part)
     raise UsageError(f"policy={_short(part)} is not known; {_accepted()}")
 
 
-def _share(written: str) -> float:
-    try:
-        rate = float(written)
-    except ValueError:
-        rate = -1.0
-    if not 0 <= rate <= 1:
-        raise UsageError(
-            f"missing({_short(written)}, ...) is no share; give a number from 0 to 1, then a "
-            "policy: missing(0.1, digits)."
-        )
-    return rate
-
-
-def _split(written: str, at: str) -> list[str]:
-    """The parts of a line, cut at a sign that stands outside of brackets."""
+def _split(written: str) -> list[str]:
+    """The parts of a line, cut at each plus sign that stands outside of brackets."""
     parts, depth, start = [], 0, 0
     for place, char in enumerate(written):
         depth += (char == "(") - (char == ")")
         if depth < 0:
             break
-        if char == at and depth == 0:
+        if char == "+" and depth == 0:
             parts.append(written[start:place])
             start = place + 1
     if depth != 0:
@@ -436,7 +397,7 @@ def _split(written: str, at: str) -> list[str]:
 
 def _accepted() -> str:
     return (
-        "accepted: digits, a detector (" + ", ".join(sorted(registered())) + "), contextual=MODEL, "
+        "accepted: digits, a detector (" + ", ".join(DETECTORS) + "), contextual=MODEL, "
         "sentences(POLICY), missing(RATE, POLICY), module:function, and several joined by +."
     )
 

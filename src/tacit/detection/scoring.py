@@ -1,7 +1,7 @@
-"""How good detection is, against given marks.
+"""How good detection is, against gold labels.
 
 Two questions, kept apart. *Was each thing named right?* counts a mention as correct when its
-start, end and kind equal a given mark's: precision, recall, F1 and F2 as seqeval reports them.
+start, end and kind equal a gold label's: precision, recall, F1 and F2 as seqeval reports them.
 *Did anything sensitive slip through?* counts characters and records, whatever the kind: a mark
 is covered when every character of it lies in some mention.
 """
@@ -23,7 +23,7 @@ from tacit.errors import DataError, UsageError
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Exact-match numbers of one kind, or of all: marks given (`support`), found, correct.
+    """Exact-match numbers of one kind, or of all: gold labels (`support`), found, correct.
 
     `characters` is the share of given characters that some mention covers, None if none are
     given.
@@ -41,7 +41,7 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """What detection reached on the records that have given marks.
+    """What detection reached on the records that have gold labels.
 
     `records_all` and `records_any` are the shares of sensitive records (those with a mark) of
     which all marks, or at least one, are covered; None if no record is sensitive.
@@ -72,10 +72,10 @@ def score(
     by: str = "kind",
     kinds: Mapping[str, str] | None = None,
 ) -> Scores:
-    """Compare what was found (mentions, or findings by record id) with the given marks.
+    """Compare what was found (mentions, or findings by record id) with the gold labels.
 
     `by="family"` takes `PII/EMAIL` as `PII`. `kinds` renames on both sides before comparing:
-    `{"GPE": "LOC"}` joins two vocabularies. Records without given marks are left out.
+    `{"GPE": "LOC"}` joins two vocabularies. Records without gold labels are left out.
     """
     if by not in ("kind", "family"):
         raise UsageError(f"by={by!r} is unknown; accepted: kind, family.")
@@ -95,7 +95,7 @@ def score(
             tally.add(marks, seen)
     if not tally.records:
         raise DataError(
-            f"{corpus.name} has no given marks to score against; give a corpus with spans, or "
+            f"{corpus.name} has no gold labels to score against; give a corpus with spans, or "
             "with tokens and tags."
         )
     return tally.scores()
@@ -234,7 +234,7 @@ def _mean(scores: Sequence[Score]) -> Score:
 
 # --- showing ------------------------------------------------------------------------------
 
-HEADINGS = ("kind", "precision", "recall", "F1", "F2", "characters", "given", "found")
+HEADINGS = ("kind", "precision", "recall", "F1", "F2", "characters", "gold", "found")
 
 
 def rows(scores: Scores) -> list[tuple[str, ...]]:
@@ -255,9 +255,9 @@ def rows(scores: Scores) -> list[tuple[str, ...]]:
 def coverage(scores: Scores) -> str:
     """One sentence on what slipped through."""
     if scores.records_all is None or scores.records_any is None:
-        return f"None of {scores.records:,} records has a given mark."
+        return f"None of {scores.records:,} records has a gold label."
     return (
-        f"Of {scores.sensitive_records:,} records with given marks (of {scores.records:,}), "
+        f"Of {scores.sensitive_records:,} records with gold labels (of {scores.records:,}), "
         f"{scores.records_all:.1%} have every mark covered and {scores.records_any:.1%} at least "
         f"one; {scores.micro.characters or 0:.1%} of the marked characters are covered."
     )

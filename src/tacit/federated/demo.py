@@ -90,7 +90,7 @@ def _deal(folder: Path, users: int, rounds: int, clients: int) -> tuple[Run, lis
         homes.append(home)
     run = Run(
         corpus=str(folder / "server" / "held-out.jsonl"),
-        detect="given",
+        detect="gold",
         method="private",
         plan={
             "protect": "users+entities",

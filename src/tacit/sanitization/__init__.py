@@ -3,11 +3,10 @@
 words, embeddings, pieces   text as points
 sensitive                   which words are sensitive
 kernel                      exact rows and draws
-recipes, sanitizer          a method with its parameters; texts in, texts out
+mechanisms, sanitizer       mechanisms by name, with their parameters; texts in, texts out
 operators                   redact, mask, pseudonym
-streaming, certifying       files in and out, a ledger and a certificate
+streaming, certification      files in and out, a ledger and a certificate
 profiling                   numbers to choose epsilon by
-queries                     one text, before a model sees it
 """
 
 import os
@@ -20,55 +19,73 @@ from typing import Any
 
 import pyarrow as pa
 
-from tacit.corpus import Corpus
+from tacit.corpus import Corpus, Record
+from tacit.corpus.writing import CorpusFile
 from tacit.errors import UsageError
 from tacit.files import refuse_overwrite
 from tacit.privacy.certificates.local_privacy import LocalCertificate
 from tacit.privacy.certificates.scope import PublicInput
 from tacit.sanitization.certification import Certified
 from tacit.sanitization.embeddings import OWN, Embedding, open_embeddings
-from tacit.sanitization.operators import Replacer
-from tacit.sanitization.recipes import METHODS, Method, Recipe, Unknown
-from tacit.sanitization.sanitizer import Counted, Progress, Sanitizer, as_it_stands
+from tacit.sanitization.mechanisms import MECHANISMS, Progress, Recipe
+from tacit.sanitization.operators import FromDetectors, MentionMechanism, Replacer
+from tacit.sanitization.sanitizer import Counted, Sanitizer, as_it_stands, open_sanitizer
 from tacit.sanitization.sensitive import Sensitive, choose_sensitive
-from tacit.sanitization.streaming import CorpusFile, Passing
+from tacit.sanitization.streaming import PASSED_ON, Passing
 from tacit.workers import Workers
 
 
 def sanitize(
     corpus: Corpus,
-    method: Method = "santext",
-    *,
-    epsilon_per_distance: float | None = None,
-    replace_plain_rate: float | None = None,
-    sensitive_share: float | None = None,
-    sensitive_words: Path | None = None,
+    recipe: Recipe,
     embeddings: str | Path | Embedding = OWN,
-    unknown: Unknown = "random",
+    *,
     seed: int | None = None,
     workers: int = 1,
     progress: Progress | None = None,
+    **sensitive: Any,
 ) -> Corpus:
     """The corpus with every text sanitized word by word; columns of the old text are left out.
 
+    `sensitive` are the options of `choose_sensitive`, for mechanisms that know sensitive words.
     Release what comes out with a certificate: `tacit sanitize` writes one.
 
     >>> corpus = Corpus.from_records([{"id": "1", "text": "my order is late"}])
-    >>> len(sanitize(corpus, epsilon_per_distance=1.0).column("text")[0].as_py().split())
+    >>> done = sanitize(corpus, Recipe("santext", epsilon_per_distance=1.0))
+    >>> len(done.column("text")[0].as_py().split())
     4
     """
-    recipe = Recipe(method, epsilon_per_distance, replace_plain_rate, unknown)
-    embedding = embeddings if isinstance(embeddings, Embedding) else open_embeddings(embeddings)
-    sensitive = None
-    if method == "santext+":
-        sensitive = choose_sensitive(embedding, share=sensitive_share, words=sensitive_words)
-    elif sensitive_share is not None or sensitive_words is not None:
-        raise UsageError("Sensitive words go with method=santext+.")
-    sanitizer = Sanitizer(embedding, recipe, sensitive, seed=seed, workers=workers)
-    done = Passing(sanitizer, progress)(corpus.table.to_batches())
+    work = open_sanitizer(recipe, embeddings, seed=seed, workers=workers, **sensitive)
+    done = Passing(work, progress)(corpus.table.to_batches())
     table = pa.Table.from_batches(list(done))
     kept = [n for n in table.column_names if n in corpus.columns]
     return Corpus(table.select(kept), name=corpus.name)
+
+
+def sanitize_query(
+    text: str,
+    method: str,
+    *,
+    epsilon_per_distance: float | None = None,
+    embeddings: str = OWN,
+    sensitive_words: Path | None = None,
+    using: str = "patterns,lists",
+) -> str:
+    """One text as a model is to see it, sanitized on its owner's side.
+
+    Give the method, the epsilon and the embeddings that the training text was sanitized with: a
+    model reads best what it learned from. Each query is a release of its own, with fresh
+    randomness.
+
+    >>> len(sanitize_query("my order is late", "random").split())
+    4
+    """
+    if issubclass(MECHANISMS[method], MentionMechanism):
+        if epsilon_per_distance is not None:
+            raise UsageError(f"method={method} has no epsilon: it promises nothing.")
+        return Replacer(method, FromDetectors(using))([Record("query", text)])[0][0]
+    recipe = Recipe(method, epsilon_per_distance)
+    return open_sanitizer(recipe, embeddings, words=sensitive_words)(["query"], [text])[0][0]
 
 
 @dataclass(frozen=True)
@@ -124,8 +141,9 @@ def sanitize_file(
                 file.write(batch)
         inside = drafts / folder.name
         inside.mkdir()
+        columns = [name for name in PASSED_ON if name in file.held]
         certified = Certified(
-            inside, work, more=context or {}, public=public, leaks=leaks, columns=file.columns
+            inside, work, more=context or {}, public=public, leaks=leaks, columns=columns
         )
         certified.charge(passing.digest)
         certificate = certified.issue(drafts / to.name, to.name)
@@ -139,8 +157,9 @@ def sanitize_file(
 
 
 __all__ = [
-    "METHODS",
+    "MECHANISMS",
     "Embedding",
+    "MentionMechanism",
     "Recipe",
     "Replacer",
     "Sanitizer",
@@ -150,6 +169,8 @@ __all__ = [
     "certificate_folder",
     "choose_sensitive",
     "open_embeddings",
+    "open_sanitizer",
     "sanitize",
     "sanitize_file",
+    "sanitize_query",
 ]

@@ -19,6 +19,7 @@ from tacit.privacy.certificates.scope import PublicInput
 from tacit.privacy.events import AnyEvent, NotPrivate, SanitizedText
 from tacit.privacy.ledger import Ledger, read_ledger
 from tacit.sanitization.embeddings import OWN, Embedding
+from tacit.sanitization.mechanisms import PROVED
 from tacit.sanitization.operators import Replacer
 from tacit.sanitization.sanitizer import Sanitizer
 
@@ -71,11 +72,18 @@ def event_of(work: Sanitizer | Replacer) -> AnyEvent:
     """What the ledger says before the first word is drawn."""
     if isinstance(work, Replacer):
         return NotPrivate(
-            what=f"text in which only detected mentions were replaced (method {work.operator})"
+            what=f"text in which only detected mentions were replaced (method {work.method}), and "
+            "whatever was missed or left out stands as it was"
+        )
+    # A subclass may draw otherwise than what was proved of its parent.
+    if type(work.mechanism) not in PROVED:
+        return NotPrivate(
+            what=f"text whose words were replaced by a mechanism of which nothing is proved "
+            f"(method {work.recipe.method})"
         )
     recipe = work.recipe
     return SanitizedText(
-        mechanism=recipe.method,
+        mechanism=recipe.method,  # type: ignore[arg-type]
         epsilon_per_distance=float(recipe.epsilon_per_distance or 0.0),
         replace_plain_rate=recipe.replace_plain_rate,
         vocabulary=len(work.embedding),
@@ -88,7 +96,7 @@ def event_of(work: Sanitizer | Replacer) -> AnyEvent:
 def context_of(work: Sanitizer | Replacer, more: Mapping[str, Any]) -> dict[str, Any]:
     """What a reader must know to repeat the mechanism: all of it public."""
     if isinstance(work, Replacer):
-        return {"method": work.operator, **more}
+        return {"method": work.method, **more}
     embedding = work.embedding
     facts: dict[str, Any] = {
         "vocabulary": f"{len(embedding):,} words, {embedding.vectors.shape[1]} numbers each",
@@ -96,6 +104,8 @@ def context_of(work: Sanitizer | Replacer, more: Mapping[str, Any]) -> dict[str,
         "how text is cut": embedding.rules,
         "unknown words": work.recipe.unknown,
     }
+    if type(work.mechanism) not in PROVED:
+        facts = {"method": work.recipe.method, **facts}
     if embedding.counted:  # its size, and a digest of it, would be facts about private text
         facts["vocabulary"] = "those words that occur in the private text"
         del facts["words with the same vector as another"]
@@ -130,7 +140,7 @@ class Certified:
         leaks: Sequence[str] = (),
         columns: Sequence[str] = ("text",),
     ) -> None:
-        self._folder, self._work = folder, work
+        self._folder, self._event = folder, event_of(work)
         given = list(public)
         if isinstance(work, Sanitizer) and all(one.what != VECTORS for one in given):
             given.insert(0, vectors_input(work.embedding))
@@ -139,9 +149,11 @@ class Certified:
             "context": json.loads(json.dumps(context_of(work, more), allow_nan=False)),
             "public": [one.model_dump(mode="json") for one in given],
             # Distances between the words of private text would be facts about it.
-            "distances": {}
-            if isinstance(work, Replacer) or work.embedding.counted
-            else distances(work),
+            "distances": distances(work)
+            if isinstance(work, Sanitizer)
+            and isinstance(self._event, SanitizedText)
+            and not work.embedding.counted
+            else {},
             "columns": list(columns),
             "leaks": list(leaks),
         }
@@ -150,7 +162,7 @@ class Certified:
         """Write the entry; only after that may anything leave."""
         about = {"data": commitment(data, own_salt()), **self._about}
         with Ledger(self._folder / "ledger.jsonl", about) as ledger:
-            ledger.charge(event_of(self._work), phase="sanitize")
+            ledger.charge(self._event, phase="sanitize")
 
     def issue(self, file: Path, name: str) -> LocalCertificate:
         """Write the certificate for the finished file, and bind both by the ledger's last line."""

@@ -7,23 +7,18 @@ an epsilon, however thorough the result looks.
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from tacit.corpus import Record
 from tacit.detection import Detector, Find
 from tacit.detection.kinds import matches
 from tacit.detection.mentions import Mention, fold
-from tacit.errors import UsageError
+from tacit.errors import MissingExtra, UsageError
+from tacit.privacy.arguments import check_one_of
+from tacit.sanitization.mechanisms import MECHANISMS
 from tacit.sanitization.random_streams import Streams
 
-Operator = Literal["redact", "mask", "pseudonym"]
 Within = Literal["document", "corpus"]
-OPERATORS = {
-    "redact": "what was found becomes the name of its kind: [PERSON]",
-    "mask": "letters and digits of what was found become *, so its shape stays",
-    "pseudonym": "what was found becomes a made-up stand-in of its kind, the same for the same",
-}
-WITHIN = ("document", "corpus")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,36 +67,89 @@ class FromMentions:
 Finder = Callable[[Sequence[Record]], list[list[Place]]]
 
 
-class Replacer:
-    """Replaces the places that a finder names, by one of the operators.
+class MentionMechanism:
+    """Says what stands in place of a mention; it promises nothing.
 
-    A pseudonym is drawn from a generator that is keyed with the folded name, so that the same
-    entity gets the same stand-in without a table of names: within one document, or within the
-    corpus. Two entities may share a stand-in, as two people may share a name.
+    Whatever is to be the same for the same name is drawn from `streams`, by a name of its own.
     """
+
+    name: str
+    summary: str
+
+    def __init__(self, streams: Streams, within: Within = "document") -> None:
+        self.streams, self.within = streams, within
+
+    def instead(self, record: Record, place: Place) -> str:
+        """What the place becomes."""
+        raise NotImplementedError
+
+
+class Redact(MentionMechanism):
+    """The name of the kind."""
+
+    name = "redact"
+    summary = "what was found becomes the name of its kind: [PERSON]"
+
+    def instead(self, record: Record, place: Place) -> str:
+        """`[PERSON]`."""
+        return f"[{place.kind}]"
+
+
+class Mask(MentionMechanism):
+    """The shape, without letters and digits."""
+
+    name = "mask"
+    summary = "letters and digits of what was found become *, so its shape stays"
+
+    def instead(self, record: Record, place: Place) -> str:
+        """`*** *****`."""
+        words = record.text[place.start : place.end]
+        return "".join("*" if c.isalnum() else c for c in words)
+
+
+class Pseudonym(MentionMechanism):
+    """A made-up stand-in of the kind.
+
+    It is drawn from a generator that is keyed with the folded name, so that the same entity gets
+    the same stand-in without a table of names: within one document, or within the corpus. Two
+    entities may share a stand-in, as two people may share a name.
+    """
+
+    name = "pseudonym"
+    summary = "what was found becomes a made-up stand-in of its kind, the same for the same"
+
+    def __init__(self, streams: Streams, within: Within = "document") -> None:
+        super().__init__(streams, within)
+        self._stand_ins = StandIns()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.streams, self.within)
+
+    def instead(self, record: Record, place: Place) -> str:
+        """A name for a name, and so on."""
+        words = record.text[place.start : place.end]
+        scope = record.id if self.within == "document" else ""
+        name = "\0".join(["pseudonym", scope, place.kind, fold(words, place.kind)])
+        return self._stand_ins(place.kind, words, self.streams.bytes(name, 16))
+
+
+class Replacer:
+    """Replaces the places that a finder names, by the mechanism of that name."""
 
     def __init__(
         self,
-        operator: Operator,
+        method: str,
         finder: Finder,
         *,
         within: Within = "document",
         seed: int | None = None,
     ) -> None:
-        if operator not in OPERATORS:
-            raise UsageError(f"method={operator} is unknown; give one of {', '.join(OPERATORS)}.")
-        if within not in WITHIN:
-            raise UsageError(f"same_within={within} is unknown; give document or corpus.")
-        self.operator, self._finder, self.within = operator, finder, within
-        self.streams = Streams(seed)
-        self._stand_ins = StandIns() if operator == "pseudonym" else None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_stand_ins"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        new = StandIns() if state["operator"] == "pseudonym" else None
-        vars(self).update(state, _stand_ins=new)
+        check_one_of("same_within", within, get_args(Within))
+        found = MECHANISMS[method]
+        if not issubclass(found, MentionMechanism):
+            raise UsageError(f"method={method} replaces every word, and not what detectors find.")
+        self.method, self._finder, self.streams = method, finder, Streams(seed)
+        self._mechanism = found(self.streams, within)
 
     def __call__(self, records: Sequence[Record]) -> tuple[list[str], int]:
         """The new texts, and how many places were replaced."""
@@ -109,22 +157,11 @@ class Replacer:
         for record, places in zip(records, self._finder(records), strict=True):
             parts, at = [], 0
             for place in places:
-                parts += [record.text[at : place.start], self._instead(record, place)]
+                parts += [record.text[at : place.start], self._mechanism.instead(record, place)]
                 at = place.end
                 count += 1
             texts.append("".join([*parts, record.text[at:]]))
         return texts, count
-
-    def _instead(self, record: Record, place: Place) -> str:
-        if self.operator == "redact":
-            return f"[{place.kind}]"
-        words = record.text[place.start : place.end]
-        if self.operator == "mask":
-            return "".join("*" if c.isalnum() else c for c in words)
-        assert self._stand_ins is not None
-        scope = record.id if self.within == "document" else ""
-        name = "\0".join(["pseudonym", scope, place.kind, fold(words, place.kind)])
-        return self._stand_ins(place.kind, words, self.streams.bytes(name, 16))
 
 
 _FAKES: Mapping[str, str] = {
@@ -149,8 +186,13 @@ class StandIns:
     """Made-up words of a kind, from sixteen bytes of chance."""
 
     def __init__(self) -> None:
-        from faker import Faker
-
+        try:
+            from faker import Faker
+        except ImportError:
+            raise MissingExtra(
+                "method=pseudonym needs the package Faker; get it with "
+                "`pip install 'tacit[generate]'`."
+            ) from None
         self._faker = Faker("en_US", use_weighting=False)
 
     def __call__(self, kind: str, words: str, chance: bytes) -> str:

@@ -73,7 +73,7 @@ def profile(
     For a vocabulary of more than 8,000 words it is that of 1,000 words drawn by a fixed rule; each
     one's figures are exact all the same. SanText+ is looked at over its sensitive words.
     """
-    if sanitizer.recipe.method not in ("santext", "santext+"):
+    if not sanitizer.mechanism.exact_rows:
         raise UsageError(
             f"method={sanitizer.recipe.method} has no rows of probabilities to look at; --profile "
             "goes with santext and santext+."

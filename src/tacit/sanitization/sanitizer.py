@@ -1,19 +1,22 @@
 """A sanitizer: texts in, texts of as many words out."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from tacit.errors import UsageError
-from tacit.sanitization.embeddings import Embedding
-from tacit.sanitization.kernel import Floats, Nearest, Places, Space, draw, each, noise, uniform
+from tacit.errors import DataError, UsageError
+from tacit.privacy.arguments import check_whole
+from tacit.sanitization.embeddings import OWN, Embedding, open_embeddings
+from tacit.sanitization.kernel import Nearest, Places, Space, uniform
+from tacit.sanitization.mechanisms import Draws, Progress, Recipe
 from tacit.sanitization.random_streams import Streams
-from tacit.sanitization.recipes import Recipe, check_workers
-from tacit.sanitization.sensitive import Mask, Sensitive
+from tacit.sanitization.sensitive import Sensitive, choose_sensitive
 from tacit.sanitization.words import UNKNOWN, Words
 
-Progress = Callable[[int], None]
 _AT_ONCE = 4096
 
 
@@ -51,24 +54,25 @@ class Sanitizer:
         seed: int | None = None,
         workers: int = 1,
     ) -> None:
-        if (recipe.method == "santext+") != (sensitive is not None):
+        self.mechanism = recipe.mechanism()
+        if ("sensitive words" in self.mechanism.takes) != (sensitive is not None):
             raise UsageError("Sensitive words go with method=santext+, and it needs them.")
         self.embedding, self.recipe, self.sensitive = embedding, recipe, sensitive
         self.streams = Streams(seed)
-        self.workers = check_workers(workers)
+        self.workers = check_whole("workers", workers, least=1)
         self._units = embedding.pieces or Words(embedding.places)
-        outputs = np.flatnonzero(sensitive.mask) if sensitive else np.arange(len(embedding))
-        self.outputs = outputs
-        self._space: Space | None = None
-        self._nearest: Nearest | None = None
+        self.outputs = np.flatnonzero(sensitive.mask) if sensitive else np.arange(len(embedding))
 
-    @property
+    @cached_property
     def space(self) -> Space:
         """Distances to the output words; made at first use."""
-        if self._space is None:
-            outputs = self.outputs if self.sensitive else None
-            self._space = Space(self.embedding.vectors, outputs)
-        return self._space
+        outputs = self.outputs if self.sensitive else None
+        return Space(self.embedding.vectors, outputs)
+
+    @cached_property
+    def nearest(self) -> Nearest:
+        """The output word nearest to a point; made at first use."""
+        return Nearest(self.embedding.vectors, self.outputs)
 
     def __call__(
         self, names: Sequence[str], texts: Sequence[str], progress: Progress | None = None
@@ -121,78 +125,26 @@ class Sanitizer:
         progress: Progress | None = None,
     ) -> Places:
         """A place for each place; -1 where the word is unknown and must be dropped or kept."""
-        method = self.recipe.method
         # Two numbers for each word: a coin for plain words, and the choice itself.
         numbers = self.streams.uniforms(names, [2 * length for length in lengths])
         coins, choices = numbers[0::2], numbers[1::2]
-        chosen: Places = np.full(len(words), UNKNOWN, dtype=np.int32)
+        draws = Draws(self.streams, names, lengths, coins, choices)
+        found = self.mechanism.replace(self, words, draws, progress)
+        chosen: Places = np.asarray(found, dtype=np.int32)
         known = words >= 0
+        if (
+            len(chosen) != len(words)
+            or not ((chosen[known] >= 0) & (chosen[known] < len(self.embedding))).all()
+        ):
+            raise DataError(
+                f"method={self.recipe.method} gave something that is no word of the vocabulary "
+                "for a word; that mechanism is broken, use another."
+            )
         if self.recipe.unknown == "random":
             chosen[~known] = uniform(self.space, choices[~known])
-        if method == "random":
-            chosen[known] = uniform(self.space, choices[known])
-        elif method == "fbdd":
-            self._perturb(words, names, lengths, chosen, progress)
         else:
-            moved = known & self._moves(words, known, coins)
-            stay = known & ~moved
-            chosen[stay] = words[stay]
-            at = np.flatnonzero(moved)
-            chosen[at] = draw(
-                self.space,
-                words[at],
-                choices[at],
-                float(self.recipe.epsilon_per_distance or 0.0),
-                workers=self.workers,
-                progress=progress,
-            )
+            chosen[~known] = UNKNOWN
         return chosen
-
-    def _moves(self, words: Places, known: Mask, coins: Floats) -> Mask:
-        """Which words are drawn anew: the sensitive ones, and plain ones whose coin says so."""
-        if self.sensitive is None:
-            return np.ones(len(words), dtype=bool)
-        sensitive = np.zeros(len(words), dtype=bool)
-        sensitive[known] = self.sensitive.mask[words[known]]
-        return sensitive | (coins < float(self.recipe.replace_plain_rate or 0.0))
-
-    def _perturb(
-        self,
-        words: Places,
-        names: Sequence[str],
-        lengths: Sequence[int],
-        chosen: Places,
-        progress: Progress | None,
-    ) -> None:
-        """FBDD: each record's noise from its own stream, nearest words in blocks."""
-        if self._nearest is None:
-            self._nearest = Nearest(self.embedding.vectors, self.outputs)
-        nearest, vectors = self._nearest, self.embedding.vectors
-        starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        # Whole records, in groups of about as many words as the search takes at once.
-        groups = np.unique(
-            np.searchsorted(starts, np.arange(0, starts[-1], nearest.points_at_once))
-        )
-        edges = [*groups.tolist(), len(lengths)] if len(groups) else [0, len(lengths)]
-        epsilon = float(self.recipe.epsilon_per_distance or 0.0)
-
-        def one(number: int) -> int:
-            first, last = edges[number], edges[number + 1]
-            own = slice(int(starts[first]), int(starts[last]))
-            places = words[own]
-            points = vectors[np.maximum(places, 0)].astype(np.float64)
-            for record in range(first, last):
-                part = slice(starts[record] - own.start, starts[record + 1] - own.start)
-                if lengths[record]:
-                    rng = self.streams.generator("noise\0" + names[record])
-                    points[part] += noise(lengths[record], points.shape[1], epsilon, rng)
-            known = places >= 0
-            chosen[own][known] = nearest(points)[known]
-            if progress:
-                progress(int(known.sum()))
-            return number
-
-        each(one, range(len(edges) - 1), self.workers)
 
     def _texts(
         self, chosen: Places, lengths: Sequence[int], strange: Mapping[int, Sequence[str]]
@@ -209,6 +161,24 @@ class Sanitizer:
                 parts = [words[p] if p >= 0 else next(kept, "") for p in own]
                 parts = [part for part in parts if part]
             yield self._units.join(parts)
+
+
+def open_sanitizer(
+    recipe: Recipe,
+    embeddings: str | Path | Embedding = OWN,
+    *,
+    seed: int | None = None,
+    workers: int = 1,
+    **sensitive: Any,
+) -> Sanitizer:
+    """The sanitizer of a recipe; `sensitive` are the options of `choose_sensitive`."""
+    embedding = embeddings if isinstance(embeddings, Embedding) else open_embeddings(embeddings)
+    chosen = None
+    if "sensitive words" in recipe.mechanism.takes:
+        chosen = choose_sensitive(embedding, **sensitive)
+    elif any(given is not None for name, given in sensitive.items() if name != "using"):
+        raise UsageError(f"Sensitive words go with method=santext+, not {recipe.method}.")
+    return Sanitizer(embedding, recipe, chosen, seed=seed, workers=workers)
 
 
 def as_it_stands(embedding: Embedding) -> Sanitizer:

@@ -1,27 +1,21 @@
-"""Corpora through a sanitizer, a window of text in memory at a time, and into a file."""
+"""Corpora through a sanitizer, a window of text in memory at a time."""
 
-import gzip
 import hashlib
-import io
-import json
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, Self, overload
+from typing import Any, overload
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv
-import pyarrow.parquet
 
 from tacit.corpus import SCHEMA, record_from_row
-from tacit.corpus.reading import format_of
+from tacit.corpus.writing import filled
 from tacit.errors import DataError, UsageError
+from tacit.sanitization.mechanisms import Progress
 from tacit.sanitization.operators import Replacer
-from tacit.sanitization.sanitizer import Counted, Progress, Sanitizer
+from tacit.sanitization.sanitizer import Counted, Sanitizer
 from tacit.workers import Workers
 
 PASSED_ON = ("id", "user", "text", "pair", "label", "split")
@@ -29,8 +23,6 @@ PASSED_ON = ("id", "user", "text", "pair", "label", "split")
 
 WINDOW = 6 << 20
 """How many bytes of text are sanitized at once: about a million words."""
-
-OUTPUT_FORMATS = ("jsonl", "csv", "tsv", "parquet", "text")
 
 
 class Passing:
@@ -90,7 +82,7 @@ class Passing:
 
 def _texts_of(batch: pa.RecordBatch) -> list[str]:
     """The columns of a batch that hold text: one, or two where records are pairs."""
-    return [c for c in ("text", "pair") if batch.column(c).null_count < batch.num_rows]
+    return [c for c in ("text", "pair") if c in filled(batch)]
 
 
 @dataclass(frozen=True)
@@ -129,7 +121,7 @@ class _Change:
     ) -> dict[str, pa.Array]:
         if "pair" in _texts_of(batch):
             raise UsageError(
-                f"method={work.operator} reads one text of a record, and these have two (pair); "
+                f"method={work.method} reads one text of a record, and these have two (pair); "
                 "sanitize them by santext, or leave one out."
             )
         records = [record_from_row(row) for row in batch.to_pylist()]
@@ -206,98 +198,3 @@ def _full(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def _joined(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
     return pa.Table.from_batches(parts).combine_chunks().to_batches()[0]
-
-
-class CorpusFile:
-    """A file that batches are written to as they come: JSONL, CSV, TSV, Parquet or text.
-
-    Which columns it has is told by the first batch.
-    """
-
-    def __init__(self, path: Path, format: str | None = None, drop: Sequence[str] = ()) -> None:
-        self._format = format or format_of(path)
-        if self._format not in OUTPUT_FORMATS:
-            raise UsageError(
-                f"format={self._format!r} cannot be written; accepted: {', '.join(OUTPUT_FORMATS)}."
-            )
-        self._path, self._drop = path, drop
-        self._columns: list[str] = []
-        self._held: set[str] = set()
-        self._raw: IO[bytes] | None = None
-        self._table: Any = None
-
-    @property
-    def columns(self) -> list[str]:
-        """The columns in which something was written."""
-        return [name for name in PASSED_ON if name in self._held]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._table is not None:
-            self._table.close()
-        if self._raw is not None:
-            self._raw.close()
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Append these records."""
-        if not self._columns:
-            self._open(batch)
-        lost = [
-            name
-            for name in batch.schema.names
-            if name not in self._columns
-            and name not in self._drop
-            and batch.column(name).null_count < batch.num_rows
-        ]
-        if lost and self._format not in ("jsonl", "text"):
-            raise DataError(
-                f"The column {lost[0]} begins only after the first records; write JSONL, or leave "
-                f"it out with --drop {lost[0]}."
-            )
-        self._held |= {
-            name
-            for name in (("text",) if self._format == "text" else PASSED_ON)
-            if name not in self._drop and batch.column(name).null_count < batch.num_rows
-        }
-        if self._format == "jsonl":
-            names = [n for n in PASSED_ON if n not in self._drop]
-            rows = batch.select(names).to_pylist()
-            given = ({k: v for k, v in row.items() if v is not None} for row in rows)
-            self._write_lines(json.dumps(g, ensure_ascii=False, allow_nan=False) for g in given)
-        elif self._format == "text":
-            self._write_lines(batch.column("text").to_pylist())
-        else:
-            self._table.write_batch(batch.select(self._columns))
-
-    def _write_lines(self, lines: Iterable[str]) -> None:
-        assert self._raw is not None
-        text = io.StringIO()
-        for line in lines:
-            text.write(line + "\n")
-        self._raw.write(text.getvalue().encode())
-
-    def _open(self, batch: pa.RecordBatch) -> None:
-        self._columns = [
-            name
-            for name in batch.schema.names
-            if name not in self._drop
-            and (name in ("id", "text") or batch.column(name).null_count < batch.num_rows)
-        ]
-        schema = pa.schema([SCHEMA.field(name) for name in self._columns])
-        if self._format == "parquet":
-            self._table = pa.parquet.ParquetWriter(self._path, schema, compression="zstd")
-            return
-        if self._path.name.endswith(".gz"):
-            self._raw = gzip.GzipFile(self._path, "wb", mtime=0)  # type: ignore[assignment]
-        else:
-            self._raw = self._path.open("wb")
-        if self._format in ("csv", "tsv"):
-            options = pa.csv.WriteOptions(delimiter="," if self._format == "csv" else "\t")
-            self._table = pa.csv.CSVWriter(self._raw, schema, write_options=options)

@@ -23,7 +23,7 @@ Name = Annotated[str, StringConstraints(pattern=r"^[\w][\w .,()+@-]{0,98}$")]
 Id = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]{1,40}$")]
 Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_+-]{1,60}$")]
 Label = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]{1,100}$")]
-DetectorName = Literal["patterns", "lists", "given"]
+DetectorName = Literal["patterns", "lists", "gold"]
 Policy = Annotated[
     str,
     StringConstraints(pattern=r"^(digits|patterns|lists)(\+(digits|patterns|lists)){0,2}$"),

@@ -47,13 +47,13 @@ EVERY: dict[str, dict[str, Any]] = {
     "uedp": {"method": "uedp", "steps": 4, "uedp": {"user_rate": 0.3}},
     "selective": {
         "method": "selective",
-        "policy": "given",
+        "policy": "gold",
         "plan": {"record_rate": 0.1, "epsilon": 90, "clip_norm": 0.01, **GIVEN},
         "selective": {"state_clip": 1.0},
     },
     "redacted": {
         "method": "redact-then-private",
-        "policy": "given",
+        "policy": "gold",
         "plan": {"record_rate": 0.1, "epsilon": 1.2, "clip_norm": 0.1, **GIVEN},
         "redact-then-private": {"steps": 2},
     },
@@ -258,7 +258,7 @@ def test_a_policy_that_overlooks_on_purpose_is_certified_as_such(
     fresh = base | {"seed": None}
     certificate = session.train(Run(**fresh, **imperfect), tmp_path / "run").certificate
     assert certificate.standing == "heuristic"
-    assert "overlooks 50 % of what given marks" in certificate.not_covered[0]
+    assert "overlooks 50 % of what gold marks" in certificate.not_covered[0]
     assert "Do not release" in (tmp_path / "run" / "certificate.md").read_text()
     perfect = session.train(Run(**fresh, **EVERY["selective"]), tmp_path / "perfect").certificate
     assert perfect.standing == "proved"

@@ -101,7 +101,7 @@ def test_entities_that_were_not_protected_before_are_not_promised_after(
     tmp_path: Path, base: dict[str, Any], before: Any, after: Any, said: str | None
 ) -> None:
     plan = {"protect": "users+entities", "epsilon": 8, "steps": 1, "user_rate": 0.3}
-    fields = base | {"detect": "given"}
+    fields = base | {"detect": "gold"}
     session.train(Run(**fields, plan=plan | {"kinds": before}), tmp_path / "first")
     second = going_on(fields, tmp_path / "first").model_copy(
         update={"plan": plan | {"kinds": after, "epsilon": 16}}
@@ -192,7 +192,7 @@ def test_the_worst_standing_is_inherited_with_its_reason(
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"detect": "given,patterns"}, "detectors differ"),
+        ({"detect": "gold,patterns"}, "detectors differ"),
         ({"plan": {"users_per_entity": 2}}, "users_per_entity differs"),
         ({"plan": {"entity_share": 1.0}}, "entity_share differs"),
     ],
@@ -202,7 +202,7 @@ def test_only_what_was_protected_in_the_same_way_is_promised(
     tmp_path: Path, base: dict[str, Any], changed: dict[str, Any], said: str
 ) -> None:
     plan = {"protect": "users+entities", "epsilon": 4, "steps": 1, "user_rate": 0.3}
-    fields = base | {"detect": "given"}
+    fields = base | {"detect": "gold"}
     session.train(Run(**fields, plan=plan), tmp_path / "first")
     own = plan | {"epsilon": 20} | changed.pop("plan", {})
     second = going_on(fields | changed, tmp_path / "first").model_copy(update={"plan": own})

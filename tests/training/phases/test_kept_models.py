@@ -22,7 +22,7 @@ from tacit.verification.runs import verify
 BOTH = {"protect": "users+entities", "epsilon": 8, "steps": 2, "user_rate": 0.3, "clip_norm": 0.5}
 TWO_PHASES: dict[str, Any] = {
     "method": "redact-then-private",
-    "policy": "given",
+    "policy": "gold",
     "redact-then-private": {"steps": 4, "batch": 8},
     "plan": {"epsilon": 3, "steps": 4, "record_rate": 0.1, "noise_multiplier": 2.0},
     "keep_checkpoints": 7,
@@ -35,7 +35,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     write(customersim.generate(80, 3), folder / "c.jsonl")
     return {
         "corpus": str(folder / "c.jsonl"),
-        "detect": "given",
+        "detect": "gold",
         "model": {"kind": "lstm", "config": {"embedding_size": 8, "hidden_size": 8, "layers": 1}},
         "tokenizer": {"size": 400},
         "context": 24,

@@ -22,10 +22,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import pycrfsuite
-
 from tacit.corpus import Corpus, Record
-from tacit.detection.detector import Detector, Finding, register
+from tacit.detection.detector import Finding
 from tacit.detection.tagger.features import FEATURES, Types, document_features
 from tacit.detection.tagger.folder import (
     ABOUT,
@@ -49,7 +47,7 @@ from tacit.detection.tagger.lines import (
     mention_runs,
     mentions_by_kind,
 )
-from tacit.errors import DataError, UsageError
+from tacit.errors import DataError, MissingExtra, UsageError
 
 # Chosen on the validation split of CoNLL-2003; docs/tagger.md has the figures.
 _SETTINGS = {"c1": 0.02, "c2": 0.1, "period": 10, "delta": 2e-3}
@@ -130,7 +128,7 @@ def train(
             f"{corpus.name} has no mention to learn from in {len(learn):,} marked record(s); "
             "give a corpus with BIO `tags`, or with gold `spans`."
         )
-    trainer = _Trainer(iterations, progress)
+    trainer = _trainer(iterations, progress)
     folder = draft_folder(out)
     try:
         lexicon = _teach(trainer, documents, rng)
@@ -157,7 +155,7 @@ def train(
     return replace(summary, seconds=time.perf_counter() - start, held_out_score=scores)
 
 
-def _teach(trainer: "_Trainer", documents: Sequence[Document], rng: random.Random) -> Lexicon:
+def _teach(trainer: Any, documents: Sequence[Document], rng: random.Random) -> Lexicon:
     """Give the trainer every document, and give back the word lists of all."""
     seen = [seen_in(document) for document in documents]
     counts = count_documents(seen)
@@ -216,26 +214,35 @@ def _about(
     }
 
 
-class _Trainer(pycrfsuite.Trainer):  # type: ignore[misc]
+def _crfsuite() -> Any:
+    try:
+        import pycrfsuite
+    except ImportError:
+        raise MissingExtra(
+            "The tagger needs the package python-crfsuite; get it with "
+            "`pip install 'tacit[tagger]'`."
+        ) from None
+    return pycrfsuite
+
+
+def _trainer(iterations: int, progress: Callable[[int, int], None] | None) -> Any:
     """CRFsuite's L-BFGS trainer, quiet, telling its iterations.
 
     L-BFGS, and not the quicker perceptron, because it draws nothing at random, so that equal
     corpora give equal taggers, and because its probabilities mean something.
     """
 
-    def __init__(self, iterations: int, progress: Callable[[int, int], None] | None) -> None:
-        super().__init__("lbfgs", {"max_iterations": iterations, **_SETTINGS}, verbose=False)
-        self._most = iterations
-        self._progress = progress
-        self.done = 0
+    class Trainer(_crfsuite().Trainer):  # type: ignore[misc]
+        done = 0
 
-    def message(self, message: str) -> None:
-        """Read CRFsuite's log instead of printing it."""
-        event = self.logparser.feed(message)
-        if event == "iteration":
-            self.done += 1
-            if self._progress:
-                self._progress(self.done, self._most)
+        def message(self, message: str) -> None:
+            """Read CRFsuite's log instead of printing it."""
+            if self.logparser.feed(message) == "iteration":
+                self.done += 1
+                if progress:
+                    progress(self.done, iterations)
+
+    return Trainer("lbfgs", {"max_iterations": iterations, **_SETTINGS}, verbose=False)
 
 
 class Tagger:
@@ -246,6 +253,18 @@ class Tagger:
     """
 
     name = "tagger"
+    summary = "a CRF tagger trained by `tacit detect train`"
+    option = "DIR"
+
+    @classmethod
+    def open(cls, option: str | None) -> "Tagger":
+        """The tagger of `tagger=DIR`."""
+        if option is None:
+            raise UsageError(
+                "tagger needs a folder; train one with `tacit detect train CORPUS -o DIR`, then "
+                "give tagger=DIR."
+            )
+        return cls.load(Path(option).expanduser())
 
     def __init__(
         self, model: bytes, lexicon: Lexicon, kinds: Sequence[str], tokenizer: str
@@ -257,7 +276,7 @@ class Tagger:
         self._types = Types()
         # CRFsuite reads this memory as it tags and keeps no copy, so it must live as long.
         self._model = model
-        self._crf = pycrfsuite.Tagger()
+        self._crf = _crfsuite().Tagger()
         self._crf.open_inmemory(model)
 
     @classmethod
@@ -311,18 +330,6 @@ def _findings(lines: list[Line], tags: list[str], sure: list[float]) -> list[Fin
         )
         for first, last, kind in mention_runs(tags)
     ]
-
-
-def _make(option: str | None) -> Detector:
-    if option is None:
-        raise UsageError(
-            "tagger needs a folder; train one with `tacit detect train CORPUS -o DIR`, then "
-            "give tagger=DIR."
-        )
-    return Tagger.load(Path(option).expanduser())
-
-
-register("tagger", _make, "a CRF tagger trained by `tacit detect train`", "DIR")
 
 
 # ---- held-out records

@@ -37,6 +37,8 @@ from tacit.privacy.certificates.documents import (
     read_document,
 )
 from tacit.privacy.certificates.local_wording import (
+    CLAIMS,
+    Notion,
     assumptions,
     headline_epsilon,
     leaks_of,
@@ -49,7 +51,6 @@ from tacit.privacy.certificates.scope import PublicInput
 from tacit.privacy.events import AnyEvent, NotPrivate, SanitizedText
 from tacit.privacy.ledger import LedgerContents
 
-Notion = Literal["metric-LDP", "utility-optimized metric-LDP", "none"]
 QUANTILES = ("10 %", "median", "90 %")
 LENGTHS = (1, 10, 50)
 """For texts of how many words the bound is shown."""
@@ -142,10 +143,9 @@ def _promise(event: SanitizedText, facts: Facts) -> dict[str, Any]:
     seeded = facts.randomness == "fixed seed"
     leaks = leaks_of(event, facts.leaks)
     per_distance, extra = headline_epsilon(event, leaks)
-    plus = event.mechanism == "santext+"
     return {
         "standing": "heuristic" if seeded or leaks else "proved",
-        "notion": "utility-optimized metric-LDP" if plus else "metric-LDP",
+        "notion": CLAIMS[event.mechanism].notion,
         "mechanism": event.mechanism,
         "sentence": sentence(event, leaks, seeded=seeded),
         "epsilon_per_distance": per_distance,
@@ -160,14 +160,13 @@ def _promise(event: SanitizedText, facts: Facts) -> dict[str, Any]:
 
 
 def _nothing(others: list[AnyEvent], facts: Facts) -> dict[str, Any]:
-    """What is to be said of text in which only mentions were replaced: that nothing is promised."""
+    """What is to be said of text that was changed without a proof: that nothing is promised."""
     unprotected = [e.what for e in others if isinstance(e, NotPrivate)]
     return {
         "standing": "heuristic",
         "notion": "none",
         "mechanism": "none",
-        "sentence": "Nothing is promised: mentions that were found were replaced, and whatever was "
-        "missed or left out stands as it was.",
+        "sentence": f"Nothing is promised: this is {'; '.join(unprotected)}.",
         "epsilon_per_distance": "infinity",
         "epsilon_0": "infinity",
         "reach": {},

@@ -7,6 +7,8 @@ release without a promise.
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 from tacit.privacy.certificates.certificate import LEAKS
 from tacit.privacy.certificates.documents import finite
@@ -26,11 +28,34 @@ VOCABULARY_LEAK = (
     "and a word that only one person used is one of them."
 )
 TEXT_COLUMNS = ("text", "pair")
+Notion = Literal["metric-LDP", "utility-optimized metric-LDP", "none"]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What is proved of a mechanism: the notion, and how its words are drawn."""
+
+    notion: Notion
+    draws: Literal["rows", "noise", "uniform"]
+
+    @property
+    def plain_words(self) -> bool:
+        """Whether plain words may stay: the utility-optimized notion."""
+        return self.notion == "utility-optimized metric-LDP"
+
+
+CLAIMS = {
+    "santext": Claim("metric-LDP", "rows"),
+    "santext+": Claim("utility-optimized metric-LDP", "rows"),
+    "fbdd": Claim("metric-LDP", "noise"),
+    "random": Claim("metric-LDP", "uniform"),
+}
+"""The mechanisms of which something is proved, in docs/sanitizing.md; there are no others."""
 
 
 def epsilon_0(event: SanitizedText) -> float:
     """What is added between a sensitive and a plain word: ln(1 / replace_plain_rate)."""
-    if event.mechanism != "santext+":
+    if not CLAIMS[event.mechanism].plain_words:
         return 0.0
     rate = event.replace_plain_rate or 0.0
     return math.log(1 / rate) if rate > 0 else math.inf
@@ -43,8 +68,9 @@ def leaks_of(event: SanitizedText, stated: Sequence[str]) -> list[str]:
 
 def is_uniform(event: SanitizedText) -> bool:
     """Whether every word of the vocabulary becomes any other with the same probability."""
-    return event.mechanism == "random" or (
-        event.mechanism == "santext" and event.epsilon_per_distance == 0
+    claim = CLAIMS[event.mechanism]
+    return claim.draws == "uniform" or (
+        claim == CLAIMS["santext"] and event.epsilon_per_distance == 0
     )
 
 
@@ -83,7 +109,7 @@ def _by_distance(event: SanitizedText) -> str:
     any_two = f"For any two {units} of the vocabulary at distance d, any"
     likelier = f"is at most exp({rate} d) times likelier from the one than from the other"
     texts = f"{_two_texts(event)} the exponents add up over the {units} that differ"
-    if event.mechanism != "santext+":
+    if not CLAIMS[event.mechanism].plain_words:
         return f"{any_two} output {likelier}. {texts}."
     return (
         f"{any_two} output that is sensitive {likelier}; if one of the two is sensitive and the "
@@ -127,7 +153,7 @@ def not_covered(
     """What the promise does not say; what is released unprotected comes first."""
     yield from leaks
     yield from _unknown(event)
-    if event.mechanism == "santext+" and event.replace_plain_rate != 1:
+    if CLAIMS[event.mechanism].plain_words and event.replace_plain_rate != 1:
         yield (
             f"Plain {event.unit}: where one stands in the result, it stood in the original. Which "
             "ones are plain is public."
@@ -195,7 +221,7 @@ def assumptions(event: SanitizedText, public: Sequence[PublicInput]) -> Iterator
         yield one.said
     if is_uniform(event):
         return
-    if event.mechanism == "fbdd":
+    if CLAIMS[event.mechanism].draws == "noise":
         yield "Noise is drawn in floating point; its lowest digits may tell more than they should."
         return
     # Rounding of sums: n u. Of the draw and of its product with the sum: 2 n u. With u = 2^-53.

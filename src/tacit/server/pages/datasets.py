@@ -18,7 +18,7 @@ from tacit.server.pages.visits import Visit
 DETECTORS = {
     "patterns": "Patterns: phone numbers, e-mail addresses, order numbers, dates and the like",
     "lists": "Lists: known places, nationalities, illnesses, companies",
-    "given": "Marks that came with the text",
+    "gold": "Marks that came with the text",
 }
 NO_NAMES = (
     "Patterns and lists find no names of people. To protect those, upload records with marks of "
@@ -262,7 +262,7 @@ async def _detections(visit: Visit, dataset: str) -> None:
         with ui.element("fieldset"):
             html("Look for", tag="legend")
             chosen = {
-                name: ui.checkbox(words, value=name != "given") for name, words in DETECTORS.items()
+                name: ui.checkbox(words, value=name != "gold") for name, words in DETECTORS.items()
             }
 
         async def find() -> None:

@@ -144,7 +144,7 @@ class RunForm:
                 with ui.element("fieldset").style("margin: 0"):
                     html("What counts as an entity", tag="legend")
                     self.detectors = {
-                        name: ui.checkbox(words, value=name != "given")
+                        name: ui.checkbox(words, value=name != "gold")
                         for name, words in DETECTORS.items()
                     }
                 html("{}", NO_NAMES, tag="p").classes("small")

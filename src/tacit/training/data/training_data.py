@@ -83,7 +83,7 @@ class TrainingData:
 
 def open_corpus(name: str, data: str | None) -> Corpus:
     """A corpus by file, or by name from the folder that holds the known ones."""
-    if name in corpora.known() and not Path(name).exists():
+    if name in corpora.CORPORA and not Path(name).exists():
         data = data or os.environ.get("TACIT_DATA")
         if data is None:
             raise UsageError(
