@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from tacit.errors import DataError, UsageError
 from tacit.files import require_file
 from tacit.planning.plan import Plan
 from tacit.privacy.certificates.documents import canonical_digest
+from tacit.training.models.registries import MODELS, OPTIMIZERS
 
 METHODS = {
     "plain": ("heuristic", "training without protection; no epsilon"),
@@ -78,9 +79,9 @@ class _Part(BaseModel):
 
 
 class ModelSettings(_Part):
-    """Which network: `lstm`, `gpt2`, `bert` or `llama` from scratch, or a `folder` of weights."""
+    """Which network: a family by name (`lstm`, `gpt2`, ...) from scratch, or a `folder`."""
 
-    kind: Literal["lstm", "awd-lstm", "gpt2", "bert", "llama", "folder"] = "lstm"
+    kind: Annotated[str, AfterValidator(MODELS.require)] = "lstm"
     folder: str | None = None
     config: dict[str, Any] = {}
     public_frequencies: Annotated[
@@ -127,7 +128,7 @@ class TokenizerSettings(_Part):
 class OptimizerSettings(_Part):
     """How noisy sums become updates; none of this touches private data."""
 
-    name: Literal["sgd", "adam", "adamw"] = "sgd"
+    name: Annotated[str, AfterValidator(OPTIMIZERS.require)] = "sgd"
     learning_rate: Annotated[float, Field(gt=0)] = 1.0
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     weight_decay: Annotated[float, Field(ge=0)] = 0.0

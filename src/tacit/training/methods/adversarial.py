@@ -17,7 +17,7 @@ from tacit.training.methods.regularized import Regularized
 from tacit.training.models.devices import device_of
 from tacit.training.models.last_states import LastStates
 from tacit.training.models.offline import seeded
-from tacit.training.models.optimizers import flat_optimizer, put_optimizer
+from tacit.training.models.weights import flat_optimizer, put_optimizer
 from tacit.training.settings import AdversarialSettings
 
 

@@ -24,6 +24,7 @@ from transformers.utils.generic import ModelOutput
 
 from tacit.training.dp import dropout
 from tacit.training.models.lstm import GateLSTM
+from tacit.training.models.registries import CAUSAL, ModelFamily
 
 State = tuple[tuple[Tensor, Tensor], ...]
 
@@ -40,7 +41,7 @@ class LSTMConfig(PretrainedConfig):
     `hidden_dropout` and `output_dropout` drop coordinates, drawn once for a record and kept over
     all its words.
 
-    Source: Merity et al. 2018 (the dropouts); Lai et al. 2022, appendix on models (`awd()`).
+    Source: Merity et al. 2018 (the dropouts); Lai et al. 2022, appendix on models.
     """
 
     model_type = "tacit-lstm"
@@ -90,23 +91,6 @@ class LSTMConfig(PretrainedConfig):
     def output_size(self) -> int:
         """The width that the head reads."""
         return self.embedding_size if self.projection else self.sizes[-1]
-
-
-def awd(**changes: Any) -> LSTMConfig:
-    """The AWD-LSTM of the paper: 3 x 1150, embedding 100, dropouts .1, .3 and .5.
-
-    Sizes differ there, so weights are not tied; `last_hidden_size=100` or `projection=True`
-    ties them.
-    """
-    fields: dict[str, Any] = {
-        "embedding_size": 100,
-        "hidden_size": 1150,
-        "layers": 3,
-        "embedding_dropout": 0.1,
-        "weight_drop": 0.3,
-        "output_dropout": 0.5,
-    }
-    return LSTMConfig(**fields | changes)
 
 
 def _need_share(name: str, value: float) -> None:
@@ -301,3 +285,19 @@ AutoModelForSequenceClassification.register(
     LSTMConfig, LSTMForSequenceClassification, exist_ok=True
 )
 AutoModelForTokenClassification.register(LSTMConfig, LSTMForTokenClassification, exist_ok=True)
+
+LSTM = ModelFamily("tacit-lstm", CAUSAL)
+AWD_LSTM = ModelFamily(
+    "tacit-lstm",
+    CAUSAL,
+    defaults={
+        "embedding_size": 100,
+        "hidden_size": 1150,
+        "layers": 3,
+        "embedding_dropout": 0.1,
+        "weight_drop": 0.3,
+        "output_dropout": 0.5,
+        "tie_word_embeddings": False,
+    },
+)
+"""As in the paper (Lai et al. 2022, appendix on models), where sizes do not allow tied weights."""
