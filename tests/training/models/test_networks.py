@@ -457,6 +457,49 @@ def test_next_words_and_completions(kind: str) -> None:
         next_words(model, TOKENIZER, "a", top=0)
 
 
+@pytest.mark.parametrize("kind", ["lstm", "awd-lstm", "gpt2", "llama"])
+@pytest.mark.parametrize("text", ["a small", "", "a small text of our own " * 4], ids=len)
+def test_the_likeliest_completion_is_that_of_whole_passes(
+    kind: str, text: str, tmp_path: Path
+) -> None:
+    """With a cache or a state, past the room of a model, and from what was saved."""
+    model = scratch(kind, "next-word", seed=3)
+    for parameter in model.parameters():
+        parameter.data.mul_(4)  # far from uniform, so that rounding decides nothing
+    room = getattr(model.config, "max_position_embeddings", None) or 10**6
+    ids = [TOKENIZER.bos_token_id, *TOKENIZER(text, add_special_tokens=False)["input_ids"]]
+    given = len(ids)
+    while len(ids) < given + 20:
+        read = torch.tensor([ids[-room:]])
+        token = int(
+            logits(model, {"input_ids": read, "attention_mask": read * 0 + 1})[0, -1].argmax()
+        )
+        if token == TOKENIZER.eos_token_id:
+            break
+        ids.append(token)
+    weights.save_model(model, TOKENIZER, tmp_path / "m")
+    for one in (model, networks.load_model(tmp_path / "m", "next-word")):
+        found = complete(
+            one, TOKENIZER, text, tokens=20, temperature=0, rng=np.random.default_rng()
+        )
+        assert found == TOKENIZER.decode(ids[given:])
+
+
+def test_an_lstm_goes_on_from_its_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, widths = scratch("lstm", "next-word"), []
+    forwarded = type(model.body).forward
+    monkeypatch.setattr(
+        type(model.body),
+        "forward",
+        lambda self, ids, state=None: widths.append(ids.shape[1]) or forwarded(self, ids, state),
+    )
+    complete(model, TOKENIZER, "a small", tokens=4, temperature=0, rng=np.random.default_rng(0))
+    assert widths[0] > 1
+    assert set(widths[1:]) == {1}
+    with pytest.raises(ValueError, match="only supports"):
+        model.generate(torch.tensor([[5, 6]]), num_beams=2, max_new_tokens=2)
+
+
 def test_weights_that_stay_frozen_are_the_same_in_every_process(tmp_path: Path) -> None:
     """No checkpoint holds them, and no other process is told them: they have to be made alike."""
     settings = dialogs(tmp_path, 20) | {"seed": None, "plan": {"protect": "users", "epsilon": 8}}

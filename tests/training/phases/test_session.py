@@ -111,9 +111,9 @@ def test_killed_and_resumed_equals_uninterrupted(tmp_path: Path, base: dict[str,
     (tmp_path / "run.yml").write_text(run_yaml(run))
     code = (
         "import os, signal, sys; from pathlib import Path;"
-        "from tacit.training import runs, scoring; from tacit.training.settings import read_run;"
+        "from tacit.training.phases import session; from tacit.training.settings import read_run;"
         "die = lambda at: at.step == 3 and os.kill(os.getpid(), signal.SIGKILL);"
-        "runs.train(read_run(Path(sys.argv[1])), Path(sys.argv[2]), tell=die)"
+        "session.train(read_run(Path(sys.argv[1])), Path(sys.argv[2]), on_progress=die)"
     )
     killed = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path / "run.yml"), str(tmp_path / "cut")], check=False

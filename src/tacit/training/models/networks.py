@@ -33,6 +33,7 @@ from tacit.packaged_models import has_weights, located
 from tacit.training.models.offline import quiet, seeded
 from tacit.training.models.registries import MODELS, ModelFamily, TaskName, family_of
 from tacit.training.settings import ModelSettings
+from tacit.training.tasks.measuring import forward, still
 
 _AUTO: dict[TaskName, Any] = {
     "next-word": AutoModelForCausalLM,
@@ -42,7 +43,7 @@ _AUTO: dict[TaskName, Any] = {
     "tagging": AutoModelForTokenClassification,
 }
 
-_SPECIAL = ("pad", "bos", "eos")
+_SPECIAL = ("pad_token_id", "bos_token_id", "eos_token_id")
 
 _UNREADABLE = (
     OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError, struct.error,
@@ -160,7 +161,7 @@ def scratch_model(
                 f"kind={kind} with these sizes makes no model for task={task}; check that heads "
                 "divide hidden_size, and that this kind can do the task."
             ) from None
-    return _ready(model, task, made.pad_token_id)
+    return _ready(model, task, getattr(made, "pad_token_id", None))
 
 
 @torch.no_grad()
@@ -194,8 +195,7 @@ def _make_config(
     if family.inner_factor and "hidden_size" in sizes:
         sizes.setdefault("intermediate_size", family.inner_factor * int(sizes["hidden_size"]))
     if tokenizer is not None:
-        own = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in _SPECIAL}
-        sizes |= {"vocab_size": len(tokenizer)} | own
+        sizes |= {"vocab_size": len(tokenizer)} | {n: getattr(tokenizer, n) for n in _SPECIAL}
     sizes |= _label_fields(task, labels)
     try:
         default = AutoConfig.for_model(str(family.model_type))
@@ -205,7 +205,7 @@ def _make_config(
             "model type."
         ) from None
     accepted = {f.name for f in fields(default)} | set(type(default).attribute_map)
-    accepted |= {"num_labels", "id2label", "label2id", "problem_type"}
+    accepted |= {"num_labels", "id2label", "label2id", "problem_type", *_SPECIAL}
     if unknown := sorted(set(sizes) - accepted):
         common = ", ".join(family.names or type(default).__annotations__)
         raise UsageError(f"{unknown[0]!r} is no setting of kind={kind}; common ones: {common}.")
@@ -250,13 +250,8 @@ def check_causal(model: nn.Module) -> None:
     ids = (torch.arange(4) % size).unsqueeze(0)
     other = ids.clone()
     other[0, -1] = (other[0, -1] + 1) % size
-    training = model.training
-    model.eval()
-    with torch.no_grad():
-        ones = torch.ones_like(ids)
-        before = model(input_ids=ids, attention_mask=ones).logits
-        after = model(input_ids=other, attention_mask=ones).logits
-    model.train(training)
+    with still(model):
+        before, after = (forward(model, {"input_ids": i}, mask=False) for i in (ids, other))
     if size > 1 and not torch.allclose(before[:, :-1], after[:, :-1], rtol=1e-4, atol=1e-5):
         raise UsageError(
             f"{type(model).__name__} sees the word that it is to predict; next words need a "

@@ -16,10 +16,12 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
+    GenerationMixin,
     PretrainedConfig,
     PreTrainedModel,
     initialization,
 )
+from transformers.generation.configuration_utils import GenerationMode
 from transformers.utils.generic import ModelOutput
 
 from tacit.training.dp import dropout
@@ -197,9 +199,11 @@ class LSTMPreTrained(PreTrainedModel):
         return table
 
 
-class LSTMForCausalLM(LSTMPreTrained):
-    """An LSTM that predicts the next token."""
+class LSTMForCausalLM(LSTMPreTrained, GenerationMixin):
+    """An LSTM that predicts the next token; `generate` goes on from its state."""
 
+    _is_stateful = True
+    _supported_generation_modes = (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE)
     _tied_weights_keys = {"head.weight": "body.embedding.weight"}  # noqa: RUF012
 
     def __init__(self, config: LSTMConfig) -> None:
@@ -207,6 +211,16 @@ class LSTMForCausalLM(LSTMPreTrained):
         self.body = LSTMBody(config)
         self.head = nn.Linear(config.output_size, config.vocab_size)
         self.post_init()
+
+    @classmethod
+    def _supports_default_dynamic_cache(cls) -> bool:
+        return False  # the state is all there is to remember
+
+    def prepare_inputs_for_generation(  # type: ignore[override]
+        self, input_ids: Tensor, state: State | None = None, **kwargs: Any
+    ) -> dict[str, Any]:
+        """What `generate` reads: the whole text at first, then the last token with the state."""
+        return {"input_ids": input_ids if state is None else input_ids[:, -1:], "state": state}
 
     def get_output_embeddings(self) -> nn.Module:
         """The linear map to the vocabulary."""
@@ -218,8 +232,9 @@ class LSTMForCausalLM(LSTMPreTrained):
         attention_mask: Tensor | None = None,
         labels: Tensor | None = None,
         state: State | None = None,
+        return_dict: bool = True,
     ) -> LSTMOutput:
-        """Logits for every place; mask and labels are accepted and not needed."""
+        """Logits for every place; only ids and the state are needed."""
         x, after = self.body(input_ids, state)
         return LSTMOutput(logits=self.head(x), state=after)
 
