@@ -67,6 +67,15 @@ class Registry(Generic[T]):
             return f"{found.dist.name} {found.dist.version}"
         return type(self[name]).__module__
 
+    def require(self, name: str) -> str:
+        """The name, if it is known; nothing is imported to know it."""
+        if name not in self.names():
+            raise UsageError(
+                f"{self.kind} {name!r} is not known; accepted: {', '.join(sorted(self.names()))}."
+                f"{did_you_mean(name, self.names())}"
+            )
+        return name
+
     def values(self) -> list[T]:
         """All of them, in order."""
         return [self[name] for name in self.names()]
@@ -86,12 +95,7 @@ class Registry(Generic[T]):
     def _load(self, name: str) -> T:
         if name in self._installed:
             return self._installed[name].load()
-        found = self._own.get(name) or self._added.get(name)
-        if found is None:
-            raise UsageError(
-                f"{self.kind} {name!r} is not known; accepted: {', '.join(sorted(self.names()))}."
-                f"{did_you_mean(name, self.names())}"
-            )
+        found = self._own.get(self.require(name)) or self._added[name]
         if not isinstance(found, str):
             return found
         module, _, attribute = found.partition(":")

@@ -12,7 +12,7 @@ from tacit.planning.plan import Plan
 from tacit.training.data.training_data import TrainingData
 from tacit.training.dp import dropout
 from tacit.training.methods.noisy_sums import Losses
-from tacit.training.models import networks
+from tacit.training.models import networks, weights
 from tacit.training.tasks.examples import Examples
 from tacit.training.tasks.masked_words import MaskedWord
 from tacit.training.tasks.tasks import Classification, NextWord, Regression, Tagging
@@ -61,7 +61,7 @@ def model_of(kind: str, task: str, **changes: Any) -> nn.Module:
     labels = LABELS if task in ("classification", "tagging") else None
     config = KINDS[kind.removesuffix(" lora")] | {"vocab_size": WORDS} | changes
     made = networks.scratch_model(config, task, labels=labels)  # type: ignore[arg-type]
-    return networks.with_lora(made, 2, dropout=0.3) if kind.endswith(" lora") else made
+    return weights.with_lora(made, 2, dropout=0.3) if kind.endswith(" lora") else made
 
 
 def records(task: str, lengths: tuple[int, ...] = (3, 9, 2, 5, 9, 4, 6, 3)) -> TrainingData:

@@ -18,7 +18,7 @@ from tacit.training.data.training_data import TrainingData
 from tacit.training.dp.gradients import ClippedSums
 from tacit.training.dp.noise import release
 from tacit.training.dp.random_source import RandomSource
-from tacit.training.models import networks
+from tacit.training.models import networks, weights
 from tacit.training.models.tokens import byte_level_bpe
 from tacit.training.phases.run_context import _tokenizer
 from tacit.training.settings import Run
@@ -77,14 +77,14 @@ def test_every_adapter_moves_in_a_private_step(tmp_path: Path) -> None:
     tokenizer = byte_level_bpe(None, 400)
     config = {"kind": "gpt2", "layers": 1, "hidden_size": 8, "heads": 2, "context": 16}
     scratch = networks.scratch_model(config, "next-word", tokenizer=tokenizer)
-    model = networks.with_lora(scratch, 2)
+    model = weights.with_lora(scratch, 2)
     corpus = customersim.generate(8, 1)
     task = NextWord()
     examples = task.encode(corpus, tokenizer, context=12)
     rows = np.arange(len(examples))
     training_data = TrainingData(examples, rows, tuple(np.split(rows, len(rows))), None, None)
     plan = Plan(**PLAN, noise_multiplier=1.0)
-    before = networks.snapshot(model)
+    before = weights.snapshot(model)
     with Ledger(tmp_path / "ledger.jsonl", {}) as ledger:
         made = make_step(
             "private", model, task.losses, training_data, plan, ledger=ledger, token_budget=256
@@ -94,7 +94,7 @@ def test_every_adapter_moves_in_a_private_step(tmp_path: Path) -> None:
         for name, parameter in model.named_parameters():
             if name in gradient:
                 parameter.sub_(gradient[name])
-    moved = networks.moved(before, model)
+    moved = weights.moved(before, model)
     adapters = {name for name, _ in model.named_parameters() if "lora_" in name}
     assert adapters
     assert set(moved.moved) == adapters

@@ -257,8 +257,9 @@ def test_what_a_run_began_from_stands_on_its_certificate(data: Path, tmp_path: P
 
 
 def test_base_weights_are_named_with_their_digest(data: Path, tmp_path: Path) -> None:
-    from tacit.training.models.networks import save_model, scratch_model
+    from tacit.training.models.networks import scratch_model
     from tacit.training.models.tokens import byte_level_bpe
+    from tacit.training.models.weights import save_model
 
     tokenizer = byte_level_bpe(None, 300)
     model = scratch_model(

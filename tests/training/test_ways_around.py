@@ -21,7 +21,7 @@ from tacit.detection.mentions import Aliases, write_lines
 from tacit.errors import DataError, PrivacyRefused, UsageError
 from tacit.privacy.certificates.certificate import Finding, amend
 from tacit.privacy.certificates.manifest import file_digest
-from tacit.training.models import networks, tokens
+from tacit.training.models import networks, tokens, weights
 from tacit.training.phases import session
 from tacit.training.phases.loop import Progress
 from tacit.training.settings import Run
@@ -255,7 +255,7 @@ def test_a_public_start_above_private_weights_is_nobody_elses(
     tokenizer = tokens.byte_level_bpe(None, 300)
     made = {"kind": "gpt2", "context": 16, **gpt2["config"]}  # type: ignore[dict-item]
     public = networks.scratch_model(made, "next-word", tokenizer=tokenizer, seed=1)
-    networks.save_model(public, tokenizer, tmp_path / "public")
+    weights.save_model(public, tokenizer, tmp_path / "public")
     start = {"corpus": "generated", "steps": 2, "batch": 4}
     fields |= {"tokenizer": {}, "pretrain": start}
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import yaml
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -31,6 +32,7 @@ from tacit.planning.plan import Plan
 from tacit.privacy.certificates.documents import canonical_digest
 from tacit.registry import did_you_mean
 from tacit.training.methods import METHODS
+from tacit.training.models.registries import MODELS, OPTIMIZERS
 
 if TYPE_CHECKING:
     from tacit.training.methods.method import MethodSpec
@@ -52,9 +54,9 @@ class SettingsPart(BaseModel):
 
 
 class ModelSettings(SettingsPart):
-    """Which network: `lstm`, `gpt2`, `bert` or `llama` from scratch, or a `folder` of weights."""
+    """Which network: a family by name (`lstm`, `gpt2`, ...) from scratch, or a `folder`."""
 
-    kind: Literal["lstm", "awd-lstm", "gpt2", "bert", "llama", "folder"] = "lstm"
+    kind: Annotated[str, AfterValidator(MODELS.require)] = "lstm"
     folder: str | None = None
     config: dict[str, Any] = {}
     public_frequencies: Annotated[
@@ -101,7 +103,7 @@ class TokenizerSettings(SettingsPart):
 class OptimizerSettings(SettingsPart):
     """How noisy sums become updates; none of this touches private data."""
 
-    name: Literal["sgd", "adam", "adamw"] = "sgd"
+    name: Annotated[str, AfterValidator(OPTIMIZERS.require)] = "sgd"
     learning_rate: Annotated[float, Field(gt=0)] = 1.0
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     weight_decay: Annotated[float, Field(ge=0)] = 0.0

@@ -32,7 +32,7 @@ from tacit.training.dp.gradients import ClippedSums
 from tacit.training.methods.dp_fedavg import LocalSettings
 from tacit.training.methods.noisy_sums import LossMeter
 from tacit.training.models.lstm import GateLSTM
-from tacit.training.models.recurrent import LSTMForCausalLM, awd
+from tacit.training.models.recurrent import AWD_LSTM, LSTMConfig, LSTMForCausalLM
 from tacit.training.tasks.examples import Examples
 from tacit.training.tasks.tasks import NextWord
 
@@ -70,7 +70,9 @@ def test_every_dropout_acts_and_is_drawn_anew_in_every_step(kind: str) -> None:
 
 def test_one_short_user_does_not_move_the_others(tmp_path: Path) -> None:
     """The dropouts of the AWD-LSTM; masks drawn for a batch moved the others by three norms."""
-    config = awd(vocab_size=60, embedding_size=12, hidden_size=20)
+    config = LSTMConfig(
+        **AWD_LSTM.defaults | {"vocab_size": 60, "embedding_size": 12, "hidden_size": 20}
+    )
     rng = np.random.default_rng(3)
     lengths = [*rng.integers(20, 30, 40), 9]
     ids = [rng.integers(2, 60, length).astype(np.int32) for length in lengths]

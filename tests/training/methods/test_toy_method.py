@@ -1,4 +1,4 @@
-"""A method in its own file, installed by its entry point, works everywhere; nothing else changes."""
+"""A method in its own file, found by its entry point, works everywhere; nothing else changes."""
 
 import json
 import subprocess

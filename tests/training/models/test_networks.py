@@ -18,8 +18,8 @@ from support.small import dialogs
 from tacit.errors import DataError, MissingExtra, UsageError
 from tacit.packaged_models import PACKAGES, find_packaged
 from tacit.training.evaluation.generation import complete, next_words
-from tacit.training.models import networks
-from tacit.training.models.networks import LSTMConfig, LSTMForCausalLM, awd
+from tacit.training.models import networks, weights
+from tacit.training.models.recurrent import AWD_LSTM, LSTMConfig, LSTMForCausalLM
 from tacit.training.models.tokens import byte_level_bpe
 from tacit.training.models.weights import save_model, snapshot
 from tacit.training.phases.run_context import open_run
@@ -58,7 +58,7 @@ def logits(model: nn.Module, given: dict[str, torch.Tensor]) -> torch.Tensor:
 @pytest.mark.parametrize(("kind", "task"), PAIRS)
 def test_saved_and_loaded_is_the_same(kind: str, task: networks.TaskName, tmp_path: Path) -> None:
     model = scratch(kind, task)
-    networks.save_model(model, TOKENIZER, tmp_path / "m")
+    weights.save_model(model, TOKENIZER, tmp_path / "m")
     labels = None if task in ("next-word", "regression") else LABELS
     back = networks.load_model(tmp_path / "m", task, labels=labels)
     assert type(back) is type(model)
@@ -75,8 +75,8 @@ def test_same_seed_same_weights(kind: str) -> None:
     state = torch.get_rng_state()
     one, two, other = (scratch(kind, "classification", seed) for seed in (3, 3, 4))
     assert torch.equal(torch.get_rng_state(), state)
-    assert networks.snapshot(one) == networks.snapshot(two)
-    assert networks.snapshot(one) != networks.snapshot(other)
+    assert weights.snapshot(one) == weights.snapshot(two)
+    assert weights.snapshot(one) != weights.snapshot(other)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_weights_are_tied_where_sizes_allow(
     sizes: dict[str, Any], tied: bool, tmp_path: Path
 ) -> None:
     model = LSTMForCausalLM(LSTMConfig(vocab_size=20, **sizes))
-    networks.save_model(model, None, tmp_path / "m")
+    weights.save_model(model, None, tmp_path / "m")
     back = networks.load_model(tmp_path / "m", "next-word")
     for one in (model, back):
         assert (one.head.weight is one.body.embedding.weight) == tied
@@ -102,7 +102,7 @@ def test_weights_are_tied_where_sizes_allow(
 
 
 def test_the_papers_awd_lstm() -> None:
-    config = awd(vocab_size=50)
+    config = LSTMConfig(**AWD_LSTM.defaults, vocab_size=50)
     with torch.device("meta"):
         model = LSTMForCausalLM(config)
     shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
@@ -196,8 +196,10 @@ def test_later_words_change_nothing_before_them(kind: str) -> None:
 
 
 def test_a_model_that_sees_the_word_is_refused() -> None:
-    with pytest.raises(UsageError, match="sees the word"):
+    with pytest.raises(UsageError, match="does not serve task=next-word"):
         networks.scratch_model(KINDS["bert"], "next-word", tokenizer=TOKENIZER)
+    with pytest.raises(UsageError, match="sees the word"):
+        networks.check_causal(scratch("bert", "masked-word"))
 
 
 @pytest.mark.parametrize(
@@ -234,22 +236,22 @@ def test_dropouts_of_a_scratch_transformer_are_settings() -> None:
 
 
 def test_a_language_model_gets_a_new_head_for_a_new_task(tmp_path: Path) -> None:
-    networks.save_model(scratch("gpt2", "next-word"), TOKENIZER, tmp_path / "m")
+    weights.save_model(scratch("gpt2", "next-word"), TOKENIZER, tmp_path / "m")
     model = networks.load_model(
         tmp_path / "m", "classification", labels=LABELS, pad_token_id=TOKENIZER.pad_token_id
     )
     assert logits(model, batch()).shape == (2, 3)
-    networks.save_model(model, TOKENIZER, tmp_path / "c")
+    weights.save_model(model, TOKENIZER, tmp_path / "c")
     two = networks.load_model(tmp_path / "c", "classification", labels=("a", "b"))
     assert logits(two, batch()).shape == (2, 2)
     same = networks.load_model(tmp_path / "c", "classification", labels=LABELS)
     assert (model.new_head, two.new_head, same.new_head) == (True, True, False)
     body = "transformer.wte.weight"
-    assert networks.snapshot(two)[body] == networks.snapshot(model)[body]
+    assert weights.snapshot(two)[body] == weights.snapshot(model)[body]
 
 
 def test_a_classifier_is_no_language_model(tmp_path: Path) -> None:
-    networks.save_model(scratch("lstm", "classification"), TOKENIZER, tmp_path / "m")
+    weights.save_model(scratch("lstm", "classification"), TOKENIZER, tmp_path / "m")
     with pytest.raises(DataError, match="no weights of the right size"):
         networks.load_model(tmp_path / "m", "next-word")
 
@@ -287,7 +289,7 @@ def test_packaged_models_are_found_where_they_are_installed(
     for name in {*PACKAGES, *PACKAGES.values()}:
         with contextlib.suppress(MissingExtra):  # it may be installed here
             assert find_packaged(name).exists()
-    networks.save_model(scratch("bert", "classification"), None, tmp_path / "ourmodel" / "data")
+    weights.save_model(scratch("bert", "classification"), None, tmp_path / "ourmodel" / "data")
     info = tmp_path / "nobodys_model-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: nobodys-model\nVersion: 1.0\n")
@@ -311,49 +313,49 @@ def test_packaged_models_are_found_where_they_are_installed(
 def test_lora_trains_adapters_and_new_heads_only(
     kind: str, task: networks.TaskName, tmp_path: Path
 ) -> None:
-    model = networks.with_lora(scratch(kind, task), 2)
-    names = networks.check_trainable(model, lambda: forward(model, batch()).square().flatten())
+    model = weights.with_lora(scratch(kind, task), 2)
+    names = weights.check_trainable(model, lambda: forward(model, batch()).square().flatten())
     assert all("lora_" in name or "classifier" in name for name in names)
     assert any("classifier" in name for name in names) == (task != "next-word")
-    before = networks.snapshot(model)
+    before = weights.snapshot(model)
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.Adam(trained, lr=0.05)
     for _ in range(4):  # the first step moves one factor only: the other begins at zero
         forward(model, batch()).square().sum().backward()
         optimizer.step()
         optimizer.zero_grad()
-    found = networks.moved(before, model)
+    found = weights.moved(before, model)
     assert set(found.moved) == set(names)
     now = logits(model, batch())
 
-    networks.save_model(model, TOKENIZER, tmp_path / "m")
+    weights.save_model(model, TOKENIZER, tmp_path / "m")
     labels = None if task == "next-word" else LABELS
     back = networks.load_model(tmp_path / "m", task, labels=labels)
     assert torch.allclose(logits(back, batch()), now, atol=1e-5)
-    assert networks.snapshot(model) == networks.snapshot(model)
+    assert weights.snapshot(model) == weights.snapshot(model)
     assert torch.equal(logits(model, batch()), now)
 
-    networks.save_model(model, TOKENIZER, tmp_path / "a", adapter=True)
+    weights.save_model(model, TOKENIZER, tmp_path / "a", adapter=True)
     assert (tmp_path / "a" / "adapter_model.safetensors").exists()
 
 
 def test_bad_lora_is_refused() -> None:
     gpt = scratch("gpt2", "next-word")
     with pytest.raises(UsageError, match="rank=0"):
-        networks.with_lora(gpt, 0)
+        weights.with_lora(gpt, 0)
     with pytest.raises(UsageError, match=r"q_proj is no linear layer.*c_attn"):
-        networks.with_lora(gpt, 2, ["q_proj"])
+        weights.with_lora(gpt, 2, ["q_proj"])
     with pytest.raises(UsageError, match="no linear layer"):
-        networks.with_lora(scratch("lstm", "next-word"), 2)
+        weights.with_lora(scratch("lstm", "next-word"), 2)
     with pytest.raises(UsageError, match="adapter=True"):
-        networks.save_model(gpt, None, Path("nowhere"), adapter=True)
+        weights.save_model(gpt, None, Path("nowhere"), adapter=True)
     with pytest.raises(UsageError, match="adapters already"):
-        networks.with_lora(networks.with_lora(gpt, 2), 2)  # type: ignore[arg-type]
+        weights.with_lora(weights.with_lora(gpt, 2), 2)  # type: ignore[arg-type]
 
 
 def test_only_what_is_named_is_trained() -> None:
     model = scratch("bert", "classification")
-    networks.train_only(model, ["classifier", "bert.pooler.dense"])
+    weights.train_only(model, ["classifier", "bert.pooler.dense"])
     named = {name for name, p in model.named_parameters() if p.requires_grad}
     assert named == {
         f"{layer}.{part}"
@@ -361,42 +363,42 @@ def test_only_what_is_named_is_trained() -> None:
         for part in ("weight", "bias")
     }
     # Nothing that was frozen before is trained again.
-    networks.train_only(model, ["bert", "classifier"])
+    weights.train_only(model, ["bert", "classifier"])
     assert named == {name for name, p in model.named_parameters() if p.requires_grad}
     with pytest.raises(UsageError, match=r"class, and no parameter begins so; .*bert, classifier"):
-        networks.train_only(model, ["class"])
+        weights.train_only(model, ["class"])
 
 
 def test_a_parameter_without_gradient_is_named() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     with pytest.raises(UsageError, match=r"1\.weight is trainable but gets no gradient"):
-        networks.check_trainable(model, lambda: model[0](torch.ones(1, 2)))
-    assert list(networks.check_trainable(model)) == ["0.weight", "0.bias", "1.weight", "1.bias"]
+        weights.check_trainable(model, lambda: model[0](torch.ones(1, 2)))
+    assert list(weights.check_trainable(model)) == ["0.weight", "0.bias", "1.weight", "1.bias"]
     model.requires_grad_(False)
     with pytest.raises(UsageError, match="No parameter"):
-        networks.check_trainable(model)
+        weights.check_trainable(model)
 
 
 def test_moved_says_which() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-    before = networks.snapshot(model)
+    before = weights.snapshot(model)
     with torch.no_grad():
         model[1].bias[0] += 1e-6
-    found = networks.moved(before, model)
+    found = weights.moved(before, model)
     assert found.moved == ("1.bias",)
     assert len(found.still) == 3
     with pytest.raises(UsageError, match="different parameters"):
-        networks.moved(before, nn.Linear(2, 2))
+        weights.moved(before, nn.Linear(2, 2))
 
 
 def test_saving_again_replaces_whole_files_and_leaves_others(tmp_path: Path) -> None:
     folder = tmp_path / "m"
-    networks.save_model(scratch("gpt2", "next-word", 1), TOKENIZER, folder)
+    weights.save_model(scratch("gpt2", "next-word", 1), TOKENIZER, folder)
     (folder / "ledger.jsonl").write_text("kept")
     model = scratch("gpt2", "next-word", 2)
-    networks.save_model(model, TOKENIZER, folder)
+    weights.save_model(model, TOKENIZER, folder)
     assert (folder / "ledger.jsonl").read_text() == "kept"
-    assert networks.snapshot(networks.load_model(folder, "next-word")) == networks.snapshot(model)
+    assert weights.snapshot(networks.load_model(folder, "next-word")) == weights.snapshot(model)
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
 
 
@@ -418,8 +420,8 @@ def test_plain_transformers_loads_what_we_save(tmp_path: Path) -> None:
     for kind in ("gpt2", "llama", "bert"):
         model = scratch(kind, "classification" if kind == "bert" else "next-word")
         if kind == "gpt2":
-            model = networks.with_lora(model, 2)  # type: ignore[assignment]
-        networks.save_model(model, TOKENIZER, tmp_path / kind)
+            model = weights.with_lora(model, 2)  # type: ignore[assignment]
+        weights.save_model(model, TOKENIZER, tmp_path / kind)
         length = len(TOKENIZER("a small text")["input_ids"])
         expected.append((kind, length, logits(model, batch(1)).sum().item()))
     done = subprocess.run(
@@ -453,6 +455,49 @@ def test_next_words_and_completions(kind: str) -> None:
         complete(model, TOKENIZER, "a", tokens=0, rng=np.random.default_rng(0))
     with pytest.raises(UsageError, match="top=0"):
         next_words(model, TOKENIZER, "a", top=0)
+
+
+@pytest.mark.parametrize("kind", ["lstm", "awd-lstm", "gpt2", "llama"])
+@pytest.mark.parametrize("text", ["a small", "", "a small text of our own " * 4], ids=len)
+def test_the_likeliest_completion_is_that_of_whole_passes(
+    kind: str, text: str, tmp_path: Path
+) -> None:
+    """With a cache or a state, past the room of a model, and from what was saved."""
+    model = scratch(kind, "next-word", seed=3)
+    for parameter in model.parameters():
+        parameter.data.mul_(4)  # far from uniform, so that rounding decides nothing
+    room = getattr(model.config, "max_position_embeddings", None) or 10**6
+    ids = [TOKENIZER.bos_token_id, *TOKENIZER(text, add_special_tokens=False)["input_ids"]]
+    given = len(ids)
+    while len(ids) < given + 20:
+        read = torch.tensor([ids[-room:]])
+        token = int(
+            logits(model, {"input_ids": read, "attention_mask": read * 0 + 1})[0, -1].argmax()
+        )
+        if token == TOKENIZER.eos_token_id:
+            break
+        ids.append(token)
+    weights.save_model(model, TOKENIZER, tmp_path / "m")
+    for one in (model, networks.load_model(tmp_path / "m", "next-word")):
+        found = complete(
+            one, TOKENIZER, text, tokens=20, temperature=0, rng=np.random.default_rng()
+        )
+        assert found == TOKENIZER.decode(ids[given:])
+
+
+def test_an_lstm_goes_on_from_its_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, widths = scratch("lstm", "next-word"), []
+    forwarded = type(model.body).forward
+    monkeypatch.setattr(
+        type(model.body),
+        "forward",
+        lambda self, ids, state=None: widths.append(ids.shape[1]) or forwarded(self, ids, state),
+    )
+    complete(model, TOKENIZER, "a small", tokens=4, temperature=0, rng=np.random.default_rng(0))
+    assert widths[0] > 1
+    assert set(widths[1:]) == {1}
+    with pytest.raises(ValueError, match="only supports"):
+        model.generate(torch.tensor([[5, 6]]), num_beams=2, max_new_tokens=2)
 
 
 def test_weights_that_stay_frozen_are_the_same_in_every_process(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from tacit.training.dp.random_source import RandomSource
 from tacit.training.methods.method import StepStats
-from tacit.training.models.optimizers import factor, make_optimizer
+from tacit.training.models.optimizers import factor, make_optimizer, make_schedule
 from tacit.training.phases.loop import Loop
 from tacit.training.settings import OptimizerSettings
 
@@ -29,6 +29,18 @@ def test_the_rates_are_those_of_the_formulas() -> None:
     np.testing.assert_allclose(linear, 1 - np.arange(1, 11) / 10 + 1e-3)
     cosine = [factor(OptimizerSettings(schedule="cosine"), step, 10) for step in range(1, 11)]
     np.testing.assert_allclose(cosine, 0.5 * (1 + np.cos(np.pi * np.arange(1, 11) / 10)) + 1e-3)
+
+
+@pytest.mark.parametrize("done", [0, 1, 5])
+def test_a_schedule_goes_on_where_a_run_was_stopped(done: int) -> None:
+    settings = OptimizerSettings(schedule="cosine", warmup=3, learning_rate=0.7)
+    optimizer = make_optimizer(nn.Linear(2, 1), settings)
+    schedule, rates = make_schedule(optimizer, settings, 10, done), []
+    for _ in range(done, 10):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step()
+    assert rates == [0.7 * factor(settings, step, 10) for step in range(done + 1, 11)]
 
 
 class Downhill:

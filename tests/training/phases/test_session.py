@@ -24,8 +24,9 @@ from tacit.privacy.events import NotPrivate
 from tacit.privacy.ledger import read_ledger
 from tacit.training.data.training_data import prepare
 from tacit.training.evaluation import scoring
-from tacit.training.models.networks import save_model, scratch_model
+from tacit.training.models.networks import scratch_model
 from tacit.training.models.tokens import byte_level_bpe
+from tacit.training.models.weights import save_model
 from tacit.training.phases import session
 from tacit.training.phases.loop import Progress
 from tacit.training.phases.run_context import encode, open_run

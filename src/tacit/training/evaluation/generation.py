@@ -1,12 +1,18 @@
-"""Next words with their probabilities, and completions, by one simple loop for every model."""
+"""Next words with their probabilities, and completions by transformers' `generate`."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
-from transformers import PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from tacit.errors import UsageError
-from tacit.training.models.devices import placed
+from tacit.training.models.devices import device_of, placed
+from tacit.training.models.offline import quiet, seeded
+from tacit.training.tasks.encoding import pad_of
 from tacit.training.tasks.measuring import forward, still
 from tacit.training.tasks.tasks import NextWord
 
@@ -24,7 +30,7 @@ def next_words(
 
 
 def complete(
-    model: nn.Module,
+    model: Any,
     tokenizer: PreTrainedTokenizerBase,
     text: str,
     *,
@@ -42,25 +48,42 @@ def complete(
         raise UsageError(f"tokens={tokens} is too few; give 1 or more.")
     if not temperature >= 0:
         raise UsageError(f"temperature={temperature} is negative; give 0 or more.")
-    ids = _start(tokenizer, text)
-    given = len(ids)
-    for _ in range(tokens):
-        token = _draw(_after(model, ids), temperature, top, rng)
-        if token == tokenizer.eos_token_id:
-            break
-        ids.append(token)
-    return str(tokenizer.decode(ids[given:]))
+    if not getattr(model, "can_generate", bool)():
+        raise UsageError(
+            f"{type(model).__name__} cannot go on with a text; a model for next words is a "
+            "GenerationMixin of transformers."
+        )
+    drawn = {"temperature": temperature, "top_k": top or len(tokenizer)} if temperature else {}
+    end, room, read = tokenizer.eos_token_id, _room(model), _start(tokenizer, text)
+    how = GenerationConfig(
+        do_sample=temperature > 0, eos_token_id=end, pad_token_id=pad_of(tokenizer), **drawn
+    )
+    made: list[int] = []
+    with still(model), quiet(), seeded(int(rng.integers(2**63))), _generating(model, how):
+        while len(made) < tokens and made[-1:] != [end]:
+            # Where room is short, the last tokens count, and each new one moves them on by one.
+            ids = torch.tensor([(read + made)[-(room or 0) :]], device=device_of(model))
+            most = tokens - len(made)
+            most = most if room is None else min(most, room - ids.shape[1] + 1)
+            found = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=most)
+            made += found[0, ids.shape[1] :].tolist()
+    return str(tokenizer.decode(made[:-1] if made[-1] == end else made))
 
 
-def _draw(
-    chance: torch.Tensor, temperature: float, top: int | None, rng: np.random.Generator
-) -> int:
-    if temperature == 0:
-        return int(chance.argmax())
-    weights = chance.double().log().div(temperature).softmax(0).numpy()
-    if top is not None:
-        weights = np.where(weights >= np.sort(weights)[-min(top, len(weights))], weights, 0)
-    return int(rng.choice(len(weights), p=weights / weights.sum()))
+@contextmanager
+def _generating(model: Any, how: GenerationConfig) -> Iterator[None]:
+    """Generate as we say, whatever the folder of a model prefers."""
+    before = model.generation_config
+    model.generation_config = how
+    try:
+        yield
+    finally:
+        model.generation_config = before
+
+
+def _room(model: nn.Module) -> int | None:
+    """How many tokens a model can read at once; None where it has no limit."""
+    return getattr(model.config, "max_position_embeddings", None)
 
 
 def _start(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
@@ -73,7 +96,6 @@ def _start(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
 
 def _after(model: nn.Module, ids: list[int]) -> torch.Tensor:
     """The probability of every token after these; the last ones count where room is short."""
-    room = getattr(model.config, "max_position_embeddings", None) or len(ids)
-    batch = {"input_ids": torch.tensor([ids[-room:]])}
+    batch = {"input_ids": torch.tensor([ids[-(_room(model) or len(ids)) :]])}
     with still(model):
         return forward(model, placed(model, batch), mask=False)[0, -1].float().softmax(-1).cpu()

@@ -26,7 +26,6 @@ def model_card(run: Run, certificate: Certificate) -> str:
     """The card as Markdown with metadata; nothing in it was measured on private text."""
     private = run.spec.planned
     tags = ["tacit", *(["differential-privacy"] if private else [])]
-    ours = run.model.kind in ("lstm", "awd-lstm")
     lines = [
         "---",
         "library_name: transformers",
@@ -50,10 +49,11 @@ def model_card(run: Run, certificate: Certificate) -> str:
         lines += [f"- {what}" for what in certificate.not_covered]
         lines.append("")
     lines += ["## How to load it", "", "```python"]
-    if ours:
-        lines.append(
-            "import tacit.training.models.networks  # makes the LSTM known to transformers"
-        )
+    if run.model.kind not in ("gpt2", "bert", "llama", "folder"):
+        lines += [
+            "from tacit.training.models.registries import MODELS",
+            f'MODELS["{run.model.kind}"]  # makes the family known to transformers',
+        ]
     lines += [
         f"from transformers import AutoTokenizer, {_LOADERS[run.task]}",
         "",

@@ -20,7 +20,7 @@ from tacit.training.methods.regularized import (
 )
 from tacit.training.models.devices import device_of
 from tacit.training.models.offline import seeded
-from tacit.training.models.optimizers import flat_optimizer, put_optimizer
+from tacit.training.models.weights import flat_optimizer, put_optimizer
 
 
 class AdversarialSettings(RegularizerSettings):

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from importlib import util
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,51 +26,16 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from tacit.errors import DataError, MissingExtra, UsageError
 from tacit.packaged_models import has_weights, located
 from tacit.training.models.offline import quiet, seeded
-from tacit.training.models.recurrent import (
-    LSTMConfig,
-    LSTMForCausalLM,
-    LSTMForSequenceClassification,
-    LSTMForTokenClassification,
-    awd,
-)
-from tacit.training.models.weights import (
-    HEADS,
-    Moved,
-    check_trainable,
-    moved,
-    save_model,
-    snapshot,
-    train_only,
-    with_lora,
-)
+from tacit.training.models.registries import MODELS, ModelFamily, TaskName, family_of
+from tacit.training.settings import ModelSettings
+from tacit.training.tasks.measuring import forward, still
 
-__all__ = [
-    "LSTMConfig",
-    "LSTMForCausalLM",
-    "LSTMForSequenceClassification",
-    "LSTMForTokenClassification",
-    "Moved",
-    "awd",
-    "begin_with_frequencies",
-    "check_causal",
-    "check_trainable",
-    "load_model",
-    "moved",
-    "require_safe_weights",
-    "save_model",
-    "scratch_model",
-    "snapshot",
-    "train_only",
-    "with_lora",
-]
-
-TaskName = Literal["next-word", "masked-word", "classification", "regression", "tagging"]
-
-_AUTO: dict[str, Any] = {
+_AUTO: dict[TaskName, Any] = {
     "next-word": AutoModelForCausalLM,
     "masked-word": AutoModelForMaskedLM,
     "classification": AutoModelForSequenceClassification,
@@ -78,34 +43,7 @@ _AUTO: dict[str, Any] = {
     "tagging": AutoModelForTokenClassification,
 }
 
-_KINDS = {"lstm": "tacit-lstm", "awd-lstm": "tacit-lstm"}
-
-_COMMON: dict[str, dict[str, tuple[str, ...]]] = {
-    "gpt2": {
-        "layers": ("n_layer",),
-        "hidden_size": ("n_embd",),
-        "heads": ("n_head",),
-        "inner_size": ("n_inner",),
-        "context": ("n_positions",),
-        "dropout": ("resid_pdrop", "embd_pdrop"),
-        "attention_dropout": ("attn_pdrop",),
-    },
-    "bert": {
-        "layers": ("num_hidden_layers",),
-        "heads": ("num_attention_heads",),
-        "inner_size": ("intermediate_size",),
-        "context": ("max_position_embeddings",),
-        "dropout": ("hidden_dropout_prob",),
-        "attention_dropout": ("attention_probs_dropout_prob",),
-    },
-    "llama": {
-        "layers": ("num_hidden_layers",),
-        "heads": ("num_attention_heads",),
-        "inner_size": ("intermediate_size",),
-        "context": ("max_position_embeddings",),
-    },
-}
-
+_SPECIAL = ("pad_token_id", "bos_token_id", "eos_token_id")
 
 _UNREADABLE = (
     OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError, struct.error,
@@ -148,7 +86,8 @@ def load_model(
                 "folder of a causal model for next words, of any text model for the others."
             ) from None
     absent = {*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])}
-    new = {"next-word": (), "masked-word": ("cls", "lm_head")}.get(task, HEADS)
+    own = family_of(model.config.model_type).heads
+    new = {"next-word": (), "masked-word": ("cls", "lm_head")}.get(task, own)
     if lost := sorted(name for name in absent if not set(new) & set(name.split("."))):
         raise DataError(
             f"{path} has no weights of the right size for {len(lost)} parameter(s) of "
@@ -172,6 +111,25 @@ def _no_longer_quantized(model: PreTrainedModel) -> None:
             delattr(thing, name)
 
 
+def make_model(
+    settings: ModelSettings,
+    task: TaskName,
+    *,
+    tokenizer: PreTrainedTokenizerBase,
+    labels: Sequence[str] | None,
+    context: int,
+    seed: int,
+) -> PreTrainedModel:
+    """The model that a run's settings name: new, or of a folder."""
+    family = MODELS[settings.kind]
+    if family.model_type is None:
+        pad = tokenizer.pad_token_id
+        return load_model(str(settings.folder), task, labels=labels, pad_token_id=pad, seed=seed)
+    sizes = {"context": context} if "context" in family.names else {}
+    config = {"kind": settings.kind} | sizes | settings.config
+    return scratch_model(config, task, tokenizer=tokenizer, labels=labels, seed=seed)
+
+
 def scratch_model(
     config: Mapping[str, Any],
     task: TaskName,
@@ -182,26 +140,32 @@ def scratch_model(
 ) -> PreTrainedModel:
     """A new model: `kind` names the family, the other fields are its sizes and dropouts.
 
-    `kind` is `lstm`, `awd-lstm`, `gpt2`, `bert`, `llama`, or any model type that transformers
-    knows. `layers`, `hidden_size`, `heads`, `inner_size`, `context`, `dropout` and
-    `attention_dropout` mean the same in gpt2, bert and llama, where there is such a thing; the
-    families' own names are accepted too. The tokenizer gives the size of the vocabulary and the
-    special tokens.
+    `kind` is a `ModelFamily`, or any model type that transformers knows. `layers`, `hidden_size`,
+    `heads`, `inner_size`, `context`, `dropout` and `attention_dropout` mean the same in gpt2, bert
+    and llama, where there is such a thing; the families' own names are accepted too. The tokenizer
+    gives the size of the vocabulary and the special tokens.
     """
-    made = _make_config(dict(config), task, tokenizer, labels)
+    kind = str(config.get("kind", "lstm"))
+    family = MODELS[kind] if kind in MODELS else ModelFamily(kind)
+    if task not in family.tasks:
+        raise UsageError(
+            f"kind={kind} does not serve task={task}, only {', '.join(family.tasks)}; choose "
+            "another kind of model, or another task."
+        )
+    made = _make_config(kind, family, config, task, tokenizer, labels)
     with quiet(), seeded(seed):
         try:
             model = _auto(task).from_config(made, dtype=torch.float32)
         except (ValueError, TypeError, KeyError, RuntimeError, ZeroDivisionError):
             raise UsageError(
-                f"kind={config.get('kind')} with these sizes makes no model for task={task}; "
-                "check that heads divide hidden_size, and that this kind can do the task."
+                f"kind={kind} with these sizes makes no model for task={task}; check that heads "
+                "divide hidden_size, and that this kind can do the task."
             ) from None
-    return _ready(model, task, made.pad_token_id)
+    return _ready(model, task, getattr(made, "pad_token_id", None))
 
 
 @torch.no_grad()
-def begin_with_frequencies(model: PreTrainedModel, shares: NDArray[np.float64]) -> None:
+def begin_with_frequencies(model: Any, shares: NDArray[np.float64]) -> None:
     """Set the output bias to the logarithms of how frequent tokens are in public text.
 
     A new model spends its first steps on learning just that; from public text it costs nothing.
@@ -217,60 +181,40 @@ def begin_with_frequencies(model: PreTrainedModel, shares: NDArray[np.float64]) 
 
 
 def _make_config(
-    given: dict[str, Any],
+    kind: str,
+    family: ModelFamily,
+    given: Mapping[str, Any],
     task: TaskName,
     tokenizer: PreTrainedTokenizerBase | None,
     labels: Sequence[str] | None,
 ) -> PretrainedConfig:
-    kind = str(given.pop("kind", "lstm"))
-    if kind == "awd-lstm":
-        given = {f.name: getattr(awd(), f.name) for f in fields(LSTMConfig)} | given
-        given = {k: v for k, v in given.items() if k in LSTMConfig.__annotations__}
-    family = _KINDS.get(kind, kind)
-    sizes: dict[str, Any] = {}
+    sizes = dict(family.defaults)
     for name, value in given.items():
-        for own in _COMMON.get(family, {}).get(name, (name,)):
-            sizes[own] = value
-    if family in ("bert", "llama") and "hidden_size" in sizes:
-        sizes.setdefault("intermediate_size", 4 * int(sizes["hidden_size"]))
-    if family == "gpt2":
-        # Its default is the end of text of a vocabulary that need not be the one in use.
-        sizes = {"bos_token_id": None, "eos_token_id": None} | sizes
+        sizes |= dict.fromkeys(family.names.get(name, (name,)), value)
+    sizes.pop("kind", None)
+    if family.inner_factor and "hidden_size" in sizes:
+        sizes.setdefault("intermediate_size", family.inner_factor * int(sizes["hidden_size"]))
     if tokenizer is not None:
-        sizes |= {
-            "vocab_size": len(tokenizer),
-            "pad_token_id": tokenizer.pad_token_id,
-            "bos_token_id": tokenizer.bos_token_id,
-            "eos_token_id": tokenizer.eos_token_id,
-        }
+        sizes |= {"vocab_size": len(tokenizer)} | {n: getattr(tokenizer, n) for n in _SPECIAL}
     sizes |= _label_fields(task, labels)
-    return _checked_config(kind, family, sizes)
-
-
-def _checked_config(kind: str, family: str, sizes: dict[str, Any]) -> PretrainedConfig:
     try:
-        default = AutoConfig.for_model(family)
+        default = AutoConfig.for_model(str(family.model_type))
     except ValueError:
-        known = ", ".join(["lstm", "awd-lstm", *_COMMON])
         raise UsageError(
-            f"kind={kind} is no model that transformers knows; give {known}, or a model type."
+            f"kind={kind} is no model that transformers knows; give {', '.join(MODELS)}, or a "
+            "model type."
         ) from None
     accepted = {f.name for f in fields(default)} | set(type(default).attribute_map)
-    accepted |= {"num_labels", "id2label", "label2id", "problem_type"}
+    accepted |= {"num_labels", "id2label", "label2id", "problem_type", *_SPECIAL}
     if unknown := sorted(set(sizes) - accepted):
-        common = ", ".join(_COMMON.get(family, LSTMConfig.__annotations__))
+        common = ", ".join(family.names or type(default).__annotations__)
         raise UsageError(f"{unknown[0]!r} is no setting of kind={kind}; common ones: {common}.")
     try:
-        return AutoConfig.for_model(family, **sizes)
-    except (ValueError, TypeError) as error:
-        raise UsageError(f"kind={kind}: {_first_line(error)}") from None
+        return AutoConfig.for_model(str(family.model_type), **sizes)
     except Exception as error:  # its validation has errors of its own, of no common kind
-        raise UsageError(f"kind={kind}: {_first_line(error)}") from None
-
-
-def _first_line(error: Exception) -> str:
-    """Settings are public, so a config's own complaint may be shown."""
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+        # Settings are public, so a config's own complaint may be shown.
+        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise UsageError(f"kind={kind}: {first}") from None
 
 
 def _auto(task: TaskName) -> Any:
@@ -306,13 +250,8 @@ def check_causal(model: nn.Module) -> None:
     ids = (torch.arange(4) % size).unsqueeze(0)
     other = ids.clone()
     other[0, -1] = (other[0, -1] + 1) % size
-    training = model.training
-    model.eval()
-    with torch.no_grad():
-        ones = torch.ones_like(ids)
-        before = model(input_ids=ids, attention_mask=ones).logits
-        after = model(input_ids=other, attention_mask=ones).logits
-    model.train(training)
+    with still(model):
+        before, after = (forward(model, {"input_ids": i}, mask=False) for i in (ids, other))
     if size > 1 and not torch.allclose(before[:, :-1], after[:, :-1], rtol=1e-4, atol=1e-5):
         raise UsageError(
             f"{type(model).__name__} sees the word that it is to predict; next words need a "
@@ -335,6 +274,8 @@ def _model_path(where: str | Path) -> Path:
             "model_type, and model.safetensors beside it."
         )
     require_safe_weights(path)
+    if kind not in CONFIG_MAPPING:
+        MODELS.values()  # families make their configurations known to transformers
     return path
 
 

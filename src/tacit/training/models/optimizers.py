@@ -1,26 +1,55 @@
 """Optimizers: how a released gradient becomes an update; none of this touches private data."""
 
 import math
-from typing import Any
+from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from tacit.training.models.registries import OPTIMIZERS
 from tacit.training.settings import OptimizerSettings
+
+MakeOptimizer = Callable[[list[nn.Parameter], OptimizerSettings], torch.optim.Optimizer]
+
+
+def sgd(parameters: list[nn.Parameter], settings: OptimizerSettings) -> torch.optim.Optimizer:
+    """Stochastic gradient descent with momentum."""
+    return torch.optim.SGD(
+        parameters,
+        lr=settings.learning_rate,
+        momentum=settings.momentum,
+        weight_decay=settings.weight_decay,
+    )
+
+
+def adam(parameters: list[nn.Parameter], settings: OptimizerSettings) -> torch.optim.Optimizer:
+    """Adam; weight decay is part of the gradient."""
+    return torch.optim.Adam(
+        parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay
+    )
+
+
+def adamw(parameters: list[nn.Parameter], settings: OptimizerSettings) -> torch.optim.Optimizer:
+    """Adam with decoupled weight decay."""
+    return torch.optim.AdamW(
+        parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay
+    )
 
 
 def make_optimizer(model: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimizer:
-    """SGD, Adam or AdamW over the trainable parameters."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    if settings.name == "sgd":
-        return torch.optim.SGD(
-            parameters,
-            lr=settings.learning_rate,
-            momentum=settings.momentum,
-            weight_decay=settings.weight_decay,
-        )
-    kind = torch.optim.Adam if settings.name == "adam" else torch.optim.AdamW
-    return kind(parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay)
+    """The optimizer that the settings name, over the trainable parameters."""
+    return OPTIMIZERS[settings.name]([p for p in model.parameters() if p.requires_grad], settings)
+
+
+def make_schedule(
+    optimizer: torch.optim.Optimizer, settings: OptimizerSettings, steps: int, done: int = 0
+) -> torch.optim.lr_scheduler.LambdaLR:
+    """The learning rate of every step, from the one after `done`; `step()` goes on to the next."""
+    for group in optimizer.param_groups:
+        group.setdefault("initial_lr", group["lr"])
+    return torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda before: factor(settings, before + 1, steps), last_epoch=done - 1
+    )
 
 
 def factor(settings: OptimizerSettings, step: int, steps: int) -> float:
@@ -37,28 +66,3 @@ def factor(settings: OptimizerSettings, step: int, steps: int) -> float:
     if settings.schedule == "linear":
         return max(0.0, 1.0 - share) + 1e-3
     return 0.5 * (1 + math.cos(math.pi * share)) + 1e-3
-
-
-def flat_optimizer(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """An optimizer's memory: tensors, and what else it holds, by parameter and name."""
-    tensors: dict[str, Tensor] = {}
-    numbers: dict[str, Any] = {}
-    for key, values in optimizer.state_dict()["state"].items():
-        for name, value in values.items():
-            if isinstance(value, Tensor):
-                tensors[f"{key}/{name}"] = value.detach().contiguous()
-            else:
-                numbers[f"{key}/{name}"] = value
-    return tensors, numbers
-
-
-def put_optimizer(
-    optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor], numbers: dict[str, Any]
-) -> None:
-    """Put back what `flat_optimizer` gave."""
-    state: dict[int, dict[str, Any]] = {}
-    for name, value in (tensors | numbers).items():
-        key, slot = name.split("/", 1)
-        state.setdefault(int(key), {})[slot] = value
-    groups = optimizer.state_dict()["param_groups"]
-    optimizer.load_state_dict({"state": state, "param_groups": groups})

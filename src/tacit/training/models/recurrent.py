@@ -16,14 +16,17 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
+    GenerationMixin,
     PretrainedConfig,
     PreTrainedModel,
     initialization,
 )
+from transformers.generation.configuration_utils import GenerationMode
 from transformers.utils.generic import ModelOutput
 
 from tacit.training.dp import dropout
 from tacit.training.models.lstm import GateLSTM
+from tacit.training.models.registries import CAUSAL, ModelFamily
 
 State = tuple[tuple[Tensor, Tensor], ...]
 
@@ -40,7 +43,7 @@ class LSTMConfig(PretrainedConfig):
     `hidden_dropout` and `output_dropout` drop coordinates, drawn once for a record and kept over
     all its words.
 
-    Source: Merity et al. 2018 (the dropouts); Lai et al. 2022, appendix on models (`awd()`).
+    Source: Merity et al. 2018 (the dropouts); Lai et al. 2022, appendix on models.
     """
 
     model_type = "tacit-lstm"
@@ -90,23 +93,6 @@ class LSTMConfig(PretrainedConfig):
     def output_size(self) -> int:
         """The width that the head reads."""
         return self.embedding_size if self.projection else self.sizes[-1]
-
-
-def awd(**changes: Any) -> LSTMConfig:
-    """The AWD-LSTM of the paper: 3 x 1150, embedding 100, dropouts .1, .3 and .5.
-
-    Sizes differ there, so weights are not tied; `last_hidden_size=100` or `projection=True`
-    ties them.
-    """
-    fields: dict[str, Any] = {
-        "embedding_size": 100,
-        "hidden_size": 1150,
-        "layers": 3,
-        "embedding_dropout": 0.1,
-        "weight_drop": 0.3,
-        "output_dropout": 0.5,
-    }
-    return LSTMConfig(**fields | changes)
 
 
 def _need_share(name: str, value: float) -> None:
@@ -213,9 +199,11 @@ class LSTMPreTrained(PreTrainedModel):
         return table
 
 
-class LSTMForCausalLM(LSTMPreTrained):
-    """An LSTM that predicts the next token."""
+class LSTMForCausalLM(LSTMPreTrained, GenerationMixin):
+    """An LSTM that predicts the next token; `generate` goes on from its state."""
 
+    _is_stateful = True
+    _supported_generation_modes = (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE)
     _tied_weights_keys = {"head.weight": "body.embedding.weight"}  # noqa: RUF012
 
     def __init__(self, config: LSTMConfig) -> None:
@@ -223,6 +211,16 @@ class LSTMForCausalLM(LSTMPreTrained):
         self.body = LSTMBody(config)
         self.head = nn.Linear(config.output_size, config.vocab_size)
         self.post_init()
+
+    @classmethod
+    def _supports_default_dynamic_cache(cls) -> bool:
+        return False  # the state is all there is to remember
+
+    def prepare_inputs_for_generation(  # type: ignore[override]
+        self, input_ids: Tensor, state: State | None = None, **kwargs: Any
+    ) -> dict[str, Any]:
+        """What `generate` reads: the whole text at first, then the last token with the state."""
+        return {"input_ids": input_ids if state is None else input_ids[:, -1:], "state": state}
 
     def get_output_embeddings(self) -> nn.Module:
         """The linear map to the vocabulary."""
@@ -234,8 +232,9 @@ class LSTMForCausalLM(LSTMPreTrained):
         attention_mask: Tensor | None = None,
         labels: Tensor | None = None,
         state: State | None = None,
+        return_dict: bool = True,
     ) -> LSTMOutput:
-        """Logits for every place; mask and labels are accepted and not needed."""
+        """Logits for every place; only ids and the state are needed."""
         x, after = self.body(input_ids, state)
         return LSTMOutput(logits=self.head(x), state=after)
 
@@ -301,3 +300,19 @@ AutoModelForSequenceClassification.register(
     LSTMConfig, LSTMForSequenceClassification, exist_ok=True
 )
 AutoModelForTokenClassification.register(LSTMConfig, LSTMForTokenClassification, exist_ok=True)
+
+LSTM = ModelFamily("tacit-lstm", CAUSAL)
+AWD_LSTM = ModelFamily(
+    "tacit-lstm",
+    CAUSAL,
+    defaults={
+        "embedding_size": 100,
+        "hidden_size": 1150,
+        "layers": 3,
+        "embedding_dropout": 0.1,
+        "weight_drop": 0.3,
+        "output_dropout": 0.5,
+        "tie_word_embeddings": False,
+    },
+)
+"""As in the paper (Lai et al. 2022, appendix on models), where sizes do not allow tied weights."""

@@ -20,18 +20,10 @@ from transformers.pytorch_utils import Conv1D
 
 from tacit.errors import MissingExtra, UsageError
 from tacit.training.models.offline import quiet, seeded
+from tacit.training.models.registries import family_of
 
 MARK = "tacit"
 """Under this name the metadata of weights say that a run of ours made them."""
-
-# Layers that belong to a task, not to the language: new ones are trained whole.
-HEADS = ("classifier", "score", "pooler", "pre_classifier", "out_proj")
-
-_LORA_TARGETS = {
-    "gpt2": ("c_attn",),
-    "bert": ("query", "value"),
-    "llama": ("q_proj", "v_proj"),
-}
 
 
 def trainable(model: nn.Module) -> dict[str, Tensor]:
@@ -88,7 +80,8 @@ def with_lora(
     if isinstance(model, PeftModel):
         raise UsageError("The model has adapters already; save it, and load what was saved.")
     kind = model.config.model_type
-    chosen = tuple(targets or _LORA_TARGETS.get(kind, ()))
+    family = family_of(kind)
+    chosen = tuple(targets or family.lora_targets)
     linear = _linear_names(model)
     if missing := [t for t in chosen or ("(none given)",) if t not in linear]:
         raise UsageError(
@@ -96,7 +89,7 @@ def with_lora(
             f"{', '.join(sorted(linear)) or 'none'}."
         )
     inside = [m for n, m in model.named_modules() if n.split(".")[-1] in chosen]
-    heads = [n for n, _ in model.named_children() if n in HEADS]
+    heads = [n for n, _ in model.named_children() if n in family.heads]
     config = LoraConfig(
         r=rank,
         lora_alpha=2 * rank if alpha is None else alpha,  # type: ignore[arg-type]
@@ -256,3 +249,28 @@ def _merged(model: Any, *, adapter: bool) -> Any:
     if not isinstance(whole, PreTrainedModel):
         raise UsageError(f"{type(model).__name__} is no Hugging Face model; it cannot be saved.")
     return whole
+
+
+def flat_optimizer(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """An optimizer's state: tensors, and what else it holds, by parameter and name."""
+    tensors: dict[str, Tensor] = {}
+    numbers: dict[str, Any] = {}
+    for key, values in optimizer.state_dict()["state"].items():
+        for name, value in values.items():
+            if isinstance(value, Tensor):
+                tensors[f"{key}/{name}"] = value.detach().contiguous()
+            else:
+                numbers[f"{key}/{name}"] = value
+    return tensors, numbers
+
+
+def put_optimizer(
+    optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor], numbers: dict[str, Any]
+) -> None:
+    """Put back what `flat_optimizer` gave."""
+    state: dict[int, dict[str, Any]] = {}
+    for name, value in (tensors | numbers).items():
+        key, slot = name.split("/", 1)
+        state.setdefault(int(key), {})[slot] = value
+    groups = optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict({"state": state, "param_groups": groups})

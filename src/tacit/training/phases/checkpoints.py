@@ -21,8 +21,7 @@ from torch import Tensor, nn
 from tacit.errors import DataError
 from tacit.files import whole_file
 from tacit.training.models.devices import device_of
-from tacit.training.models.optimizers import flat_optimizer, put_optimizer
-from tacit.training.models.weights import trainable
+from tacit.training.models.weights import flat_optimizer, put_optimizer, trainable
 
 NAME = "checkpoint.safetensors"
 KEPT = "checkpoints"

@@ -13,7 +13,7 @@ from tacit.errors import OverBudget
 from tacit.privacy.ledger import Ledger
 from tacit.training.dp.random_source import RandomSource
 from tacit.training.methods.method import Method, SequentialMethod, StatefulMethod, StepStats
-from tacit.training.models.optimizers import factor
+from tacit.training.models.optimizers import make_schedule
 from tacit.training.models.weights import trainable
 from tacit.training.phases.checkpoints import (
     Place,
@@ -116,6 +116,7 @@ class Loop:
     def run(self, on_progress: OnProgress | None = None) -> str | None:
         """Train to the end; if the budget ends first, the reason, and the model as it stands."""
         self.model.train()
+        schedule = make_schedule(self.optimizer, self.settings, self.steps, self.done)
         while self.done < self.steps:
             step = self.done + 1
             # Processor time: what else the machine does is no part of it.
@@ -127,6 +128,7 @@ class Loop:
                 return str(spent)
             self.timed.add(time.process_time() - began, stats)
             self.done = step
+            schedule.step()
             # Before the checkpoint: whoever stops in between does the step, and this, again.
             if self.keep is not None and self.before + step in self.kept:
                 self.keep(self.before + step)
@@ -156,13 +158,13 @@ class Loop:
                     own[name].copy_(tensor)
 
     def _update(self, gradient: dict[str, Tensor], step: int) -> None:
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.settings.learning_rate * factor(self.settings, step, self.steps)
         for name, parameter in self.model.named_parameters():
             if parameter.requires_grad:
                 parameter.grad = gradient.get(name)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
+        # torch's AveragedModel divides where this multiplies by 1/n, and copies frozen weights too:
+        # results would differ in their last bits, and checkpoints would grow.
         if self.settings.average and step > self.steps * (1 - self.settings.average):
             self.averaged += 1
             for name, tensor in trainable(self.model).items():

@@ -167,24 +167,12 @@ def make_model(run: Run, task: Task, tokenizer: PreTrainedTokenizerBase) -> nn.M
     # a run, or helps with it, has those that are frozen, which no checkpoint holds.
     given = run.pretrain.seed if run.pretrain else run.seed
     seed = RandomSource(given or 0).torch_seed("init", 0)
-    if run.model.kind == "folder":
-        model: nn.Module = networks.load_model(
-            str(run.model.folder),
-            run.task,
-            labels=labels,
-            pad_token_id=tokenizer.pad_token_id,
-            seed=seed,
-        )
-    else:
-        config = {"kind": run.model.kind} | run.model.config
-        if run.model.kind in ("gpt2", "bert", "llama"):
-            config = {"context": run.context} | config
-        model = networks.scratch_model(
-            config, run.task, tokenizer=tokenizer, labels=labels, seed=seed
-        )
-        if run.model.public_frequencies:
-            public = public_corpus(run.tokenizer.public_text or GENERATED, run.data)
-            networks.begin_with_frequencies(model, tokens.frequencies(tokenizer, public))
+    model: nn.Module = networks.make_model(
+        run.model, run.task, tokenizer=tokenizer, labels=labels, context=run.context, seed=seed
+    )
+    if run.model.public_frequencies:
+        public = public_corpus(run.tokenizer.public_text or GENERATED, run.data)
+        networks.begin_with_frequencies(model, tokens.frequencies(tokenizer, public))
     if isinstance(task, Regression):  # in config.json, for whoever gets the model alone
         model.config.label_range = [task.low, task.high]  # type: ignore[union-attr]
     if run.model.lora_rank:
