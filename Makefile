@@ -37,7 +37,7 @@ format: $(READY)  ## put the code into its format
 	@$(BIN)/ruff format src tests tools examples
 	@$(BIN)/ruff check --fix src tests tools examples
 
-bench: $(READY)  ## measure; figures go to docs/benchmarks.md
+bench: $(READY)  ## measure; figures go to docs/studies/benchmarks.md
 	@$(BIN)/python tools/bench.py
 
 clean:  ## remove everything that make made

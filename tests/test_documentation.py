@@ -18,8 +18,8 @@ from tacit.cli import app, run
 from tacit.privacy.certificates.attacker_gain import CHOOSING, choosing
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-HELP = ROOT / "docs" / "commands.md"  # made from the commands themselves
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+HELP = ROOT / "docs" / "reference" / "commands.md"  # made from the commands themselves
 
 MAIL = """\
 sender,body,folder
@@ -100,7 +100,7 @@ def test_the_tour(
     """Every command of the tour, in order, with an invented file where it wants one of yours."""
     monkeypatch.chdir(tmp_path)
     Path("mail.csv").write_text(MAIL)
-    lines = commands(ROOT / "docs" / "tour.md")
+    lines = commands(ROOT / "docs" / "guides" / "quick-start.md")
     assert len(lines) >= 10
     for line in lines:
         assert run(shlex.split(line)) == 0, (line, capsys.readouterr().err)
@@ -238,7 +238,7 @@ def test_the_project_speaks_of_itself_alone() -> None:
 
 
 def test_the_advice_on_choosing_is_the_advice_that_plans_give() -> None:
-    page = (ROOT / "docs" / "guarantees.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "explanations" / "guarantees.md").read_text(encoding="utf-8")
     section = page.split("### 1.5 Choosing epsilon and delta\n")[1].split("\n#")[0]
     assert CHOOSING in " ".join(section.split())
     header, rows = choosing(1e-5)
@@ -252,7 +252,7 @@ def test_the_advice_on_choosing_is_the_advice_that_plans_give() -> None:
 
 def test_the_list_of_rooms_names_what_is_there() -> None:
     """Every module of the rooms that carry a promise, and nothing that is gone."""
-    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "explanations" / "architecture.md").read_text(encoding="utf-8")
     rooms = page.split("## Rooms")[1].split("## Who may import whom")[0]
     source = ROOT / "src" / "tacit"
     there = {path.stem for path in source.rglob("*.py")}
@@ -262,10 +262,12 @@ def test_the_list_of_rooms_names_what_is_there() -> None:
 
 
 def test_every_pitfall_names_the_test_that_shows_what_is_done_about_it() -> None:
-    """A row of docs/pitfalls.md without a test that exists is a protection that may not."""
+    """A row of the pitfalls without a test that exists is a protection that may not."""
     rows = [
         line.strip().strip("|").split("|")
-        for line in (ROOT / "docs" / "pitfalls.md").read_text(encoding="utf-8").splitlines()
+        for line in (ROOT / "docs" / "explanations" / "pitfalls.md")
+        .read_text(encoding="utf-8")
+        .splitlines()
         if line.startswith("| ") and not line.startswith(("| pitfall", "|---"))
     ]
     assert len(rows) > 40

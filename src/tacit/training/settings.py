@@ -174,7 +174,7 @@ class LocalSettings(_Part):
 
 
 class UedpSettings(_Part):
-    """The published user-entity algorithm; the names of the paper's letters are in docs/papers."""
+    """The published user-entity algorithm; the names of the paper's letters are in studies/papers.md."""
 
     estimator: Annotated[
         Literal["f_E", "f_E+"], Field(description="f_E: sensitive records only; f_E+: plain too.")

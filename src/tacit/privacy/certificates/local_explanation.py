@@ -10,7 +10,7 @@ from tacit.privacy.certificates.wording import STANDINGS
 from tacit.privacy.rounding import up
 
 TITLE = "Privacy certificate of a sanitized corpus"
-_PROVED = "the argument is in docs/sanitizing.md and every figure follows from the ledger"
+_PROVED = "the argument is in docs/guides/sanitizing.md and every figure follows from the ledger"
 
 
 def local_markdown(certificate: LocalCertificate) -> str:

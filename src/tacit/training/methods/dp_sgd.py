@@ -30,7 +30,7 @@ def make_dp_sgd(
 ) -> NoisySums[Drawn]:
     """Sums of clipped gradients: for records, for users, or for users and the entities they name.
 
-    *Guarantee*: the plan's, see docs/guarantees.md sections 3 to 5.
+    *Guarantee*: the plan's, see docs/explanations/guarantees.md sections 3 to 5.
     """
     meter = LossMeter(model, losses)
     sums = user_sums if plan.user_rate is not None else record_sums

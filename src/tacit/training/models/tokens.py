@@ -49,7 +49,9 @@ def public_texts() -> Iterator[str]:
 
     A short text of our own, and CustomerSim dialogs of a fixed seed.
     """
-    own = resources.files("tacit.training.models").joinpath("public.txt").read_text(encoding="utf-8")
+    own = (
+        resources.files("tacit.training.models").joinpath("public.txt").read_text(encoding="utf-8")
+    )
     yield from own.splitlines()
     for record in customersim.stream(PUBLIC_DIALOGS, PUBLIC_SEED):
         yield record.text
