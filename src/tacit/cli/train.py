@@ -40,7 +40,8 @@ def methods() -> None:
 
 def train(
     file: Annotated[
-        Path | None, typer.Argument(metavar="RUN.yml", help="Settings of the run.")
+        Path | None,
+        typer.Argument(metavar="RUN.yml", help="Settings of the run: a file, or preset:NAME."),
     ] = None,
     to: Annotated[Path | None, typer.Option("-o", "--out", help="Folder for the run.")] = None,
     changes: Annotated[
@@ -61,7 +62,8 @@ def train(
 
     Started by `torchrun`, several processes share the sums of a step; noise is added once.
 
-    Examples: `tacit train run.yml -o RUN` · `tacit train --resume RUN` ·
+    Examples: `tacit train run.yml -o RUN` · `tacit train preset:own-data-lstm --set
+    corpus=mail.parquet -o RUN` · `tacit train --resume RUN` ·
     `torchrun --nproc-per-node 2 -m tacit train run.yml -o RUN`
     """
     from tacit.planning.plan import parse_overrides

@@ -219,9 +219,7 @@ def _import_spacy(who: str) -> Any:
     try:
         import spacy
     except ImportError:
-        raise MissingExtra(
-            f"{who} needs the package spacy; get it with `pip install 'tacit[ner]'`."
-        ) from None
+        raise MissingExtra.of(f"{who} needs the package spacy", "ner") from None
     return spacy
 
 
@@ -270,9 +268,7 @@ def make_presidio(option: str | None) -> Detector:
         from presidio_analyzer.predefined_recognizers import EmailRecognizer
         from tldextract import TLDExtract
     except ImportError:
-        raise MissingExtra(
-            "presidio needs the package presidio_analyzer; get it with `pip install 'tacit[ner]'`."
-        ) from None
+        raise MissingExtra.of("presidio needs the package presidio_analyzer", "ner") from None
     nlp = spacy.blank("en") if option is None else load_spacy("presidio", option)
     if "lemmatizer" not in nlp.pipe_names:
         _add_lemmas(spacy, nlp)
@@ -349,9 +345,7 @@ def make_stanza(option: str | None) -> Detector:
     try:
         import stanza
     except ImportError:
-        raise MissingExtra(
-            "stanza needs the package stanza; get it with `pip install 'tacit[stanza]'`."
-        ) from None
+        raise MissingExtra.of("stanza needs the package stanza", "stanza") from None
     where = {"dir": str(folder)} if folder else {}
     try:
         pipeline = stanza.Pipeline(

@@ -91,7 +91,8 @@ class SelectiveTraining:
     def gradients(self, step: int) -> Iterator[tuple[Gradient, StepStats]]:
         """The updates of a step, one by one; each is to be carried out before the next is asked.
 
-        Every step has a first private update, also where nobody came (docs/explanations/guarantees.md).
+        Every step has a first private update, also where nobody came: see docs/explanations,
+        guarantees, section 7.
         """
         self._check.due(step)
         drawn = self._sampler.draw(self._chance.stream("coins", step))
