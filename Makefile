@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench clean
+.PHONY: help setup demo test check format docs wheel bench clean
 
 help:  ## list what there is to make
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -18,7 +18,7 @@ $(READY): pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 is needed: no $(PYTHON) on the PATH (or say make PYTHON=...)"; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Setting up $(VENV) (two or three minutes, once)"
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[ner,tagger,generate,hf,train,server,federated,ray,sign,dev]'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[report,ner,tagger,generate,hf,train,server,federated,ray,sign,docs,dev]'
 	@touch $@
 
 demo: $(READY)  ## generated dialogs -> three models, attacked -> a report to open
@@ -37,7 +37,17 @@ format: $(READY)  ## put the code into its format
 	@$(BIN)/ruff format src tests tools examples
 	@$(BIN)/ruff check --fix src tests tools examples
 
-bench: $(READY)  ## measure; figures go to docs/benchmarks.md
+docs: $(READY)  ## build the documentation as a site that works offline: build/site/index.html
+	@$(BIN)/python tools/commands.py
+	@$(BIN)/python tools/reference.py
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "Open build/site/index.html"
+
+wheel: $(READY)  ## build the package: build/wheel/tacit-*.whl
+	@$(BIN)/python -m pip wheel -q --disable-pip-version-check --no-deps -w build/wheel .
+	@ls -l build/wheel
+
+bench: $(READY)  ## measure; figures go to docs/studies/benchmarks.md
 	@$(BIN)/python tools/bench.py
 
 clean:  ## remove everything that make made

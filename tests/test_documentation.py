@@ -18,8 +18,10 @@ from tacit.cli import app, run
 from tacit.privacy.certificates.attacker_gain import CHOOSING, choosing
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-HELP = ROOT / "docs" / "commands.md"  # made from the commands themselves
+DOCS = ROOT / "docs"
+FRONT = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")]
+PAGES = [*FRONT, *sorted(path for path in DOCS.rglob("*.md") if not path.name.startswith("_"))]
+HELP = DOCS / "reference" / "commands.md"  # made from the commands themselves
 
 MAIL = """\
 sender,body,folder
@@ -52,9 +54,13 @@ def mentioned(page: Path) -> list[str]:
     return [re.sub(r"\s+", " ", line) for line in re.findall(r"`tacit ([a-z][^`]*)`", prose)]
 
 
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
 def named(pages: list[Path], of: object) -> list[pytest.ParameterSet]:
     return [
-        pytest.param(line, id=f"{page.name}: {line}")
+        pytest.param(line, id=f"{name_of(page)}: {line}")
         for page in pages
         for line in of(page)  # type: ignore[operator]
     ]
@@ -94,13 +100,12 @@ def test_every_command_in_the_prose_exists(line: str) -> None:
     assert {word for word in words if word.startswith("-")} <= known | {"--help"}
 
 
-def test_the_tour(
+def test_the_quick_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Every command of the tour, in order, with an invented file where it wants one of yours."""
+    """Every command of the quick start, in order."""
     monkeypatch.chdir(tmp_path)
-    Path("mail.csv").write_text(MAIL)
-    lines = commands(ROOT / "docs" / "tour.md")
+    lines = commands(DOCS / "guides" / "quick-start.md")
     assert len(lines) >= 10
     for line in lines:
         assert run(shlex.split(line)) == 0, (line, capsys.readouterr().err)
@@ -111,26 +116,40 @@ def test_the_tour(
     }
 
 
-def test_five_minutes_with_your_own_data(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("page", [ROOT / "README.md", DOCS / "guides" / "own-data.md"], ids=name_of)
+def test_your_own_data(
+    page: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """Every command, in order, with an invented file where it wants one of yours."""
     monkeypatch.chdir(tmp_path)
-    Path("presets").symlink_to(ROOT / "presets")
-    # More people than the few that the tour needs: a fifth of them takes part in a step.
+    # More people than the few that matter: a fifth of them takes part in a step.
     others = "".join(f"p{n},Shall we meet at {n} today?,inbox\n" for n in range(30))
     Path("mail.csv").write_text(MAIL + others)
-    # Stand-ins of the same form as the sentences and the vectors that it names.
-    Path("sst2").mkdir()
-    Path("sst2/train.tsv").write_text("sentence\tlabel\na fine , quiet film \t1\nno wit \t0\n")
-    words = np.array(["a", "fine", ",", "quiet", "film", "no", "wit", "the", "loud"])
-    np.savez("glove_100d_top40k.npz", words=words, vectors=np.eye(9, 100, dtype=np.float16))
-    for line in commands(ROOT / "README.md"):
+    for line in commands(page):
         assert run(shlex.split(line)) == 0, (line, capsys.readouterr().err)
-    for name in ("mail.parquet", "mentions.html", "degrees.png", "owners.json", "profile.png"):
+    for name in ("mail.parquet", "mentions.html", "degrees.png", "owners.json"):
         assert Path(name).stat().st_size
     shown = " ".join(capsys.readouterr().out.split())
     assert "bob@example.org" in shown  # the entity that two users share
     assert "What this plan promises" in shown
+
+
+def test_sanitizing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first commands of the guide, with stand-ins of the same form as what they name."""
+    monkeypatch.chdir(tmp_path)
+    Path("sst2").mkdir()
+    Path("sst2/train.tsv").write_text("sentence\tlabel\na fine , quiet film \t1\nno wit \t0\n")
+    words = np.array(["a", "fine", ",", "quiet", "film", "no", "wit", "the", "loud"])
+    np.savez("glove_100d_top40k.npz", words=words, vectors=np.eye(9, 100, dtype=np.float16))
+    lines = commands(DOCS / "guides" / "sanitizing.md")[:6]
+    assert lines[-1] == "verify sst2.certificate"
+    for line in lines:
+        assert run(shlex.split(line)) == 0, (line, capsys.readouterr().err)
 
 
 # --- Python ----------------------------------------------------------------------------------
@@ -143,7 +162,7 @@ def programs() -> list[pytest.ParameterSet]:
         whole = [text for text in texts if ">>>" not in text]
         for number, text in enumerate(whole, 1):
             marks = [pytest.mark.slow] if "train(" in text else []
-            found.append(pytest.param(text, id=f"{page.name}-{number}", marks=marks))
+            found.append(pytest.param(text, id=f"{name_of(page)}-{number}", marks=marks))
     return found
 
 
@@ -162,7 +181,7 @@ def test_the_program_of_the_readme_says_what_the_readme_says() -> None:
     assert "# 2" in program
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_dialog_gives_these_answers(page: Path) -> None:
     found = doctest.testfile(str(page), module_relative=False, encoding="utf-8")
     assert found.failed == 0
@@ -171,14 +190,15 @@ def test_every_dialog_gives_these_answers(page: Path) -> None:
 # --- pages ---------------------------------------------------------------------------------
 
 
-def test_the_help_page_is_the_help() -> None:
+@pytest.mark.parametrize("tool", ["commands", "reference"])
+def test_the_generated_pages_are_up_to_date(tool: str) -> None:
     # In a process of its own: it sets the width of the terminal for good.
     environment = {k: v for k, v in os.environ.items() if k != "TACIT_DATA"}
     done = subprocess.run(
-        [sys.executable, str(ROOT / "tools" / "commands.py"), "--check"],
+        [sys.executable, str(ROOT / "tools" / f"{tool}.py"), "--check"],
         capture_output=True, text=True, env=environment,
     )  # fmt: skip
-    assert done.returncode == 0, f"{done.stderr}; make it anew with python tools/commands.py"
+    assert done.returncode == 0, f"{done.stderr}; run python tools/{tool}.py"
 
 
 def anchor(heading: str) -> str:
@@ -187,7 +207,7 @@ def anchor(heading: str) -> str:
     return kept.replace(" ", "-")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_link_leads_somewhere(page: Path) -> None:
     text = re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
     for link in re.findall(r"\]\(([^)\s]+)\)", text):
@@ -202,14 +222,36 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 
 
 def test_every_page_is_reached_from_the_readme() -> None:
+    """From it, or for a decision from the list of decisions."""
     readme = (ROOT / "README.md").read_text("utf-8")
-    assert [page.name for page in PAGES[1:] if f"(docs/{page.name})" not in readme] == []
+    decisions = DOCS / "explanations" / "decisions"
+    listed = (decisions / "index.md").read_text("utf-8")
+    for page in PAGES[1:]:
+        if page.parent == decisions and page.name != "index.md":
+            assert f"({page.name})" in listed
+        else:
+            assert f"({name_of(page)})" in readme, name_of(page)
+
+
+def test_every_page_is_in_the_menu_of_the_site() -> None:
+    menu = (ROOT / "mkdocs.yml").read_text("utf-8")
+    pages = [page.relative_to(DOCS).as_posix() for page in PAGES if page.is_relative_to(DOCS)]
+    numbered = re.compile(r"decisions/\d{3}-")
+    assert [page for page in pages if not numbered.search(page) and f": {page}" not in menu] == []
+
+
+def test_the_site_loads_nothing_from_another_host() -> None:
+    """Fonts are off, and the script that search needs in files is ours to give."""
+    menu = (ROOT / "mkdocs.yml").read_text("utf-8")
+    assert "font: false" in menu
+    assert "http" not in menu
+    assert (DOCS / "assets" / "iframe-worker.js").stat().st_size
 
 
 def test_every_file_that_the_docs_name_is_there() -> None:
     for page in PAGES:
         for name in re.findall(r"`((?:src|tests|docs|tools)/[\w./-]+)`", page.read_text("utf-8")):
-            assert (ROOT / name).exists(), f"{page.name} names {name}"
+            assert (ROOT / name).exists(), f"{name_of(page)} names {name}"
 
 
 # Words of the place where this was written mean nothing to whoever reads it.
@@ -227,7 +269,9 @@ SOURCES = [
 
 
 def test_the_project_speaks_of_itself_alone() -> None:
-    extra = [ROOT / name for name in ("README.md", "Makefile", "pyproject.toml", "constraints.txt")]
+    extra = [
+        ROOT / name for name in ("Makefile", "pyproject.toml", "constraints.txt", "mkdocs.yml")
+    ] + FRONT
     found = [
         f"{path.relative_to(ROOT)}, line {number}"
         for path in [*SOURCES, *extra]
@@ -238,7 +282,7 @@ def test_the_project_speaks_of_itself_alone() -> None:
 
 
 def test_the_advice_on_choosing_is_the_advice_that_plans_give() -> None:
-    page = (ROOT / "docs" / "guarantees.md").read_text(encoding="utf-8")
+    page = (DOCS / "explanations" / "guarantees.md").read_text(encoding="utf-8")
     section = page.split("### 1.5 Choosing epsilon and delta\n")[1].split("\n#")[0]
     assert CHOOSING in " ".join(section.split())
     header, rows = choosing(1e-5)
@@ -252,7 +296,7 @@ def test_the_advice_on_choosing_is_the_advice_that_plans_give() -> None:
 
 def test_the_list_of_rooms_names_what_is_there() -> None:
     """Every module of the rooms that carry a promise, and nothing that is gone."""
-    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    page = (DOCS / "explanations" / "architecture.md").read_text(encoding="utf-8")
     rooms = page.split("## Rooms")[1].split("## Who may import whom")[0]
     source = ROOT / "src" / "tacit"
     there = {path.stem for path in source.rglob("*.py")}
@@ -262,10 +306,10 @@ def test_the_list_of_rooms_names_what_is_there() -> None:
 
 
 def test_every_pitfall_names_the_test_that_shows_what_is_done_about_it() -> None:
-    """A row of docs/pitfalls.md without a test that exists is a protection that may not."""
+    """A row of the pitfalls without a test that exists is a protection that may not."""
     rows = [
         line.strip().strip("|").split("|")
-        for line in (ROOT / "docs" / "pitfalls.md").read_text(encoding="utf-8").splitlines()
+        for line in (DOCS / "explanations" / "pitfalls.md").read_text(encoding="utf-8").splitlines()
         if line.startswith("| ") and not line.startswith(("| pitfall", "|---"))
     ]
     assert len(rows) > 40

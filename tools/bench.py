@@ -1,4 +1,4 @@
-"""Figures for docs/benchmarks.md, each beside a yardstick measured in the same run.
+"""Figures for docs/studies/benchmarks.md, each beside a yardstick measured in the same run.
 
 Machines differ and are shared; a ratio travels better than a time.
 """

@@ -1,4 +1,4 @@
-"""`docs/commands.md` from the commands' own help, so that the two cannot differ."""
+"""`docs/reference/commands.md` from the commands' own help, so that the two cannot differ."""
 
 import os
 import sys
@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from tacit.cli import app
 
-PAGE = Path(__file__).parent.parent / "docs" / "commands.md"
+PAGE = Path(__file__).parent.parent / "docs" / "reference" / "commands.md"
 
 
 def help_page() -> str:

@@ -32,7 +32,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 HERE = Path(__file__).resolve().parent.parent
 RESULTS, FIGURES = HERE / "docs" / "results", HERE / "docs" / "figures"
-PRESETS = HERE / "presets"
+PRESETS = HERE / "src" / "tacit" / "presets"
 SEEDS = (0, 1, 2)
 KINDS = {"PERSON": ["PERSON"], "ORG": ["ORG"], "LOC": ["LOC"], "MISC": ["MISC"]}
 

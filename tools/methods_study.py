@@ -29,7 +29,8 @@ import yaml
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 HERE = Path(__file__).resolve().parent.parent
-RESULTS, FIGURES, PRESETS = HERE / "docs" / "results", HERE / "docs" / "figures", HERE / "presets"
+RESULTS, FIGURES = HERE / "docs" / "results", HERE / "docs" / "figures"
+PRESETS = HERE / "src" / "tacit" / "presets"
 METHODS = ("plain", "deidentify", "records", "selective", "redact-then-private", "adversarial",
            "triplet")  # fmt: skip
 REPETITIONS = (*range(1, 11), 20, 30, 40, 50)

@@ -1,4 +1,4 @@
-"""Utility and defence rate of sanitized text: the figures of docs/sanitizing.md.
+"""Utility and defence rate of sanitized text: the figures of docs/studies/sanitizing.md.
 
     python tools/sanitized_learning.py DATA ENCODER WORK table1    # accuracy by mechanism, GloVe
     python tools/sanitized_learning.py DATA ENCODER WORK table3    # with and without pretraining

@@ -11,6 +11,10 @@ A message says what was given, what is accepted and what to do next. It never qu
 text: it names the file, the record number and the offsets.
 """
 
+import re
+from importlib import import_module
+from typing import Any
+
 
 class TacitError(Exception):
     """Whatever tacit raises on purpose; the command line prints it without a traceback."""
@@ -26,6 +30,41 @@ class UsageError(TacitError):
 
 class MissingExtra(UsageError):
     """An optional package or a model is needed and not installed."""
+
+    @classmethod
+    def of(cls, what: str, *extras: str) -> "MissingExtra":
+        """`what` is missing; it comes with these extras, from the sources or from a wheel."""
+        names = ",".join(extras)
+        return cls(
+            f"{what}. It comes with the extra {' and '.join(extras)} of tacit: run pip install "
+            f"-c constraints.txt -e '.[{names}]' where tacit's sources lie, or pip install "
+            f"'FILE.whl[{names}]' with the wheel."
+        )
+
+
+def require_package(module: str, what: str) -> Any:
+    """An optional module, imported; where it is missing, a sentence that names its extra."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        raise missing_package(error, what) from None
+
+
+def missing_package(error: ModuleNotFoundError, what: str) -> TacitError:
+    """The sentence for a module that is not installed, with the extra that brings it."""
+    from importlib.metadata import PackageNotFoundError, requires
+
+    module = (error.name or "").partition(".")[0]
+    try:
+        asked = requires("tacit") or []
+    except PackageNotFoundError:
+        asked = []
+    wanted = re.sub(r"[-_.]+", "-", module).lower()
+    for line in asked:
+        extra = re.search(r"""extra == ['"](.+?)['"]""", line)
+        if extra and re.match(rf"{re.escape(wanted)}\b", line.replace("_", "-").lower()):
+            return MissingExtra.of(f"{what} needs the package {module}", extra[1])
+    return MissingExtra(f"{what} needs the package {module}, which is not installed.")
 
 
 class DataError(TacitError):

@@ -12,7 +12,7 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Generic, TypeVar
 
-from tacit.errors import MissingExtra, UsageError
+from tacit.errors import UsageError, missing_package
 
 T = TypeVar("T")
 
@@ -104,8 +104,5 @@ class Registry(Generic[T]):
         except ModuleNotFoundError as error:
             if (error.name or "").startswith("tacit"):
                 raise
-            raise MissingExtra(
-                f"{self.kind} {name!r} needs the package {error.name}, which is not installed; "
-                "install the extra that has it (see the installation guide)."
-            ) from None
+            raise missing_package(error, f"{self.kind} {name!r}") from None
         return made

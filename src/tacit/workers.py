@@ -158,7 +158,7 @@ class _OnRay(_Place[Share, Answer]):
         try:
             import ray
         except ImportError:
-            raise MissingExtra("--ray needs Ray; run: pip install 'tacit[ray]'") from None
+            raise MissingExtra.of("--ray needs Ray", "ray") from None
         self.count, self._ray = count, ray
         self._began = not ray.is_initialized()
         if self._began:

@@ -123,7 +123,7 @@ def test_words_are_chosen_again_among_those_that_are_known(whole_words) -> None:
 
 def test_our_words_are_known_to_the_presets_of_whole_words() -> None:
     """So that canaries planted without a word more can be attacked."""
-    preset = Path(__file__).parents[2] / "presets" / "customersim-lstm-plain.yml"
+    preset = Path("preset:customersim-lstm-plain")
     tokenizer = tokenizer_for(str(preset), texts(COMMON))
     assert spelled_form(tokenizer, TEMPLATES["words"]) == TEMPLATES["words"]
 

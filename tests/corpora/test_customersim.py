@@ -195,7 +195,9 @@ def test_a_stream_starts_at_once():
 
 
 def test_the_documentation_shows_what_is_generated():
-    page = (Path(__file__).parents[2] / "docs" / "corpora.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "corpora.md").read_text(
+        encoding="utf-8"
+    )
     (record,) = (r for r in generate(300, 5).records() if r.id == "d000018")
     assert f"```\n{record.text}\n```" in page
     assert f"user `{record.user}`" in page

@@ -196,9 +196,9 @@ def test_what_is_missing_is_said_in_one_sentence(
 @pytest.mark.parametrize(
     ("package", "option", "extra"),
     [
-        ("spacy", "spacy=en_core_web_sm", "tacit[ner]"),
-        ("presidio_analyzer", "presidio", "tacit[ner]"),
-        ("stanza", "stanza=en", "tacit[stanza]"),
+        ("spacy", "spacy=en_core_web_sm", "'.[ner]'"),
+        ("presidio_analyzer", "presidio", "'.[ner]'"),
+        ("stanza", "stanza=en", "'.[stanza]'"),
     ],
 )
 def test_a_missing_package_names_the_extra(

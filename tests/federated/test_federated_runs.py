@@ -539,7 +539,7 @@ def test_without_flower_one_sentence_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, need: Any, name: str
 ) -> None:
     monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(UsageError, match="pip install 'tacit"):
+    with pytest.raises(UsageError, match="extra federated"):
         need()
 
 

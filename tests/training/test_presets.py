@@ -4,9 +4,13 @@ from pathlib import Path
 
 import pytest
 
+import tacit.presets
+from tacit import presets
+from tacit.cli import run as command
+from tacit.errors import UsageError
 from tacit.training.settings import METHODS, read_run
 
-PRESETS = Path(__file__).parents[2] / "presets"
+PRESETS = Path(tacit.presets.__file__).parent
 # A base of others may lack what its method needs.
 WHOLE = sorted(p for p in PRESETS.glob("*.yml") if p.stem.count("-") >= 2)
 
@@ -59,3 +63,31 @@ def test_a_base_that_is_its_own_base_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.yml").write_text("base: a.yml\n")
     with pytest.raises(Exception, match="at most eight"):
         read_run(tmp_path / "a.yml")
+
+
+def test_presets_are_listed_one_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(["presets"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == presets.names()
+    assert all(line.endswith(".") for line in lines)
+
+
+@pytest.mark.parametrize("name", ["own-data-lstm", "customersim-lstm-users+entities"])
+def test_a_copied_preset_is_the_same_run(name: str, tmp_path: Path) -> None:
+    """A copy holds the settings of its base, too, so it stands alone."""
+    copy = tmp_path / "run.yml"
+    assert command(["presets", "copy", name, "-o", str(copy)]) == 0
+    assert "base:" not in copy.read_text()
+    assert read_run(copy) == read_run(Path(f"preset:{name}")) == read_run(PRESETS / f"{name}.yml")
+    assert command(["presets", "copy", name, "-o", str(copy)]) == 2  # nothing is replaced
+
+
+def test_a_preset_can_be_a_base(tmp_path: Path) -> None:
+    (tmp_path / "run.yml").write_text("base: preset:own-data-lstm\ncorpus: notes.jsonl\n")
+    run = read_run(tmp_path / "run.yml")
+    assert (run.corpus, run.method) == ("notes.jsonl", "private")
+
+
+def test_an_unknown_preset_is_refused_with_the_near_one() -> None:
+    with pytest.raises(UsageError, match=r"tacit presets.*Did you mean 'own-data-lstm'"):
+        read_run(Path("preset:own-data-lsmt"))

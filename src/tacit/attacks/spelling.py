@@ -16,6 +16,7 @@ from tacit.attacks.canaries import Planted, Template
 from tacit.attacks.target import Target
 from tacit.corpus import Corpus
 from tacit.errors import DataError, UsageError
+from tacit.presets import located
 from tacit.training.models import tokens
 from tacit.training.phases.run_context import tokenizer_of
 from tacit.training.settings import read_run
@@ -118,8 +119,9 @@ def _way_out(template: Template) -> str:
 
 def tokenizer_for(where: str, corpus: Corpus) -> PreTrainedTokenizerBase:
     """The tokenizer that a run file asks for on this corpus, or that of a folder or a package."""
-    if Path(where).suffix in (".yml", ".yaml"):
-        return tokenizer_of(read_run(Path(where)), corpus)
+    file = located(Path(where))
+    if file.suffix in (".yml", ".yaml"):
+        return tokenizer_of(read_run(file), corpus)
     return tokens.load_tokenizer(where)
 
 

@@ -8,7 +8,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -26,37 +27,55 @@ from tacit.cli import (
     owners,
     plan,
     policy,
+    presets,
     price,
     report,
     sanitize,
     serve,
     train,
-)
-from tacit.errors import TacitError
+)  # fmt: skip
+from tacit.errors import TacitError, missing_package
 
 INTERRUPTED = 130
 """What typer makes of Ctrl-C, as shells do."""
 
+COMMANDS: dict[str, typer.Typer | Callable[..., None]] = {
+    "corpus": corpus.app,
+    "detect": detect.app,
+    "policy": policy.app,
+    "owners": owners.owners,
+    "price": price.price,
+    "plan": plan.plan,
+    "methods": train.methods,
+    "presets": presets.app,
+    "train": train.train,
+    "evaluate": train.evaluate,
+    "predict": train.predict,
+    "sanitize": sanitize.sanitize,
+    "pretrain": masked.pretrain,
+    "guess": masked.guess,
+    "canaries": attack.canaries,
+    "attack": attack.attack,
+    "audit": attack.audit,
+    "report": report.report,
+    "compare": compare.compare,
+    "verify": plan.verify,
+    "sign": plan.sign,
+    "spent": plan.spent,
+    "federate": federate.app,
+    "serve": serve.serve,
+    "contribute": serve.contribute,
+    "pull": serve.pull,
+}
+"""Every command, in the order in which one uses them."""
+
 
 class InOrder(TyperGroup):
-    """Commands listed in the order in which one uses them."""
+    """Commands listed in the order of the table."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The path first, then the rest."""
-        path = ["corpus", "detect", "policy", "owners", "price", "plan", "methods", "train"]
-        path += [
-            "evaluate",
-            "predict",
-            "sanitize",
-            "pretrain",
-            "guess",
-            "canaries",
-            "attack",
-            "audit",
-            "report",
-        ]
-        path += ["compare", "verify", "sign", "spent", "federate", "serve", "contribute", "pull"]
-        return [*path, *(name for name in self.commands if name not in path)]
+        """The names of the table."""
+        return list(COMMANDS)
 
 
 app = typer.Typer(
@@ -64,7 +83,7 @@ app = typer.Typer(
     cls=InOrder,
     help="Language models that learn from people's text and keep its secrets.\n\n"
     "The commands follow one another: read a corpus, detect what is sensitive, see who shares it, "
-    "price a promise, plan it, verify it.\n\n"
+    "price a guarantee, plan it, train, attack, verify.\n\n"
     "Example: `tacit corpus generate customersim --dialogs 300 -o c.jsonl`",
     no_args_is_help=True,
     rich_markup_mode="markdown",
@@ -73,31 +92,11 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.add_typer(corpus.app, name="corpus")
-app.add_typer(detect.app, name="detect")
-app.add_typer(policy.app, name="policy")
-app.command("owners")(owners.owners)
-app.command("price")(price.price)
-app.command("plan")(plan.plan)
-app.command("methods")(train.methods)
-app.command("train")(train.train)
-app.command("evaluate")(train.evaluate)
-app.command("predict")(train.predict)
-app.command("sanitize")(sanitize.sanitize)
-app.command("pretrain")(masked.pretrain)
-app.command("guess")(masked.guess)
-app.add_typer(attack.canaries, name="canaries")
-app.command("attack")(attack.attack)
-app.command("audit")(attack.audit)
-app.command("report")(report.report)
-app.command("compare")(compare.compare)
-app.command("verify")(plan.verify)
-app.command("sign")(plan.sign)
-app.command("spent")(plan.spent)
-app.add_typer(federate.app, name="federate")
-app.command("serve")(serve.serve)
-app.command("contribute")(serve.contribute)
-app.command("pull")(serve.pull)
+for _name, _command in COMMANDS.items():
+    if isinstance(_command, typer.Typer):
+        app.add_typer(_command, name=_name)
+    else:
+        app.command(_name)(_command)
 
 
 @app.callback(invoke_without_command=True)
@@ -154,12 +153,15 @@ def _noticing_interrupts() -> Iterator[list[int]]:
 def _run(arguments: list[str]) -> int:
     try:
         result = app(args=arguments, prog_name="tacit", standalone_mode=False)
-        # Now, while a failure can still be told.
-        sys.stdout.flush()
+        sys.stdout.flush()  # now, while a failure can still be reported
         if result == INTERRUPTED:
             return _stopped()
         return result if isinstance(result, int) else 0
-    except TacitError as error:
+    except (TacitError, ModuleNotFoundError) as error:
+        if isinstance(error, ModuleNotFoundError):
+            if (error.name or "tacit").startswith("tacit"):
+                return _internal(error)
+            error = missing_package(error, "This command")
         _say(f"Error: {error}")
         return error.exit_code
     except click.ClickException as error:
@@ -169,9 +171,7 @@ def _run(arguments: list[str]) -> int:
         return _stopped()
     except (BrokenPipeError, SystemExit) as error:
         if isinstance(error, SystemExit) and error.code == signal.SIGTERM:
-            # Ray takes the signal, and says so in this way.
-            _say("Stopped; nothing was half-written.")
-            return 128 + signal.SIGTERM
+            return _stopped(128 + signal.SIGTERM)  # Ray takes the signal, and says so in this way
         # Whoever read our output (head, less) has seen enough; click and rich then stop with
         # SystemExit(1).
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -180,31 +180,29 @@ def _run(arguments: list[str]) -> int:
         _say(f"Error: {error.filename or 'a file'}: {error.strerror or 'cannot be used'}.")
         return 3
     except Exception as error:
-        # Its message may quote text, so only where it happened is shown.
-        if os.environ.get("TACIT_DEBUG"):
-            raise
-        _say(
-            f"Internal error ({type(error).__name__} at {_place(error)}). Set TACIT_DEBUG=1 for "
-            "the whole traceback; it may quote your text, so read it before you share it."
-        )
-        return 1
+        return _internal(error)
 
 
-def _stopped() -> int:
+def _internal(error: Exception) -> int:
+    """Report what nobody foresaw: where it happened, not its message, which may quote text."""
+    if os.environ.get("TACIT_DEBUG"):
+        raise error
+    place = "an unknown place"
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        module = frame.f_globals.get("__name__", "?")
+        if module.startswith("tacit"):
+            place = f"{module}, line {line}"
+    _say(
+        f"Internal error ({type(error).__name__} at {place}). Set TACIT_DEBUG=1 for the whole "
+        "traceback; it may quote your text, so read it before you share it."
+    )
+    return 1
+
+
+def _stopped(code: int = INTERRUPTED) -> int:
     _say("Stopped; nothing was half-written.")
-    return INTERRUPTED
+    return code
 
 
 def _say(sentence: str) -> None:
     print(sentence, file=sys.stderr)
-
-
-def _place(error: BaseException) -> str:
-    trace = error.__traceback__
-    place = "an unknown place"
-    while trace is not None:
-        module = trace.tb_frame.f_globals.get("__name__", "?")
-        if module.startswith("tacit"):
-            place = f"{module}, line {trace.tb_lineno}"
-        trace = trace.tb_next
-    return place

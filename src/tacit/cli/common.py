@@ -5,7 +5,7 @@ import inspect
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,13 +13,7 @@ from typing import Annotated, Any
 import click
 import typer
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from typer.core import TyperGroup
 
@@ -47,46 +41,37 @@ OnRay = Annotated[
     ),
 ]
 
-_CORPUS_OPTIONS: dict[str, Any] = {
-    "source": Annotated[
-        str,
-        typer.Argument(
-            metavar="CORPUS",
-            help="A file (JSONL, CSV, TSV, Parquet, CoNLL, text; plain or gzip), a Hugging Face "
-            "data set folder, or the name of a known corpus (see `tacit corpus list`).",
-        ),
-    ],
-    "data": Annotated[
-        Path | None,
-        typer.Option("--data", help="Folder that holds the known corpora.", envvar="TACIT_DATA"),
-    ],
-    "split": Annotated[
-        str | None,
-        typer.Option(help="Only this split; `all` for all (a known corpus gives `train`)."),
-    ],
-    "format": Annotated[
-        str | None,
-        typer.Option(help="jsonl, csv, tsv, parquet, conll or text, where the ending misleads."),
-    ],
-    "id": Annotated[str | None, typer.Option("--id", help="Source column of the record id.")],
-    "user": Annotated[str | None, typer.Option("--user", help="Source column of the user.")],
-    "text": Annotated[str | None, typer.Option("--text", help="Source column of the text.")],
-    "label": Annotated[str | None, typer.Option("--label", help="Source column of the label.")],
-    "column": Annotated[
-        list[str] | None,
-        typer.Option("--column", help="Any other column, as OURS=THEIRS (tags=ner_tags)."),
-    ],
-    "header": Annotated[
-        str | None,
-        typer.Option("--header", help="Column names, comma-separated, of a CSV without header."),
-    ],
-    "encoding": Annotated[str, typer.Option(help="Encoding of text files.")],
-    "quotes": Annotated[
-        bool,
-        typer.Option("--quotes/--no-quotes", help="Quotation marks enclose CSV fields."),
-    ],
-}
-_DEFAULTS = {"encoding": "utf-8", "quotes": True}
+_CORPUS_OPTIONS: dict[str, tuple[Any, Any]] = {
+    "source": (str, typer.Argument(
+        metavar="CORPUS",
+        help="A file (JSONL, CSV, TSV, Parquet, CoNLL, text; plain or gzip), a Hugging Face data "
+        "set folder, or the name of a known corpus (see `tacit corpus list`).",
+    )),
+    "data": (Path | None, typer.Option(
+        "--data", help="Folder that holds the known corpora.", envvar="TACIT_DATA",
+    )),
+    "split": (str | None, typer.Option(
+        help="Only this split; `all` for all (a known corpus gives `train`)."
+    )),
+    "format": (str | None, typer.Option(
+        help="jsonl, csv, tsv, parquet, conll or text, where the ending misleads."
+    )),
+    "id": (str | None, typer.Option("--id", help="Source column of the record id.")),
+    "user": (str | None, typer.Option("--user", help="Source column of the user.")),
+    "text": (str | None, typer.Option("--text", help="Source column of the text.")),
+    "label": (str | None, typer.Option("--label", help="Source column of the label.")),
+    "column": (list[str] | None, typer.Option(
+        "--column", help="Any other column, as OURS=THEIRS (tags=ner_tags)."
+    )),
+    "header": (str | None, typer.Option(
+        "--header", help="Column names, comma-separated, of a CSV without header."
+    )),
+    "encoding": (str, typer.Option(help="Encoding of text files.")),
+    "quotes": (bool, typer.Option(
+        "--quotes/--no-quotes", help="Quotation marks enclose CSV fields."
+    )),
+}  # fmt: skip
+_DEFAULTS = {"source": inspect.Parameter.empty, "encoding": "utf-8", "quotes": True}
 
 
 def reads_corpus(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -100,43 +85,29 @@ def names_corpus(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _with_corpus(command: Callable[..., Any], opened: Callable[..., Any]) -> Callable[..., Any]:
-    signature = inspect.signature(command)
+    kind = inspect.Parameter.KEYWORD_ONLY
     ours = [
         inspect.Parameter(
-            name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=inspect.Parameter.empty if name == "source" else _DEFAULTS.get(name),
-            annotation=annotation,
+            name, kind, default=_DEFAULTS.get(name), annotation=Annotated[hint, option]
         )
-        for name, annotation in _CORPUS_OPTIONS.items()
+        for name, (hint, option) in _CORPUS_OPTIONS.items()
     ]
-    theirs = [
-        p.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        for p in signature.parameters.values()
-        if p.name != "corpus"
-    ]
+    theirs = inspect.signature(command).parameters.values()
+    rest = [p.replace(kind=kind) for p in theirs if p.name != "corpus"]
 
     @functools.wraps(command)
-    def wrapper(**given: Any) -> Any:
-        chosen = {name: given.pop(name) for name in _CORPUS_OPTIONS}
-        return command(corpus=opened(**chosen), **given)
+    def wrapper(**values: Any) -> Any:
+        chosen = {name: values.pop(name) for name in _CORPUS_OPTIONS}
+        return command(corpus=opened(**chosen), **values)
 
-    wrapper.__signature__ = inspect.Signature([*ours, *theirs])  # type: ignore[attr-defined]
+    wrapper.__signature__ = inspect.Signature([*ours, *rest])  # type: ignore[attr-defined]
     return wrapper
 
 
 def open_corpus(
-    source: str,
-    data: Path | None = None,
-    split: str | None = None,
-    format: str | None = None,
-    column: list[str] | None = None,
-    header: str | None = None,
-    encoding: str = "utf-8",
-    quotes: bool = True,
-    **columns: str | None,
+    source: str, data: Path | None = None, split: str | None = None, **layout: Any
 ) -> Corpus:
-    """The corpus that a command's options name."""
+    """The corpus that a command's options name; the rest of them say how it is laid out."""
     from tacit import corpora
 
     if source in corpora.CORPORA and not Path(source).exists():
@@ -148,34 +119,29 @@ def open_corpus(
         corpus = corpora.load(source, data)
         split = split or "train"
     else:
-        layout = layout_of(format, column, header, encoding, quotes, columns)
         with progress("Reading", None) as advance:
-            corpus = read(Path(source), layout, progress=advance)
+            corpus = read(Path(source), layout_of(**layout), progress=advance)
     return corpus if split in (None, "all") else corpus.only(split)
 
 
 def layout_of(
+    *,
     format: str | None = None,
     column: list[str] | None = None,
     header: str | None = None,
     encoding: str = "utf-8",
     quotes: bool = True,
-    columns: Mapping[str, str | None] | None = None,
+    **columns: str | None,
 ) -> Layout:
     """How a command's options say that a source is laid out."""
-    named = {ours: theirs for ours, theirs in (columns or {}).items() if theirs}
+    named = {ours: theirs for ours, theirs in columns.items() if theirs}
     for pair in column or []:
         ours, _, theirs = pair.partition("=")
         if not theirs:
             raise UsageError(f"--column {pair}: write it as OURS=THEIRS.")
         named[ours] = theirs
-    return Layout(
-        columns=named,
-        format=format,
-        encoding=encoding,
-        header=tuple(header.split(",")) if header else None,
-        quoted=quotes,
-    )
+    names = tuple(header.split(",")) if header else None
+    return Layout(columns=named, format=format, encoding=encoding, header=names, quoted=quotes)
 
 
 def columns_of(corpus: Corpus, names: str, option: str) -> tuple[str, ...]:
@@ -230,12 +196,8 @@ class OrDefault(TyperGroup):
 @contextmanager
 def progress(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
     """A bar on standard error that goes when the work is done."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
+    description = TextColumn("{task.description}")
+    columns = (description, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     # Where nobody watches, a bar would leave blank lines in a log.
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
         task = bar.add_task(what, total=total)

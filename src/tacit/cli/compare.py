@@ -14,6 +14,7 @@ from tacit.cli.common import Overwrite, Seed, progress, say
 from tacit.cli.train import _live
 from tacit.errors import DataError, UsageError
 from tacit.files import refuse_overwrite
+from tacit.presets import located
 
 if TYPE_CHECKING:
     from tacit.cli.attack import Given
@@ -67,9 +68,9 @@ def compare(
     keep_checkpoints=60 --attack-kept 3`, models on the way are compared at like perplexity: of
     each method the nearest is found among sixty, and three are attacked.
 
-    Example: `tacit compare presets/customersim-lstm.yml --methods plain,users -o compared`
+    Example: `tacit compare preset:customersim-lstm --methods plain,users -o compared`
 
-    Example: `tacit compare presets/customersim-lstm.yml --methods plain,triplet --sweep
+    Example: `tacit compare preset:customersim-lstm --methods plain,triplet --sweep
     triplet:triplet.privacy_weight=0.03,0.1,0.3 -o swept`
     """
     from tacit.attacks.running import few_of_each
@@ -245,6 +246,7 @@ def _share_cores(workers: int) -> None:
 
 def method_files(config: Path, methods: str) -> dict[str, Path]:
     """The run file of each method: the same name with the method after a dash."""
+    config = located(config)
     wanted = [name.strip() for name in methods.split(",") if name.strip()]
     if not wanted:
         raise UsageError(f"methods={methods!r} names no method; give for example plain,users.")

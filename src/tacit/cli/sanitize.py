@@ -282,6 +282,9 @@ def _new_file(to: Path, overwrite: bool) -> None:
         raise UsageError(f"{certificate_folder(to)} exists; choose another name, or --overwrite.")
 
 
+_SOURCE = ("source", "data", "split")
+
+
 def _batches(corpus: dict[str, Any]) -> Iterator[pa.RecordBatch]:
     """The records of the corpus that the options name, streamed where it is a file."""
     from tacit import corpora
@@ -292,9 +295,8 @@ def _batches(corpus: dict[str, Any]) -> Iterator[pa.RecordBatch]:
     named = corpus["source"] in corpora.CORPORA and not source.exists()
     if named or corpus["split"] not in (None, "all") or source.is_dir():
         return iter(open_corpus(**corpus).table.to_batches())
-    laid = ("format", "column", "header", "encoding", "quotes")
-    columns = {name: corpus[name] for name in ("id", "user", "text", "label")}
-    return stream(source, layout_of(**{name: corpus[name] for name in laid}, columns=columns))
+    layout = {name: value for name, value in corpus.items() if name not in _SOURCE}
+    return stream(source, layout_of(**layout))
 
 
 def _vocabulary(asked: SimpleNamespace, embedding: Any) -> tuple[Any, list[str]]:

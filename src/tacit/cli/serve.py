@@ -58,7 +58,7 @@ def serve(
     try:
         from tacit.server.serving import serve_forever
     except ImportError as error:
-        raise MissingExtra(f"The server needs {error.name}: pip install 'tacit[server]'.") from None
+        raise MissingExtra.of(f"The server needs {error.name}", "server") from None
     from tacit.server.settings import ServerSettings
 
     if (certificate is None) != (key is None):
@@ -79,9 +79,7 @@ def serve(
                       soft_wrap=True)  # fmt: skip
 
     if pages and find_spec("nicegui") is None:
-        raise MissingExtra(
-            "The pages need nicegui: pip install 'tacit[server]', or give --no-pages."
-        )
+        raise MissingExtra.of("The pages need nicegui (or give --no-pages)", "server")
     tls = (certificate, key) if certificate else None
     serve_forever(settings, host, port, ready, tls=tls, pages=pages)
 

@@ -41,7 +41,8 @@ def methods() -> None:
 
 def train(
     file: Annotated[
-        Path | None, typer.Argument(metavar="RUN.yml", help="Settings of the run.")
+        Path | None,
+        typer.Argument(metavar="RUN.yml", help="Settings of the run: a file, or preset:NAME."),
     ] = None,
     to: Annotated[Path | None, typer.Option("-o", "--out", help="Folder for the run.")] = None,
     changes: Annotated[
@@ -72,7 +73,8 @@ def train(
     With `--plan` the promise is that of the file, its noise included, and what the run says
     otherwise is refused; so is another owner graph than the one that was planned with.
 
-    Examples: `tacit train run.yml -o RUN` · `tacit train --resume RUN` ·
+    Examples: `tacit train run.yml -o RUN` · `tacit train preset:own-data-lstm --set
+    corpus=mail.parquet -o RUN` · `tacit train --resume RUN` ·
     `tacit train run.yml --plan plan.yml --owners owners.json -o RUN` ·
     `torchrun --nproc-per-node 2 -m tacit train run.yml -o RUN`
     """

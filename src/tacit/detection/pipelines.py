@@ -241,9 +241,7 @@ def _import_spacy(who: str) -> Any:
     try:
         import spacy
     except ImportError:
-        raise MissingExtra(
-            f"{who} needs the package spacy; get it with `pip install 'tacit[ner]'`."
-        ) from None
+        raise MissingExtra.of(f"{who} needs the package spacy", "ner") from None
     return spacy
 
 
@@ -281,9 +279,7 @@ def _offline_analyzer(nlp: Any) -> Any:
         from presidio_analyzer.predefined_recognizers import EmailRecognizer
         from tldextract import TLDExtract
     except ImportError:
-        raise MissingExtra(
-            "presidio needs the package presidio_analyzer; get it with `pip install 'tacit[ner]'`."
-        ) from None
+        raise MissingExtra.of("presidio needs the package presidio_analyzer", "ner") from None
 
     class LoadedPipeline(SpacyNlpEngine):
         """An engine around a loaded pipeline; the original would download one."""

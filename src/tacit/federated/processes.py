@@ -127,9 +127,7 @@ class Processes:
         bin_ = Path(sys.executable).parent
         program = shutil.which(arguments[0], path=f"{bin_}{os.pathsep}{os.environ.get('PATH', '')}")
         if program is None:
-            raise MissingExtra(
-                f"Flower's {arguments[0]} is not installed: pip install 'tacit[federated]'."
-            )
+            raise MissingExtra.of(f"Flower's {arguments[0]} is not installed", "federated")
         with self.log(name).open("ab") as log:
             child = subprocess.Popen(
                 [sys.executable, "-c", _TIED, str(os.getpid()), program, *arguments[1:]],

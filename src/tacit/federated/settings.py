@@ -177,9 +177,8 @@ def require_flower() -> None:
     try:
         import flwr  # noqa: F401
     except ImportError:
-        raise MissingExtra(
-            "Federated training runs on Flower, which is not installed: pip install "
-            "'tacit[federated]'."
+        raise MissingExtra.of(
+            "Federated training runs on Flower, which is not installed", "federated"
         ) from None
 
 
@@ -188,7 +187,6 @@ def require_ray() -> None:
     try:
         import ray  # noqa: F401
     except ImportError:
-        raise MissingExtra(
-            "Flower simulates clients on Ray, which is not installed: pip install "
-            "'tacit[federated,ray]'."
+        raise MissingExtra.of(
+            "Flower simulates clients on Ray, which is not installed", "federated", "ray"
         ) from None

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, StrictUndefined
-from markdown_it import MarkdownIt
 
+from tacit.errors import require_package
 from tacit.files import whole_file
 
 
@@ -39,5 +39,6 @@ def write_overview(path: Path, title: str, lead: str, sections: Sequence[Section
 
 def _ready(section: Section) -> dict[str, Any]:
     # html=False: Markdown may not smuggle in tags.
-    prose = MarkdownIt("commonmark", {"html": False}).render(section.prose)
+    markdown = require_package("markdown_it", "A page").MarkdownIt("commonmark", {"html": False})
+    prose = markdown.render(section.prose)
     return {**section.__dict__, "prose": prose, "links": dict(section.links or {})}

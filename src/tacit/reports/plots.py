@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tacit.corpus.description import histogram
-from tacit.errors import UsageError
+from tacit.errors import UsageError, require_package
 from tacit.files import whole_file
 from tacit.owners import Counts, Owners, most_shared
 from tacit.owners.bounding import Kept
@@ -65,7 +65,7 @@ def inline_svg(figure: "Figure") -> str:
 
 
 def _drawn(figure: "Figure", kind: str) -> bytes:
-    import matplotlib
+    matplotlib = require_package("matplotlib", "A figure")
 
     out = io.BytesIO()
     with matplotlib.rc_context(STYLE), warnings.catch_warnings():
@@ -94,7 +94,7 @@ def degree_figure(
     `rows` come from `preview`; `names` may give the entities' names by id, from the entity
     table.
     """
-    import matplotlib
+    matplotlib = require_package("matplotlib", "A figure")
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from tacit.errors import require_package
 from tacit.planning.prices import Quote
 from tacit.privacy.accounting.pricing import Price
 from tacit.privacy.rounding import up
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 def price_figure(quote: Quote) -> "Figure":
     """Epsilon over steps and, where entities are protected, over how many users share one."""
-    import matplotlib
+    matplotlib = require_package("matplotlib", "A figure")
     from matplotlib.figure import Figure
 
     panels = [p for p in (quote.over_steps, quote.over_degree) if p]

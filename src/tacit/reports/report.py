@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from tacit.attacks.attack import Scores, Series, read_scores, read_series
 from tacit.audits.epsilon_bounds import Audit, read_audit
-from tacit.errors import DataError
+from tacit.errors import DataError, require_package
 from tacit.files import whole_file
 from tacit.privacy.certificates.certificate import Certificate, read_certificate
 from tacit.privacy.certificates.explanation import headline, in_short
@@ -461,7 +461,8 @@ def write_report(
 ) -> list[Path]:
     """The HTML page, and Markdown and JSON beside it; all the paths that were written."""
     from jinja2 import Environment, StrictUndefined
-    from markdown_it import MarkdownIt
+
+    MarkdownIt = require_package("markdown_it", "A report").MarkdownIt
 
     parts = sections(runs, shareable=shareable)
     prose = MarkdownIt("commonmark", {"html": False})

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tacit.audits.epsilon_bounds import BREAKING
-from tacit.errors import TacitError
+from tacit.errors import TacitError, require_package
 from tacit.privacy.accounting.pricing import curve_over_steps
 from tacit.privacy.events import NotPrivate, Public
 from tacit.privacy.ledger import read_ledger
@@ -45,7 +45,7 @@ def _score_axis(axes: "Axes", values: Sequence[float]) -> None:
 
 
 def _axes(title: str, x: str, y: str, height: float = 3.2) -> "tuple[Figure, Axes]":
-    import matplotlib
+    matplotlib = require_package("matplotlib", "A figure")
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(STYLE):
@@ -145,7 +145,7 @@ def comparison_drawing(
     found: "Mapping[str, Mapping[str, float | None]]", titles: Mapping[str, str]
 ) -> str:
     """One narrow panel for each figure, one bar for each run, all runs in the same order."""
-    import matplotlib
+    matplotlib = require_package("matplotlib", "A figure")
     from matplotlib.figure import Figure
 
     columns = 2
@@ -291,7 +291,7 @@ def leakage_drawing(models: "Mapping[str, Sequence[Leak]]") -> str:
 def _stacked(
     title: str, x: str, panels: "Sequence[tuple[str, str]]"
 ) -> "tuple[Figure, list[Axes]]":
-    import matplotlib
+    matplotlib = require_package("matplotlib", "A figure")
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(STYLE):

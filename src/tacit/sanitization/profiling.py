@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from tacit.errors import UsageError
+from tacit.errors import UsageError, require_package
 from tacit.sanitization.kernel import Floats, Places, Space
 from tacit.sanitization.sanitizer import Sanitizer
 
@@ -129,7 +129,7 @@ def _seen(p: Floats) -> Floats:
 
 def plot_profile(profiles: Sequence[Profile], path: Path, title: str) -> None:
     """Draw N_x, S_x and S*_y over epsilon, with the spread over words."""
-    from matplotlib import rc_context
+    rc_context = require_package("matplotlib", "A figure").rc_context
     from matplotlib.figure import Figure
     from matplotlib.ticker import ScalarFormatter
 

@@ -13,11 +13,11 @@ from typing import Any, Self
 from tacit.corpus import Corpus
 from tacit.errors import (
     DataError,
-    MissingExtra,
     OverBudget,
     PrivacyRefused,
     TacitError,
     UsageError,
+    require_package,
 )
 from tacit.server.errors import Busy, Conflict, NotAllowed, NotKnown, NotThere, TooLarge
 from tacit.server.sharing import unpack_model
@@ -42,12 +42,7 @@ class Client:
     """
 
     def __init__(self, url: str, token: str, *, patience: float = 60.0) -> None:
-        try:
-            import httpx
-        except ImportError:
-            raise MissingExtra(
-                "The client needs httpx: pip install 'tacit[server]' (or httpx alone)."
-            ) from None
+        httpx = require_package("httpx", "The client")
         if not url.startswith(("http://", "https://")):
             raise UsageError("url is not an address; give http://HOST:PORT or https://HOST.")
         self.patience = patience

@@ -22,7 +22,7 @@ SHARED = (
     *CERTIFICATE_FILES, SIGNATURE, "audit.json",
     *(name for name in SHAREABLE if "*" not in name),
 )  # fmt: skip
-"""What may leave a run's folder; see docs/runs.md."""
+"""What may leave a run's folder; see docs/guides/training.md."""
 
 KEY = "signing-key"
 """The server's own key in its folder; `signing-key.pub` is for whoever wants to check."""

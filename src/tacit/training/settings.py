@@ -29,6 +29,7 @@ from pydantic import (
 from tacit.errors import DataError, UsageError
 from tacit.files import require_file
 from tacit.planning.plan import Plan
+from tacit.presets import located
 from tacit.privacy.certificates.documents import canonical_digest
 from tacit.registry import did_you_mean
 from tacit.training.methods import METHODS
@@ -398,7 +399,7 @@ def read_run(path: Path, overrides: Mapping[str, Any] | None = None) -> Run:
 
 def run_fields(path: Path, overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The settings of a YAML file, not yet checked."""
-    fields = _read_fields(path)
+    fields = _read_fields(located(path))
     if "mentions" in (overrides or {}):
         fields.pop("detect", None)  # a file of mentions stands for what a preset would detect
     for name, value in (overrides or {}).items():
@@ -418,7 +419,7 @@ def _read_fields(path: Path, depth: int = 0) -> dict[str, Any]:
         return fields
     if depth > 8:
         raise DataError(f"{path}: its base has a base, and so on; at most eight are followed.")
-    return _over(_read_fields(path.parent / str(base), depth + 1), fields)
+    return _over(_read_fields(path.parent / located(Path(str(base))), depth + 1), fields)
 
 
 def _over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:

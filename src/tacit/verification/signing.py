@@ -106,7 +106,7 @@ def _library() -> Any:
     try:
         import model_signing
     except ImportError:
-        raise MissingExtra(
-            "Signatures need the extra `sign` of tacit (the packages model-signing and pyOpenSSL)."
+        raise MissingExtra.of(
+            "Signatures need the packages model-signing and pyOpenSSL", "sign"
         ) from None
     return model_signing

@@ -432,7 +432,9 @@ def test_settings_survive_a_file(tmp_path: Path, base: dict[str, Any], name: str
 
 
 def test_the_examples_of_the_docs_are_runs(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "methods.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "methods.md").read_text(
+        encoding="utf-8"
+    )
     blocks = re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL)
     found = set()
     for block in blocks:

@@ -356,7 +356,7 @@ def test_triplet_training_makes_authors_harder_to_tell() -> None:
 def test_adversarial_training_deceives_the_discriminator_it_meets() -> None:
     """Against one that has learnt and stands still: it ends near guessing, the model still reads.
 
-    A fresh probe is another matter (docs/regularization.md), so that is not asserted.
+    A fresh probe is another matter (docs/studies/tokens-and-regularizers.md): not asserted.
     """
     bench = Bench(corpus=dialogs(each=30), embedding_size=16, hidden_size=16, layers=1)
     model = bench.train(None, 150)

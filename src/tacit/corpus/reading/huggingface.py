@@ -9,17 +9,12 @@ import pyarrow.compute as pc
 
 from tacit.corpus.reading.casting import relist
 from tacit.corpus.reading.layout import Layout
-from tacit.errors import DataError, MissingExtra, UsageError
+from tacit.errors import DataError, UsageError, require_package
 
 
 def load_folder(folder: Path) -> Any:
     """The data set that `save_to_disk` wrote into a folder."""
-    try:
-        import datasets
-    except ImportError:
-        raise MissingExtra(
-            "Reading a Hugging Face data set needs the package `datasets`: pip install 'tacit[hf]'."
-        ) from None
+    datasets = require_package("datasets", "Reading a Hugging Face data set")
     datasets.disable_progress_bars()
     try:
         return datasets.load_from_disk(str(folder))

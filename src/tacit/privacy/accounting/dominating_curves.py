@@ -14,7 +14,7 @@ Three kinds of pairs are enough for every event we price:
     VisibleCoin    with a public coin of probability q, N(mu, 1) against N(0, 1)
 
 `tacit.privacy.accounting.pld_grid` turns the curves into losses on a grid. The proofs are in
-docs/guarantees.md.
+docs/explanations/guarantees.md.
 """
 
 from dataclasses import dataclass

@@ -9,7 +9,7 @@ three choices below is the best everywhere:
     EntityRevealed    B is public; given B, the better of the other two
 
 Each gives two curves, upper bounds on H_eps(P || Q) and H_eps(Q || P) for eps >= 0, and so does
-their pointwise minimum. The proofs are in docs/guarantees.md, section 5.
+their pointwise minimum. The proofs are in docs/explanations/guarantees.md, section 5.
 """
 
 import math

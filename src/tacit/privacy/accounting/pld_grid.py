@@ -2,7 +2,8 @@
 
 `upper_loss` turns a pair's curves into a distribution of losses that is never optimistic (dots
 connected on the safe side); `lower_loss` turns an explicit instance into one that is never
-pessimistic. Composition is left to dp-accounting. The proofs are in docs/guarantees.md.
+pessimistic. Composition is left to dp-accounting. The proofs are in
+docs/explanations/guarantees.md.
 """
 
 import math

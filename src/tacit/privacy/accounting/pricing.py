@@ -1,7 +1,8 @@
 """What releases cost: epsilon at delta for a unit, from events alone.
 
-Every figure is an upper bound that docs/guarantees.md proves, and it comes with a lower bound
-that two real neighbours attain, so that the interval in which the truth lies is always known.
+Every figure is an upper bound that docs/explanations/guarantees.md proves, and it comes with a
+lower bound that two real neighbours attain, so that the interval in which the truth lies is always
+known.
 
     price              one epsilon for any mixture of releases
     price_all          the same for every unit the releases bound

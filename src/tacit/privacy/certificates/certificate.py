@@ -98,7 +98,7 @@ class Finding(Frozen):
 
 
 class Certificate(Document):
-    """What is promised, computed from the ledger; see `docs/guarantees.md` for the arguments."""
+    """What is promised, computed from the ledger; arguments: docs/explanations/guarantees.md."""
 
     format: Literal[2] = 2
     standing: Standing

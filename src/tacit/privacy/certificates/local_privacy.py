@@ -7,7 +7,7 @@ A word x is replaced by y with a probability that satisfies, for all words x, x'
 with d a distance between words that is public. `santext+` has a weaker form (utility-optimized
 metric-LDP): the inequality holds for outputs y in the sensitive vocabulary, with
 epsilon_0 = ln(1 / replace_plain_rate) added to the exponent where x is sensitive and x' plain; any
-other output is a plain word that stands for itself. The proofs are in docs/sanitizing.md.
+other output is a plain word that stands for itself. The proofs are in docs/guides/sanitizing.md.
 
 Epsilon of a pair of words is a product with their distance, so a certificate also shows the
 distances: between a word and its 1st, 10th and 100th neighbour, and between any two words.

@@ -1,4 +1,4 @@
-"""The sentences about sanitized text: no stronger than what is proved in docs/sanitizing.md.
+"""The sentences about sanitized text: no stronger than what is proved in docs/guides/sanitizing.md.
 
 Each is about one way of replacing words and one way of treating words that the vocabulary does not
 have. What stands in the result as it stood in the original is named first, and makes the whole a

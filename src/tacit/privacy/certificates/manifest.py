@@ -25,7 +25,7 @@ MODEL_FILES = (
 """What a folder of weights and their tokenizer may hold."""
 
 SHAREABLE = (*MODEL_FILES, "README.md", "plan.yml", "settings.yml")
-"""What may leave a run's folder beside its certificate and ledger; see docs/runs.md."""
+"""What may leave a run's folder beside its certificate and ledger; see docs/guides/training.md."""
 
 CERTIFICATE_FILES = ("certificate.json", "certificate.md", "certificate.html", "ledger.jsonl")
 """What carries the certificate; checked against it, not by the manifest inside it."""

@@ -21,7 +21,8 @@ from tacit.privacy.events import (
 from tacit.privacy.rounding import up
 
 STANDINGS = {
-    "proved": "the argument is in docs/guarantees.md and epsilon is computed from the ledger",
+    "proved": "the argument is in docs/explanations/guarantees.md and epsilon is computed from "
+    "the ledger",
     "published": "a paper claims it; we did not prove it, or know it to be wrong",
     "heuristic": "no epsilon is promised at all",
     "broken": "an audit contradicted it",

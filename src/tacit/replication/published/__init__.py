@@ -4,7 +4,7 @@ Nothing here is a promise of ours. A figure is computed the way its authors comp
 a reader can check the printed numbers and set them beside a proved price. Each result says in
 one line whether the figure is an upper bound on epsilon and, where it is not, why not. Sound
 prices live in `tacit.privacy.accounting`; an instance that contradicts the user-entity figures
-lives in `tacit.replication.counterexample`. All papers are listed in `docs/papers.md`.
+lives in `tacit.replication.counterexample`. All papers are listed in `docs/studies/papers.md`.
 """
 
 from collections.abc import Callable, Mapping

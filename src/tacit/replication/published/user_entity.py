@@ -145,7 +145,7 @@ def uedp_release(
     multiplier times users per step + 1 (the lemmas) or users + 1 (the patent).
 
     Guarantee: for fixed-graph neighbours, under which weights and denominators are constants, if
-    no entity is in more than `holders` users; docs/guarantees.md, section 5.
+    no entity is in more than `holders` users; docs/explanations/guarantees.md, section 5.
 
     >>> uedp_release(users=946, users_per_step=50, user_rate=50 / 946, entity_rate=0.5,
     ...              noise_multiplier=2.0, holders=112).noise_multiplier

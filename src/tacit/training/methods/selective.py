@@ -2,7 +2,7 @@
 
 Source: Shi et al. 2022, Algorithm 1 (Selective-DPSGD).
 Guarantee: for neighbours that replace the sensitive tokens of one record, with the same marks and
-the same plain tokens; see docs/guarantees.md, section 7.
+the same plain tokens; see docs/explanations/guarantees.md, section 7.
 
 Departs: batches are drawn by coins, and the sum over sensitive segments is divided by the number
 of them that is expected, which is the same in every step (the listing divides by how many came).
@@ -85,7 +85,8 @@ class SelectiveStep:
     def gradients(self, step: int) -> Iterator[tuple[Gradient, StepStats]]:
         """The updates of a step, one by one; each is to be carried out before the next is asked.
 
-        Every step has a first private update, also where nobody came: see docs/guarantees.md.
+        Every step has a first private update, also where nobody came: see docs/explanations,
+        guarantees, section 7.
         """
         self._check.due(step)
         drawn = self._sampler.draw(self._randomness.stream("coins", step))
