@@ -1,25 +1,12 @@
 """The whole path, on generated dialogs: every command is shown before it is run."""
 
-import json
 import shlex
 import sys
 import time
 from pathlib import Path
 from textwrap import indent
-from typing import Any
 
 from tacit.cli import run
-from tacit.corpus.reading import read
-from tacit.detection.mentions import read_entities
-from tacit.owners import Owners
-from tacit.owners.bounding import preview
-from tacit.planning.dry_run import apply_caps, explain
-from tacit.planning.plan import Plan, calibrated, prices, read_plan
-from tacit.planning.prices import Quote, quote
-from tacit.privacy.rounding import up
-from tacit.reports.overview import Section, write_overview
-from tacit.reports.plots import degree_figure, inline_svg
-from tacit.reports.price_curves import price_figure
 
 DIALOGS, USERS, SEED, OTHER_SEED = 1000, 700, 5, 77
 METHODS = ("plain", "users", "users+entities")
@@ -117,7 +104,6 @@ def main(folder: Path) -> None:
     )
     (folder / "plan.yml").write_text(PLAN, encoding="utf-8")
     tacit(f"plan {at}/plan.yml --owners {at}/owners.json -o {at}/calibrated.yml --overwrite")
-    write_overview_page(folder)
     for name, text in SETTINGS.items():
         (folder / f"{name}.yml").write_text(
             text.format(at=at, plan=indent(PLAN, "  ")), encoding="utf-8"
@@ -131,82 +117,8 @@ def main(folder: Path) -> None:
     minutes = (time.monotonic() - start) / 60
     print(f"\nDone in {minutes:.1f} minutes. Open in a browser:")
     print(f"  {folder / 'compared' / 'report.html'}   what each model promises, learns, gives away")
-    print(f"  {folder / 'corpus.html'}            what is sensitive in the dialogs, who shares it")
-
-
-def write_overview_page(folder: Path) -> None:
-    """One page: corpus, detection, owners, plan."""
-    corpus = read(folder / "dialogs.jsonl")
-    found = json.loads((folder / "mentions.summary.json").read_text())
-    owners = Owners.load(folder / "owners.json")
-    names = {e.id: e.name for e in read_entities(folder / "mentions.entities.jsonl")}
-    plan = calibrated(read_plan(folder / "calibrated.yml"))
-    costs = prices(plan)
-    write_overview(
-        folder / "corpus.html",
-        "From dialogs to a promise",
-        "Generated customer-service dialogs: what is sensitive in them, who shares it, and what a "
-        "plan would promise to users and to the entities they name.",
-        [
-            Section(
-                "The corpus",
-                figures=[
-                    ("dialogs", f"{len(corpus):,}"),
-                    ("customers", f"{len(corpus.users()):,}"),
-                    ("mentions found", f"{found['mentions']:,}"),
-                    ("entities", f"{found['entities']:,}"),
-                ],
-                prose="Customers return; households share addresses and telephones; shops, "
-                "carriers and agents recur. So protecting users, entities and both are three "
-                "things.",
-            ),
-            _detection(found),
-            Section(
-                "Who shares what",
-                prose="Protected are people and what identifies them (`PERSON`, `PII`); shops, "
-                "cities and products are left out by choice. "
-                "Every guarantee about users or entities is a statement about this graph. "
-                "Caps limit how far one entity reaches; the third picture shows what they cost.",
-                drawing=inline_svg(degree_figure(owners, preview(owners, seed=0), names=names)),
-            ),
-            Section(
-                "The plan",
-                figures=[(f"epsilon for {unit}", up(cost.epsilon)) for unit, cost in costs.items()]
-                + [("delta", f"{plan.delta:g}"), ("standing", costs[plan.protect].standing)],
-                prose=explain(plan, owners, apply_caps(plan, owners)),
-                drawing=inline_svg(price_figure(_quote(plan))),
-                links={"The models": "compared/report.html"},
-            ),
-        ],
-    )
-
-
-def _detection(found: dict[str, Any]) -> Section:
-    scores = found["scores"]
-    columns = ("precision", "recall", "f1", "f2")
-    rows = [
-        [kind, f"{s['support']:,}", *(f"{s[column]:.3f}" for column in columns)]
-        for kind, s in [*scores["kinds"].items(), ("all", scores["micro"])]
-    ]
-    return Section(
-        "What was found",
-        prose="Patterns, word lists, and a tagger that was trained on dialogs of other people. "
-        "The dialogs are generated, so the truth is known and the finding can be scored.",
-        headings=["kind", "there are", "precision", "recall", "F1", "F2"],
-        rows=rows,
-        links={"Browse the dialogs": "mentions.html"},
-    )
-
-
-def _quote(plan: Plan) -> Quote:
-    return quote(
-        plan.event(),
-        plan.steps,
-        plan.delta,
-        plan.protect,
-        over_steps=True,
-        degrees=(1, 2, 4, 8, 16),
-    )
+    print(f"  {folder / 'mentions.html'}          what is sensitive in the dialogs")
+    print(f"  {folder / 'degrees.svg'}            who shares it")
 
 
 if __name__ == "__main__":

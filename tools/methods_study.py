@@ -140,7 +140,7 @@ def write_runs(name: str, corpus: Path, data: str | None, folder: Path, seed: in
 def seven_methods(name: str, data: str | None, folder: Path, seed: int) -> None:
     """Compare the methods as `tacit compare` does, and keep the lines."""
     from tacit.cli.compare import compare
-    from tacit.reports.report import read_all
+    from tacit.reports.facts import read_all
 
     corpus = corpus_of(name, data, folder, seed=seed)
     base = write_runs(name, corpus, data, folder, seed)
@@ -152,10 +152,16 @@ def seven_methods(name: str, data: str | None, folder: Path, seed: int) -> None:
     keep_lines(f"methods-{name}", facts, seed)
 
 
+STORED = {
+    "exposure.bits": "exposure", "membership.auc": "auc", "membership.accuracy": "accuracy",
+    "tab.beyond_controls": "tab", "linkage.accuracy": "linkage",
+}  # fmt: skip
+"""Headlines of attacks, and how the lines call them."""
+
+
 def keep_lines(name: str, facts: list[Any], seed: int) -> None:
     """One line for each attacked model of each run, the last one with all its figures."""
     from tacit.reports.comparison import figures_of
-    from tacit.reports.leakage import over_steps
 
     plain = next(run for run in facts if run.method == "plain")
     lines = []
@@ -168,15 +174,16 @@ def keep_lines(name: str, facts: list[Any], seed: int) -> None:
                 "protects": run.certificate.protect,
                 "epsilon": run.epsilon if math.isfinite(run.epsilon) else None,
                 "published_epsilon": (run.certificate.published or {}).get("epsilon"),
-                "last": {k: rounded(v) for k, v in figures_of(run, plain).items()},
+                "last": {STORED.get(k, k): rounded(v) for k, v in figures_of(run, plain).items()},
                 "secrets_accuracy": rounded(run.scores["secrets"].figures["accuracy"]),
                 "linkage": {k: rounded(v) for k, v in run.scores["linkage"].figures.items()},
                 "exposure_by_repetitions": bits_of(run.scores),
                 "time": run.metrics["time"],
                 "over_steps": [
-                    {k: rounded(v) for k, v in vars(one).items()}
+                    {"step": one.step, "perplexity": rounded(one.perplexity)}
+                    | {name: rounded(one.value(key)) for key, name in STORED.items()}
                     | {"exposure_by_repetitions": bits_of(run.series[one.step])}
-                    for one in over_steps(run)
+                    for one in run.models
                 ],
             }
         )
@@ -237,7 +244,7 @@ def draw(name: str) -> None:
     """Exposure over how often a canary was planted, and over perplexity."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
-    from tacit.reports.report_figures import COLOURS, MARKERS
+    from tacit.reports.drawings import COLOURS, MARKERS
 
     lines = read_lines(f"methods-{name}")
     if not lines:
@@ -278,7 +285,7 @@ def by_method(lines: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
 
 def tables(name: str) -> str:
     """The study as Markdown: the last models, and those nearest to one perplexity of a seed."""
-    from tacit.reports.leakage import NEAR
+    from tacit.reports.comparison import NEAR
 
     lines = read_lines(f"methods-{name}")
     if not lines:

@@ -91,7 +91,7 @@ def missed_records(target: Any, kept: dict[str, list[tuple[int, int]]]) -> dict[
 
 def draw(axes: Any, lines: list[dict[str, Any]]) -> None:
     """Exposure of what was planted often, and of what was planted some times."""
-    from tacit.reports.report_figures import COLOURS, MARKERS
+    from tacit.reports.drawings import COLOURS, MARKERS
 
     for number, method in enumerate(("deidentify", "selective")):
         for place, wanted in zip(axes, (MANY, SOME), strict=True):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tacit.attacks import attack_named
+from tacit.attacks import ATTACKS
 from tacit.attacks.canaries import Planted
 from tacit.attacks.extraction import _prompts, _ranked, free_rows
 from tacit.attacks.linkage import Linkage
@@ -115,7 +115,7 @@ def test_secrets_are_ranked_by_the_loss_of_their_tokens(target: Target, plan: Pl
 
 
 def test_planted_secrets_are_told_from_made_up_ones(target: Target) -> None:
-    found = attack_named("secrets").run(target, rng=np.random.default_rng(0))
+    found = ATTACKS["secrets"].run(target, rng=np.random.default_rng(0))
     assert found.figures["real"] == found.figures["made_up"] == 4
     assert found.figures["auc"] > 0.7
     assert found.figures["accuracy_two_passes"] > 0.5

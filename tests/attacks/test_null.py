@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 from transformers import BertConfig, BertForMaskedLM, BertTokenizerFast
 
 from support.sentences import sentences
-from tacit.attacks import attack_named, known
+from tacit.attacks import ATTACKS
 from tacit.attacks.attack import Scores
 from tacit.attacks.canaries import Planted
 from tacit.attacks.exposure import (
@@ -74,7 +75,8 @@ def test_rates_of_what_tells_nothing_are_those_of_guessing(
     held = dict.fromkeys(GUESSING, 0)
     for _ in range(DRAWS):
         members, others = (LAWS[law](rng, size) for size in sizes)
-        figures, intervals, _ = rates_of(members, others)
+        found, _ = rates_of(members, others)
+        figures, intervals = found.figures, found.intervals
         figures["two_passes"], intervals["two_passes"], _ = best_and_worst(members, others, 10)
         for name, guessing in GUESSING.items():
             low, high = intervals[name]
@@ -301,13 +303,13 @@ def test_authors_who_differ_in_their_text_are_no_leak(target: Target) -> None:
         for i in range(20)
     )
     place = replace(unseen(target, "by chance"), members=own)
-    scores = attack_named("linkage").run(place, rng=np.random.default_rng(0))
+    scores = ATTACKS["linkage"].run(place, rng=np.random.default_rng(0))
     assert scores.intervals["accuracy_from_model"][0] > scores.figures["chance"]
     assert scores.verdict is not None
     assert scores.verdict.leak == "cannot tell"  # it knows the order of words, which counts do not
     assert "--reference" in scores.verdict.words
     same = replace(place, reference=place.reader)
-    scores = attack_named("linkage").run(same, rng=np.random.default_rng(0))
+    scores = ATTACKS["linkage"].run(same, rng=np.random.default_rng(0))
     assert scores.figures["accuracy_from_reference"] == scores.figures["accuracy_from_model"]
     assert scores.verdict is not None
     assert scores.verdict.leak == "not shown"
@@ -367,27 +369,27 @@ def sane(scores: Scores) -> None:
 
 
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("name", known())
+@pytest.mark.parametrize("name", ATTACKS.names())
 def test_every_attack_finds_nothing_in_a_model_that_never_saw_the_text(
     name: str, model: str, target: Target, guessers: dict[str, Target]
 ) -> None:
     """Every registered attack: one that is added is tried here, too."""
     place = guessers[model] if name == "masks" else unseen(target, model)
-    sane(attack_named(name).run(place, rng=np.random.default_rng(0)))
+    sane(ATTACKS[name].run(place, rng=np.random.default_rng(0)))
 
 
 def test_nor_with_a_reference(target: Target) -> None:
     place = unseen(target, "by chance", reference=True)
     for name in ("membership", "tab"):
-        sane(attack_named(name).run(place, rng=np.random.default_rng(0)))
+        sane(ATTACKS[name].run(place, rng=np.random.default_rng(0)))
     alone = replace(place, planted=None)
-    scores = attack_named("tab").run(alone, rng=np.random.default_rng(0))
+    scores = ATTACKS["tab"].run(alone, rng=np.random.default_rng(0))
     assert {"real_canaries_reproduced", "held_out_records_reproduced"} <= set(scores.figures)
     sane(scores)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-@pytest.mark.parametrize("name", [name for name in known() if name != "masks"])
+@pytest.mark.parametrize("name", [name for name in ATTACKS.names() if name != "masks"])
 def test_few_records_and_canaries_show_nothing_either(
     name: str, count: int, target: Target, plan: Planted
 ) -> None:
@@ -403,9 +405,9 @@ def test_few_records_and_canaries_show_nothing_either(
     )
     if name == "linkage":
         with pytest.raises(DataError, match="two users"):
-            attack_named(name).run(place, rng=np.random.default_rng(0))
+            ATTACKS[name].run(place, rng=np.random.default_rng(0))
         return
-    attack = attack_named(name)
+    attack = ATTACKS[name]
     if isinstance(attack, Extraction):
         attack = replace(attack, texts=30)
     sane(attack.run(place, rng=np.random.default_rng(0)))
@@ -415,13 +417,13 @@ def test_one_text_is_masked_without_harm(guessers: dict[str, Target]) -> None:
     place = guessers["by chance"]
     assert place.masked is not None
     one = replace(place, masked=replace(place.masked, texts=("a",)))
-    sane(attack_named("masks").run(one, rng=np.random.default_rng(0)))
+    sane(ATTACKS["masks"].run(one, rng=np.random.default_rng(0)))
 
 
 def test_a_model_that_learnt_its_text_is_found_out(target: Target) -> None:
     """The same attacks do see what there is to see: else the tests above would mean nothing."""
     found = {
-        name: attack_named(name).run(target, rng=np.random.default_rng(0))
+        name: ATTACKS[name].run(target, rng=np.random.default_rng(0))
         for name in ("exposure", "membership", "secrets")
     }
     assert found["exposure"].verdict is not None
@@ -432,4 +434,4 @@ def test_a_model_that_learnt_its_text_is_found_out(target: Target) -> None:
 
 def test_a_verdict_is_kept_with_the_scores() -> None:
     made = Scores("x", {}, verdict=against_controls("canaries", [Counted(9, 9)], Counted(0, 9)))
-    assert Scores.from_dict(made.as_dict()) == made
+    assert TypeAdapter(Scores).validate_python(made.as_dict()) == made

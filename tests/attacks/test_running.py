@@ -10,7 +10,7 @@ import torch
 from transformers import BertConfig, BertForMaskedLM, BertTokenizerFast
 
 from support.sentences import DIGITS, sentences
-from tacit.attacks import attack_named
+from tacit.attacks import ATTACKS
 from tacit.attacks.attack import missing, read_series, write_series
 from tacit.attacks.canaries import beside, plant
 from tacit.attacks.running import at_step, last_step, run_attacks, steps_of, wanted
@@ -41,12 +41,12 @@ def test_every_kept_model_is_attacked_with_its_own_perplexity(target: Target) ->
     # What was repeated twenty times is learnt on the way, not at once.
     assert by_step[0] <= by_step[1] <= by_step[2]
     assert by_step[0] < by_step[2]
-    alone = attack_named("exposure").run(target, rng=np.random.default_rng(0))
+    alone = ATTACKS["exposure"].run(target, rng=np.random.default_rng(0))
     assert found[250].as_dict() == alone.as_dict()
 
 
 def test_scores_over_steps_save_and_join(target: Target, tmp_path: Path) -> None:
-    scores = attack_named("exposure").run(target, rng=np.random.default_rng(0))
+    scores = ATTACKS["exposure"].run(target, rng=np.random.default_rng(0))
     other = replace(scores, attack="other", perplexity=3.5)
     path = tmp_path / "series.json"
     write_series(path, {10: {"exposure": scores}, 20: {"exposure": scores}})
@@ -64,7 +64,7 @@ def test_what_kept_nothing_is_told_how(target: Target, learnt: Path, tmp_path: P
     with pytest.raises(DataError, match="keep_checkpoints"):
         steps_of(replace(target, folder=bare))
     with pytest.raises(UsageError, match="no run"):
-        steps_of(replace(target, opened=None))
+        steps_of(replace(target, ctx=None))
 
 
 def test_canaries_that_the_caps_drop_are_counted(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_canaries_that_the_caps_drop_are_counted(tmp_path: Path) -> None:
     target = open_target(tmp_path / "run")
     assert target.kept is not None
     assert len(target.kept) == done.metrics["bounding"]["records_kept"]
-    scores = attack_named("exposure").run(target, rng=np.random.default_rng(0))
+    scores = ATTACKS["exposure"].run(target, rng=np.random.default_rng(0))
     kept = {row["repetitions"]: row.get("records_kept") for row in scores.rows}
     assert kept == {0: None, 1: 2, 5: 2}
     assert "dropped 8 records of canaries" in " ".join(scores.notes)
@@ -133,7 +133,7 @@ def masked(guesser: Path, recipe: Recipe) -> Target:
 
 
 def test_masks_are_guessed_by_the_registered_attack(guesser: Path) -> None:
-    attack = attack_named("masks")
+    attack = ATTACKS["masks"]
     figures = {}
     for name, recipe in (("same", Recipe("santext", 1e6)), ("random", Recipe("random"))):
         target = masked(guesser, recipe)

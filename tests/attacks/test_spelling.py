@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from support.sentences import WORDS, sentences
-from tacit.attacks import attack_named
+from tacit.attacks import ATTACKS
 from tacit.attacks.canaries import TEMPLATES, Planted, beside, plant, words_template
 from tacit.attacks.extraction import _prompts, _said
 from tacit.attacks.spelling import (
@@ -149,7 +149,7 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Target:
 
 @pytest.mark.parametrize("name", ["exposure", "tab", "secrets"])
 def test_every_attack_on_canaries_says_how_many_it_left_out(name: str, attacked: Target) -> None:
-    scores = attack_named(name).run(attacked, rng=np.random.default_rng(0))
+    scores = ATTACKS[name].run(attacked, rng=np.random.default_rng(0))
     assert "canaries hold words that the tokenizer does not know" in " ".join(scores.notes)
     assert attacked.planted is not None
     whole = len(attacked.planted.canaries)
@@ -167,7 +167,7 @@ def test_every_attack_on_canaries_says_how_many_it_left_out(name: str, attacked:
 def test_an_attack_on_nothing_but_unknown_words_is_refused(name: str, attacked: Target) -> None:
     _, plan = planted_with(RARE)
     with pytest.raises(DataError, match="cannot tell them apart"):
-        attack_named(name).run(replace(attacked, planted=plan), rng=np.random.default_rng(0))
+        ATTACKS[name].run(replace(attacked, planted=plan), rng=np.random.default_rng(0))
 
 
 class Always(nn.Module):
@@ -202,4 +202,4 @@ def test_names_are_looked_for_as_the_tokenizer_writes_them(attacked: Target) -> 
     names = {"PERSON": {"Parcel Street", "ZQ Nobody"}, "PLACE": {"Now"}}
     assert _said(attacked.reader, names) == ({"PERSON": {"parcel street"}}, 1)
     with pytest.raises(DataError, match="spelled by the tokenizer"):
-        attack_named("extraction").run(attacked, rng=np.random.default_rng(0))
+        ATTACKS["extraction"].run(attacked, rng=np.random.default_rng(0))

@@ -11,31 +11,42 @@ import pytest
 from support.runs import make_run
 from tacit.attacks import Scores, write_scores
 from tacit.attacks.attack import Series, Verdict, read_scores, read_series, write_series
+from tacit.attacks.exposure import ATTACK as EXPOSING
+from tacit.attacks.linkage import ATTACK as LINKAGE
+from tacit.attacks.membership import ATTACK as MEMBERS
+from tacit.attacks.rates import Measured
+from tacit.attacks.tab import _WAYS, _put
+from tacit.attacks.tab import ATTACK as TABBING
 from tacit.audits.epsilon_bounds import Evidence, judge, write_audit
 from tacit.errors import DataError
 from tacit.privacy.certificates.certificate import read_certificate
-from tacit.reports.comparison import HEADINGS, seconds_per_record
-from tacit.reports.leakage import Leak, leaks, matched
-from tacit.reports.report import promised, read_all, read_facts, sections, write_report
+from tacit.reports.comparison import COSTS, UTILITY, matched, seconds_per_record
+from tacit.reports.facts import Model, model_of, promised, read_all, read_facts
+from tacit.reports.report import sections, write_report
 from tacit.training.evaluation.groups import FEWEST, MOST, Group, Groups
 
 EXPOSURE = Scores(
-    "exposure", {"most_possible_bits": 19.93, "mean_bits": 12.5}, {}, [
+    "exposure",
+    {"most_possible_bits": 19.93, "mean_bits": 12.5, "most_repeated_bits": 18.75}, {}, [
         {"repetitions": 0, "canaries": 9, "mean_bits": 1.4, "low": 1.0, "high": 2.0,
          "largest_bits": 3.3},
         {"repetitions": 1, "canaries": 5, "mean_bits": 2.5, "low": 1.0, "high": 4.0,
          "largest_bits": 4.5},
         {"repetitions": 20, "canaries": 5, "mean_bits": 18.75, "low": 17.0, "high": 19.9,
          "largest_bits": 19.9},
-    ], {}, ["exact: all secrets were ranked"], 31.25,
+    ], {}, ["exact: all secrets were ranked"], 31.25, presentation=EXPOSING.presentation,
 )  # fmt: skip
 MEMBERSHIP = Scores(
     "membership", {"users_auc": 0.8125}, {"users_auc": (0.7, 0.9)}, [
         {"of": "users", "by": "loss", "members": 40, "others": 40, "auc": 0.8125, "auc_low": 0.7,
          "auc_high": 0.9, "tpr_at_0.01": 0.2, "tpr_at_0.001": 0.1},
     ], {"users by loss": [(0.0, 0.0), (0.01, 0.2), (1.0, 1.0)]}, [], 31.25,
+    presentation=MEMBERS.presentation,
 )  # fmt: skip
-TAB = Scores("tab", {"canaries_reproduced": 0.4375}, {"canaries_reproduced": (0.2, 0.7)})
+TAB = Scores(
+    "tab", {"canaries_reproduced": 0.4375, "canaries_beyond_controls": 0.4375},
+    {"canaries_reproduced": (0.2, 0.7)}, presentation=TABBING.presentation,
+)  # fmt: skip
 
 SERIES: Series = {
     10: {"exposure": replace(EXPOSURE, perplexity=57.5)},
@@ -133,13 +144,16 @@ def test_methods_stand_side_by_side(run: Path) -> None:
     part = next(p for p in sections([plain, other]) if p.title == "Side by side")
     table = {row[0]: dict(zip(part.headings, row, strict=True)) for row in part.rows}
     wanted = {
-        "perplexity": ("40", "80"), "sensitive": ("80", "160"), "top_1": ("0.25", "0.5"),
-        "exposure": ("18.8", "-"), "auc": ("0.812", "-"), "tab": ("0.438", "-"),
-        "cost": ("1", "1.5"), "drop_most": ("0", "2.5"), "drop_fewest": ("0", "7"),
+        UTILITY["perplexity"]: ("40", "80"), UTILITY["sensitive"]: ("80", "160"),
+        UTILITY["top_1"]: ("0.25", "0.5"), "exposure, bits": ("18.8", "-"),
+        "membership AUC": ("0.812", "-"), "tab accuracy beyond controls": ("0.438", "-"),
+        COSTS["cost"]: ("1", "1.5"), COSTS["drop_most"]: ("0", "2.5"),
+        COSTS["drop_fewest"]: ("0", "7"),
     }  # fmt: skip
-    for name, cells in wanted.items():
-        assert (table["plain"][HEADINGS[name]], table["other"][HEADINGS[name]]) == cells, name
-    assert HEADINGS["plain"] not in part.headings  # measured in neither
+    for label, cells in wanted.items():
+        name = f"{label} (not private)"
+        assert (table["plain"][name], table["other"][name]) == cells, name
+    assert f"{UTILITY['plain']} (not private)" not in part.headings  # measured in neither
     assert part.drawing.startswith("<svg")
     assert not [p for p in sections([plain]) if p.title == "Side by side"]
     untimed = {"train": {"steps": 9, "cpu_seconds": 9.0}}
@@ -173,22 +187,29 @@ def test_other_tasks_are_shown_by_their_own_measure(
     assert not any("perplexity" in heading for heading in side.headings)
 
 
-def test_leakage_is_that_of_the_most_repeated_and_of_users() -> None:
-    leak = leaks(20, SERIES[20])
-    assert leak == Leak(20, 31.25, 18.75, 19.93, 0.8125)
-    more = Scores("linkage", {"accuracy_from_model": 0.25})
-    full = leaks(20, SERIES[20] | {"tab": TAB, "linkage": more})
-    assert (full.tab, full.linkage) == (0.4375, 0.25)
-    begun = replace(TAB, figures=TAB.figures | {"canaries_reproduced_when_begun": 0.5})
-    assert leaks(20, {"tab": begun}).tab == 0.5
-    assert leaks(10, SERIES[10]).auc is None
+def test_leakage_is_what_attacks_declare_as_their_headlines() -> None:
+    model = model_of(20, SERIES[20])
+    assert (model.step, model.perplexity) == (20, 31.25)
+    assert {key: one.value for key, one in model.leakage.items()} == {
+        "exposure.bits": 18.75,
+        "membership.auc": 0.8125,
+    }
+    assert str(model.leakage["exposure.bits"]) == "18.75 of 19.93"
+    assert str(model.leakage["membership.auc"]) == "0.812 (0.70 to 0.90)"
+    more = Scores("linkage", {"accuracy_from_model": 0.25}, presentation=LINKAGE.presentation)
+    full = model_of(20, SERIES[20] | {"tab": TAB, "linkage": more})
+    assert full.value("tab.beyond_controls") == 0.4375
+    assert full.value("linkage.accuracy") == 0.25
+    assert model_of(10, SERIES[10]).value("membership.auc") is None
 
 
-def test_controls_that_come_out_as_often_are_no_leakage() -> None:
-    both = {"canaries_reproduced_when_begun": 0.8, "controls_reproduced_when_begun": 0.8}
-    assert leaks(1, {"tab": Scores("tab", both)}).tab == 0
-    both["controls_reproduced_when_begun"] = 0.3
-    assert leaks(1, {"tab": Scores("tab", both)}).tab == pytest.approx(0.5)
+@pytest.mark.parametrize(("controls", "beyond"), [(8, 0.0), (3, 0.5), (0, 0.8)])
+def test_controls_that_come_out_as_often_are_no_leakage(controls: int, beyond: float) -> None:
+    """The figure of tab is what planted canaries have beyond those that were never planted."""
+    rows = [dict.fromkeys(_WAYS, hits) | {"tried": 10} for hits in (8, controls)]
+    measured = Measured()
+    _put(measured, {"canaries": rows[:1], "controls": rows[1:]})
+    assert measured.figures["canaries_beyond_controls"] == pytest.approx(beyond)
 
 
 def test_the_report_says_what_attacks_show(run: Path) -> None:
@@ -235,18 +256,18 @@ def test_scores_that_could_not_be_had_are_dashes(run: Path, tmp_path: Path, beyo
     assert "NaN" not in data.read_text()
     made = {part.title: part for part in sections([facts, other])}
     assert {row[3] for row in made["Exposure of canaries"].rows} == {"-"}
-    assert made["Membership"].rows[0][2] == "-"
+    assert made["Membership"].rows[0][3] == "-"
 
 
-def at(perplexity: float, step: int = 1) -> Leak:
-    return Leak(step, perplexity, None, None, None)
+def at(perplexity: float | None) -> Model:
+    return Model(1, perplexity)
 
 
 MATCHED = {
     "the worst best": ({"a": [at(90), at(40), at(20)], "b": [at(95), at(42)]}, 42, {"a", "b"}),
     "nothing near": ({"a": [at(90), at(20)], "b": [at(95), at(42)]}, 42, {"b"}),
     "one alone": ({"a": [at(90)]}, None, set()),
-    "unknown": ({"a": [at(90)], "b": [Leak(1, None, 1.0, 2.0, 0.5)]}, None, set()),
+    "unknown": ({"a": [at(90)], "b": [at(None)]}, None, set()),
 }
 
 

@@ -21,7 +21,8 @@ from tacit.privacy.certificates.certificate import Finding, amend, read_certific
 from tacit.privacy.certificates.explanation import gained
 from tacit.privacy.certificates.manifest import file_digest
 from tacit.privacy.rounding import up
-from tacit.reports.report import read_all, sections
+from tacit.reports.facts import read_all
+from tacit.reports.report import sections
 from tacit.server.sharing import promise_of
 from tacit.training.data.scope import recall_on
 from tacit.training.phases import session

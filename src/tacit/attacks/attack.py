@@ -1,15 +1,22 @@
-"""What an attack is: it says what it needs, is given a target, and returns scores."""
+"""What an attack is: it says what it needs, is given a target, and returns scores.
+
+How its scores are shown is declared, not known elsewhere: reports, comparisons and the command line
+take their columns and drawings from the `Presentation` that comes with the scores.
+"""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
+from pydantic import BeforeValidator, TypeAdapter
 
 from tacit.errors import DataError, UsageError
 from tacit.privacy.certificates.certificate import Finding, amend, read_certificate, today
+from tacit.registry import Registry
 from tacit.saved_json import read_fields, write_fields
 
 if TYPE_CHECKING:
@@ -28,8 +35,15 @@ NEEDS: dict[Need, str] = {
     "masked": "a masked-word model and text to sanitize (--corpus FILE --sanitize METHOD)",
 }
 
-
 Leak = Literal["shown", "not shown", "cannot tell"]
+_BEGINNINGS: dict[Leak, str] = {
+    "shown": "a leak shows",
+    "not shown": "no leak shows",
+    "cannot tell": "this cannot tell",
+}
+
+Number = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
+"""A number that is null in a file where it could not be computed."""
 
 
 @dataclass(frozen=True)
@@ -43,60 +57,83 @@ class Verdict:
         return f"{_BEGINNINGS[self.leak]}: {self.words}"
 
 
-_BEGINNINGS: dict[Leak, str] = {
-    "shown": "a leak shows",
-    "not shown": "no leak shows",
-    "cannot tell": "this cannot tell",
-}
+@dataclass(frozen=True)
+class Headline:
+    """A figure that stands for its attack in tables and drawings.
+
+    `keys` are its names among the figures, of which the first that is there counts (`name` if not
+    given); `most` names the figure that is its upper limit, `chance` is what guessing gets.
+    """
+
+    name: str
+    label: str
+    keys: tuple[str, ...] = ()
+    better: Literal["lower", "higher"] = "lower"
+    chance: float | None = None
+    most: str = ""
+    format: str = ".3f"
+    meaning: str = ""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of an attack's table; `interval` names those that hold its two ends."""
+
+    key: str
+    label: str
+    format: str = ""
+    interval: tuple[str, str] | None = None
+    public: bool = False
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A picture of an attack's table (columns x, y, low, high) or of one of its curves."""
+
+    title: str
+    x: str
+    y: str
+    columns: tuple[str, str, str, str] | None = None
+    curves: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Presentation:
+    """How the scores of an attack are shown: its headlines, its table and its drawing."""
+
+    title: str = ""
+    headlines: tuple[Headline, ...] = ()
+    columns: tuple[Column, ...] = ()
+    drawing: Drawing | None = None
 
 
 @dataclass(frozen=True)
 class Scores:
     """What an attack achieved; exact figures over private text, hence not private.
 
-    `figures` are the headline numbers, `intervals` their 95 % confidence intervals, `rows` a table
+    `figures` are numbers by name, `intervals` their 95 % confidence intervals, `rows` a table
     (one row for each number of repetitions, for example), `curves` lists of points to draw, and
     `verdict` says whether they differ from chance. Nothing in it quotes a text.
     """
 
     attack: str
-    figures: dict[str, float]
-    intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
+    figures: dict[str, Number]
+    intervals: dict[str, tuple[Number, Number]] = field(default_factory=dict)
     rows: list[dict[str, Any]] = field(default_factory=list)
-    curves: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    curves: dict[str, list[tuple[Number, Number]]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     perplexity: float | None = None
     verdict: Verdict | None = None
+    presentation: Presentation = field(default_factory=Presentation)
 
     def as_dict(self) -> dict[str, Any]:
         """Fields for JSON; a number that is not finite is null."""
-        return {
-            "attack": self.attack,
-            "privacy": "not private: exact figures over private text",
-            "perplexity": _finite(self.perplexity),
-            "verdict": asdict(self.verdict) if self.verdict is not None else None,
-            "figures": _finite(self.figures),
-            "intervals": _finite(self.intervals),
-            "rows": _finite(self.rows),
-            "curves": _finite(self.curves),
-            "notes": self.notes,
-        }
+        made: dict[str, Any] = _finite(asdict(self))
+        return {"privacy": "not private: exact figures over private text"} | made
 
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> "Scores":
-        """The scores that `as_dict` gave."""
-        return cls(
-            attack=str(fields["attack"]),
-            figures={n: _number(v) for n, v in fields["figures"].items()},
-            intervals={n: (_number(a), _number(b)) for n, (a, b) in fields["intervals"].items()},
-            rows=[dict(row) for row in fields["rows"]],
-            curves={
-                n: [(_number(x), _number(y)) for x, y in c] for n, c in fields["curves"].items()
-            },
-            notes=[str(note) for note in fields["notes"]],
-            perplexity=fields["perplexity"],
-            verdict=_verdict(fields.get("verdict")),
-        )
+    def key(self, headline: Headline) -> str | None:
+        """The name of a headline among the figures; None where it was not measured."""
+        return next((k for k in headline.keys or (headline.name,) if k in self.figures), None)
 
 
 def _finite(value: Any) -> Any:
@@ -108,74 +145,52 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _verdict(fields: Mapping[str, Any] | None) -> Verdict | None:
-    if fields is None:
-        return None
-    if fields["leak"] not in _BEGINNINGS:
-        raise ValueError
-    return Verdict(fields["leak"], str(fields["words"]))
+class Attack(ABC):
+    """One way to learn what a model was trained on.
 
+    It needs all of `needs`; one that needs nothing makes do with any of what it `uses`.
+    """
 
-def _number(value: float | None) -> float:
-    return math.nan if value is None else float(value)
+    name: ClassVar[str]
+    says: ClassVar[str]
+    needs: ClassVar[tuple[Need, ...]] = ()
+    uses: ClassVar[tuple[Need, ...]] = ()
+    presentation: ClassVar[Presentation] = Presentation()
 
-
-class Attack(Protocol):
-    """One way to learn what a model was trained on."""
-
-    name: str
-    says: str
-    needs: tuple[Need, ...]
-
+    @abstractmethod
     def run(
         self, target: "Target", *, progress: Progress | None = None, rng: np.random.Generator
     ) -> Scores:
         """Attack the target; the needs are there."""
-        ...
+
+    def scores(self, target: "Target", figures: dict[str, float], **rest: Any) -> Scores:
+        """What the attack achieved on a target, to be shown as the attack declares."""
+        return Scores(
+            self.name, figures, perplexity=target.perplexity, presentation=self.presentation, **rest
+        )
 
 
-_KNOWN: dict[str, str] = {
-    "exposure": "tacit.attacks.exposure",
-    "membership": "tacit.attacks.membership",
-    "secrets": "tacit.attacks.secrets",
-    "tab": "tacit.attacks.tab",
-    "extraction": "tacit.attacks.extraction",
-    "linkage": "tacit.attacks.linkage",
-    "masks": "tacit.attacks.masks",
-}
-_ADDED: dict[str, Attack] = {}
-
-
-def register(attack: Attack) -> None:
-    """Make an attack known by its name; a name is taken once."""
-    if attack.name in _KNOWN or attack.name in _ADDED:
-        raise UsageError(f"An attack named {attack.name!r} is known already; name it otherwise.")
-    _ADDED[attack.name] = attack
-
-
-def known() -> list[str]:
-    """The names of all attacks."""
-    return [*_KNOWN, *_ADDED]
-
-
-def attack_named(name: str) -> Attack:
-    """An attack by name; its module, and torch with it, is loaded only now."""
-    if name in _ADDED:
-        return _ADDED[name]
-    if name not in _KNOWN:
-        raise UsageError(f"using={name!r} is no attack; accepted: {', '.join(known())}.")
-    from importlib import import_module
-
-    made: Attack = import_module(_KNOWN[name]).ATTACK
-    return made
+ATTACKS: Registry[Attack] = Registry(
+    "Attack",
+    "tacit.attacks",
+    {
+        "exposure": "tacit.attacks.exposure:ATTACK",
+        "membership": "tacit.attacks.membership:ATTACK",
+        "secrets": "tacit.attacks.secrets:ATTACK",
+        "tab": "tacit.attacks.tab:ATTACK",
+        "extraction": "tacit.attacks.extraction:ATTACK",
+        "linkage": "tacit.attacks.linkage:ATTACK",
+        "masks": "tacit.attacks.masks:ATTACK",
+    },
+)
 
 
 def chosen(names: str) -> list[Attack]:
     """The attacks of `exposure,membership`."""
     wanted = [name.strip() for name in names.split(",") if name.strip()]
     if not wanted:
-        raise UsageError(f"using={names!r} names no attack; accepted: {', '.join(known())}.")
-    return [attack_named(name) for name in dict.fromkeys(wanted)]
+        raise UsageError(f"using={names!r} names no attack; accepted: {', '.join(ATTACKS)}.")
+    return [ATTACKS[name] for name in dict.fromkeys(wanted)]
 
 
 def missing(attack: Attack, has: Iterable[Need]) -> list[Need]:
@@ -192,8 +207,11 @@ def require_all(attack: Attack, has: Iterable[Need]) -> None:
         raise DataError(f"The attack {attack.name} needs {wants}.")
 
 
-FORMAT, VERSION = "tacit-attacks", 1
-OVER_STEPS = "tacit-attacks-over-steps"
+FORMAT, OVER_STEPS, VERSION = "tacit-attacks", "tacit-attacks-over-steps", 2
+_SCORES = TypeAdapter(Scores)
+
+Series = dict[int, dict[str, Scores]]
+"""Scores of the models of one run, by step and by attack."""
 
 
 def write_scores(path: Path, scores: Iterable[Scores]) -> None:
@@ -202,6 +220,46 @@ def write_scores(path: Path, scores: Iterable[Scores]) -> None:
     kept |= {one.attack: one for one in scores}
     fields = {"format": FORMAT, "version": VERSION}
     write_fields(path, fields | {name: one.as_dict() for name, one in kept.items()})
+
+
+def read_scores(path: Path) -> list[Scores]:
+    """The scores of a file that `write_scores` wrote."""
+    fields = read_fields(path, FORMAT, VERSION)
+    try:
+        return [
+            _SCORES.validate_python(fields[n]) for n in fields if n not in ("format", "version")
+        ]
+    except ValueError:
+        raise DataError(f"{path} does not hold the scores of attacks; attack again.") from None
+
+
+def series_fields(series: Series) -> list[dict[str, Any]]:
+    """Scores over steps as fields for JSON."""
+    return [
+        {"step": step, "scores": [one.as_dict() for one in series[step].values()]}
+        for step in sorted(series)
+    ]
+
+
+def write_series(path: Path, found: Series) -> None:
+    """Scores over the steps of a run as one JSON file; those of other attacks in it stay."""
+    kept = read_series(path) if path.exists() else {}
+    models = series_fields({step: kept.get(step, {}) | found[step] for step in found})
+    write_fields(path, {"format": OVER_STEPS, "version": VERSION, "models": models})
+
+
+def read_series(path: Path) -> Series:
+    """The scores of a file that `write_series` wrote."""
+    fields = read_fields(path, OVER_STEPS, VERSION)
+    try:
+        return {
+            int(model["step"]): {
+                one.attack: one for one in map(_SCORES.validate_python, model["scores"])
+            }
+            for model in fields["models"]
+        }
+    except (KeyError, TypeError, ValueError):
+        raise DataError(f"{path} does not hold attacks over steps; attack again.") from None
 
 
 def keep_scores(folder: Path, scores: Iterable[Scores]) -> None:
@@ -231,47 +289,3 @@ def _in_words(scores: Scores) -> str:
         if math.isfinite(value)
     )
     return f"{figures}; {scores.verdict}" if scores.verdict is not None else figures
-
-
-Series = dict[int, dict[str, Scores]]
-"""Scores of the models of one run, by step and by attack."""
-
-
-def write_series(path: Path, found: Series) -> None:
-    """Scores over the steps of a run as one JSON file; those of other attacks in it stay."""
-    kept = read_series(path) if path.exists() else {}
-    models = [
-        {
-            "step": step,
-            "scores": [s.as_dict() for s in (kept.get(step, {}) | found[step]).values()],
-        }
-        for step in sorted(found)
-    ]
-    write_fields(path, {"format": OVER_STEPS, "version": VERSION, "models": models})
-
-
-def read_series(path: Path) -> Series:
-    """The scores of a file that `write_series` wrote."""
-    fields = read_fields(path, OVER_STEPS, VERSION)
-    try:
-        return {
-            int(model["step"]): {
-                one.attack: one for one in (Scores.from_dict(s) for s in model["scores"])
-            }
-            for model in fields["models"]
-        }
-    except (KeyError, TypeError, ValueError, AttributeError):
-        raise DataError(f"{path} does not hold attacks over steps; attack again.") from None
-
-
-def read_scores(path: Path) -> list[Scores]:
-    """The scores of a file that `write_scores` wrote."""
-    fields = read_fields(path, FORMAT, VERSION)
-    try:
-        return [
-            Scores.from_dict(value)
-            for name, value in fields.items()
-            if name not in ("format", "version")
-        ]
-    except (KeyError, TypeError, ValueError, AttributeError):
-        raise DataError(f"{path} does not hold the scores of attacks; attack again.") from None

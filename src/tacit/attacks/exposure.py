@@ -13,7 +13,7 @@ Source: Carlini et al. 2019, sections 4 and 5.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -23,9 +23,17 @@ from numpy.typing import NDArray
 from scipy import stats
 from scipy.special import gammaln
 
-from tacit.attacks.attack import Need, Progress, Scores
+from tacit.attacks.attack import (
+    Attack,
+    Column,
+    Drawing,
+    Headline,
+    Presentation,
+    Progress,
+    Scores,
+)
 from tacit.attacks.canaries import Planted, Template
-from tacit.attacks.likelihood import Ids, log_likelihoods
+from tacit.attacks.likelihood import Ids, log_likelihoods, padded
 from tacit.attacks.rates import Values, ordered
 from tacit.attacks.spelling import Spelled, spelled_canaries
 from tacit.attacks.target import Reader, Target
@@ -44,22 +52,39 @@ _CHUNK = 50_000
 
 
 @dataclass(frozen=True)
-class Exposure:
-    """How exposed one canary is; `exact` where all secrets of its form were ranked."""
-
-    bits: float
-    exact: bool
-
-
-@dataclass(frozen=True)
-class Exposing:
+class Exposing(Attack):
     """Exposure of planted canaries, by repetition, beside that of canaries never planted."""
 
-    name: str = "exposure"
-    says: str = "the rank of planted secrets among all of their form"
-    needs: tuple[Need, ...] = ("canaries",)
     enumerated: int = ENUMERATED
     drawn: int = DRAWN
+
+    name = "exposure"
+    says = "the rank of planted secrets among all of their form"
+    needs = ("canaries",)
+    presentation = Presentation(
+        "Exposure of canaries",
+        (
+            Headline(
+                "bits", "exposure, bits", ("most_repeated_bits",), chance=1 / math.log(2),
+                most="most_possible_bits", format=".4g",
+                meaning="Exposure is that of the canaries that were planted most often: near its "
+                "maximum they can be read out of the model, at 1.44 they are as well hidden as "
+                "secrets that were never in the text.",
+            ),
+        ),
+        (
+            Column("repetitions", "repeated", public=True),
+            Column("canaries", "canaries", public=True),
+            Column("mean_bits", "mean bits", ".2f", ("low", "high")),
+            Column("largest_bits", "largest", ".2f"),
+            Column("records", "records", public=True),
+            Column("records_kept", "records kept by caps"),
+        ),
+        Drawing(
+            "Exposure of planted secrets", "times planted", "mean exposure, bits",
+            columns=("repetitions", "mean_bits", "low", "high"),
+        ),
+    )  # fmt: skip
 
     def run(
         self, target: Target, *, progress: Progress | None = None, rng: np.random.Generator
@@ -67,14 +92,45 @@ class Exposing:
         """Rank every canary of the plan."""
         spelled = spelled_canaries(target)
         found = exposures(
-            target.reader,
-            spelled.plan,
-            enumerated=self.enumerated,
-            drawn=self.drawn,
-            progress=progress,
-            rng=rng,
-        )
-        return _scores(spelled, found, target.perplexity, target.kept)
+            target.reader, spelled.plan, enumerated=self.enumerated, drawn=self.drawn,
+            progress=progress, rng=rng,
+        )  # fmt: skip
+        planted, size = spelled.plan, spelled.plan.template.size
+        pairs = list(zip(planted.canaries, found.bits.tolist(), strict=True))
+        inside = [bits for c, bits in pairs if c.planted]
+        controls = [bits for c, bits in pairs if not c.planted]
+        groups: dict[int, list[float]] = {}
+        rows = [_row(0, controls, size)] if controls else []
+        for count in sorted({c.repetitions for c in planted.inside()}):
+            own = [c for c in planted.inside() if c.repetitions == count]
+            groups[count] = [b for c, b in pairs if c.planted and c.repetitions == count]
+            records = [record for c in own for record in c.records]
+            kept = len(records if target.kept is None else target.kept.intersection(records))
+            rows.append(
+                _row(count, groups[count], size) | {"records": len(records), "records_kept": kept}
+            )
+        most_repeated = groups[max(groups)] if groups else []
+        figures = {
+            "most_possible_bits": planted.template.bits,
+            "chance_bits": chance_bits(size),
+            "mean_bits": _mean(inside),
+            "most_repeated_bits": _mean(most_repeated),
+            "largest_bits": max(inside, default=math.nan),
+            "largest_by_chance": _largest_by_chance(len(inside), planted.template.bits),
+            "control_bits": _mean(controls),
+            "planted": float(len(inside)),
+            "controls": float(len(controls)),
+        }
+        measured = {
+            "mean_bits": inside,
+            "most_repeated_bits": most_repeated,
+            "control_bits": controls,
+        }
+        return self.scores(
+            target, figures, rows=rows, notes=_notes(spelled, found, rows),
+            intervals={name: mean_interval(bits, size) for name, bits in measured.items() if bits},
+            verdict=against_ranks(list(groups.values()), controls, figures["chance_bits"]),
+        )  # fmt: skip
 
 
 ATTACK = Exposing()
@@ -84,7 +140,7 @@ ATTACK = Exposing()
 class Found:
     """The exposures of a plan's canaries, in its order, and how they were found."""
 
-    canaries: list[Exposure]
+    bits: Values
     distinct: int
     """How many secrets of the form the tokenizer tells apart, where all were looked at."""
     drawn: int = 0
@@ -112,13 +168,11 @@ def exposures(
         different, counts = _different(space)
         everything = log_likelihoods(reader.model, before, different, progress=progress)
         likelier, equal = _likelier(scores, everything, counts)
-        exact = _rank_bits(likelier, np.maximum(equal, 1), template.size)
-        return Found([Exposure(float(b), True) for b in exact], len(different))
+        return Found(_rank_bits(likelier, np.maximum(equal, 1), template.size), len(different))
     sample = _secret_ids(reader, template, _draws(template, drawn, rng), before)
     others = log_likelihoods(reader.model, before, sample, progress=progress)
     bits, fit = _drawn_bits(scores, others, template.bits)
-    made = [Exposure(float(b), False) for b in bits]
-    return Found(made, len(_different(sample)[0]), len(others), fit)
+    return Found(bits, len(_different(sample)[0]), len(others), fit)
 
 
 def _before(reader: Reader, template: Template) -> list[int]:
@@ -156,24 +210,14 @@ def _secret_ids(
 ) -> Ids:
     """The tokens of each canary after the common beginning, padded with -1."""
     start = len(before) - len(reader.task.frame(reader.tokenizer)[0])
-    chunks = []
-    for texts in _chunks(template.text(s) for s in secrets):
+    chunks, texts_of = [], map(template.text, secrets)
+    while texts := list(islice(texts_of, _CHUNK)):
         # No offsets are needed, so the faster way is open: a million texts are many.
         rows = reader.tokenizer.backend_tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        chunks.append(_padded([row.ids[start:] for row in rows]))
+        chunks.append(padded([row.ids[start:] for row in rows]))
     width = max(c.shape[1] for c in chunks)
     wide = [np.pad(c, ((0, 0), (0, width - c.shape[1])), constant_values=-1) for c in chunks]
     return np.concatenate(wide)
-
-
-def _padded(rows: Sequence[Sequence[int]]) -> Ids:
-    lengths = np.array([len(row) for row in rows])
-    made = np.full((len(rows), int(lengths.max(initial=0))), -1, dtype=np.int32)
-    # One pass over all tokens: rows of an array are filled in the same order.
-    made[np.arange(made.shape[1]) < lengths[:, None]] = np.fromiter(
-        (token for row in rows for token in row), dtype=np.int32, count=int(lengths.sum())
-    )
-    return made
 
 
 def _moved_left(rows: Ids) -> Ids:
@@ -208,16 +252,11 @@ def _all_ids(reader: Reader, template: Template, before: Sequence[int]) -> Ids:
         real = _secret_ids(reader, template, secrets, before)
         # The first token of the first word may belong to the common beginning.
         cut = len(joined[0]) - int((real[0] >= 0).sum())
-        if cut >= 0 and np.array_equal(real, _padded([row[cut:] for row in joined])):
+        if cut >= 0 and np.array_equal(real, padded([row[cut:] for row in joined])):
             places = np.indices([len(slot) for slot in template.slots]).reshape(len(pieces), -1)
-            wide = [_padded(slot)[at] for slot, at in zip(pieces, places, strict=True)]
+            wide = [padded(slot)[at] for slot, at in zip(pieces, places, strict=True)]
             return _moved_left(np.concatenate(wide, axis=1)[:, cut:])
     return _secret_ids(reader, template, template.all(), before)
-
-
-def _chunks(texts: Iterator[str]) -> Iterator[list[str]]:
-    while chunk := list(islice(texts, _CHUNK)):
-        yield chunk
 
 
 def _different(space: Ids) -> tuple[Ids, NDArray[np.int64]]:
@@ -301,49 +340,19 @@ def _fit(others: Values) -> tuple[Any, float, float, float] | None:
     return stats.skewnorm(*shape), middle, spread, off
 
 
-def _scores(
-    spelled: Spelled, found: Found, perplexity: float | None, kept: frozenset[str] | None
-) -> Scores:
-    planted, size = spelled.plan, spelled.plan.template.size
-    pairs = list(zip(planted.canaries, found.canaries, strict=True))
-    by_count = {
-        count: [e.bits for c, e in pairs if c.planted and c.repetitions == count]
-        for count in sorted({c.repetitions for c in planted.inside()})
-    }
-    controls = [e.bits for c, e in pairs if not c.planted]
-    inside = [e.bits for c, e in pairs if c.planted]
-    rows = [_row(count, bits, size) for count, bits in by_count.items()]
-    for row in rows:
-        own = [r for c in planted.inside() if c.repetitions == row["repetitions"]
-               for r in c.records]  # fmt: skip
-        row["records"] = len(own)
-        row["records_kept"] = len(own) if kept is None else sum(r in kept for r in own)
-    if controls:
-        rows.insert(0, _row(0, controls, size))
-    figures = {
-        "most_possible_bits": planted.template.bits,
-        "chance_bits": chance_bits(size),
-        "mean_bits": float(np.mean(inside)) if inside else math.nan,
-        "largest_bits": float(np.max(inside)) if inside else math.nan,
-        "largest_by_chance": _largest_by_chance(len(inside), planted.template.bits),
-        "control_bits": float(np.mean(controls)) if controls else math.nan,
-        "planted": float(len(inside)),
-        "controls": float(len(controls)),
-    }
-    intervals = {
-        name: mean_interval(bits, size)
-        for name, bits in (("mean_bits", inside), ("control_bits", controls))
-        if bits
-    }
-    curve = [(float(row["repetitions"]), float(row["mean_bits"])) for row in rows]
-    verdict = against_ranks(list(by_count.values()), controls, figures["chance_bits"])
-    return Scores("exposure", figures, intervals, rows, {"by repetition": curve},
-                  _notes(spelled, found, rows), perplexity, verdict)  # fmt: skip
-
-
 def _notes(spelled: Spelled, found: Found, rows: Sequence[dict[str, Any]]) -> list[str]:
     size = spelled.plan.template.size
-    notes = [_how(size, found), *spelled.notes()]
+    how = f"exact: all {size:,} secrets of the form were ranked"
+    if found.drawn:
+        how = f"ranked among {found.drawn:,} secrets drawn from {size:,}; "
+        most = math.log2(found.drawn + 1)
+        how += (
+            f"their scores fit no distribution, so that no more than {most:.1f} bits can be seen"
+            if found.fit is None
+            else f"above the {TAIL} likeliest of these by a skew-normal fit, which is off by "
+            f"{found.fit:.1%} at most, so that exposures there are extrapolated"
+        )
+    notes = [how, *spelled.notes()]
     if not found.drawn and found.distinct < size:
         notes.append(
             f"the tokenizer tells only {found.distinct:,} of the {size:,} secrets "
@@ -357,32 +366,16 @@ def _notes(spelled: Spelled, found: Found, rows: Sequence[dict[str, Any]]) -> li
     return notes
 
 
-def _how(size: int, found: Found) -> str:
-    if not found.drawn:
-        return f"exact: all {size:,} secrets of the form were ranked"
-    among = f"ranked among {found.drawn:,} secrets drawn from {size:,}"
-    if found.fit is None:
-        most = math.log2(found.drawn + 1)
-        return (
-            f"{among}; their scores fit no distribution, so that no more than {most:.1f} bits can "
-            "be seen"
-        )
-    return (
-        f"{among}; above the {TAIL} likeliest of these by a skew-normal fit, which is off by "
-        f"{found.fit:.1%} at most, so that exposures there are extrapolated"
-    )
-
-
 def _row(count: int, bits: Sequence[float], size: int) -> dict[str, Any]:
     low, high = mean_interval(bits, size)
     return {
-        "repetitions": count,
-        "canaries": len(bits),
-        "mean_bits": float(np.mean(bits)),
-        "low": low,
-        "high": high,
-        "largest_bits": float(np.max(bits)),
-    }
+        "repetitions": count, "canaries": len(bits), "mean_bits": _mean(bits), "low": low,
+        "high": high, "largest_bits": max(bits),
+    }  # fmt: skip
+
+
+def _mean(bits: Sequence[float]) -> float:
+    return float(np.mean(bits)) if bits else math.nan
 
 
 def _largest_by_chance(count: int, most: float) -> float:

@@ -14,16 +14,17 @@ import zlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
 
-from tacit.attacks.attack import Need, Progress, Scores, Verdict
-from tacit.attacks.rates import ordered, proportion
+from tacit.attacks.attack import Attack, Headline, Presentation, Progress, Scores
+from tacit.attacks.rates import Measured, ordered, proportion
 from tacit.attacks.secrets import matched_names, names_by_kind, perplexity_scores
 from tacit.attacks.tab import reproduced, texts_ids
-from tacit.attacks.target import Reader, Target
+from tacit.attacks.target import Reader, Target, text_by_id
 from tacit.attacks.verdicts import Counted, against_controls, together
 from tacit.corpus import Corpus
 from tacit.errors import DataError
@@ -36,15 +37,25 @@ _SHORTEST = 4
 
 
 @dataclass(frozen=True)
-class Extraction:
+class Extraction(Attack):
     """Generated texts searched for entities, and mentions completed from what stands before."""
 
-    name: str = "extraction"
-    says: str = "which sensitive entities come out, by themselves or when prompted?"
-    needs: tuple[Need, ...] = ("members", "mentions")
     texts: int = TEXTS
     prompts: int = PROMPTS
     length: int = LENGTH
+
+    name = "extraction"
+    says = "which sensitive entities come out, by themselves or when prompted?"
+    needs = ("members", "mentions")
+    presentation = Presentation(
+        "Extraction",
+        (
+            Headline(
+                "recall", "entities extracted", format=".1%",
+                meaning="Extracted are entities of the training text that the model says itself.",
+            ),
+        ),
+    )  # fmt: skip
 
     def run(
         self, target: Target, *, progress: Progress | None = None, rng: np.random.Generator
@@ -68,21 +79,24 @@ class Extraction:
         prompted = self._prompted(target, progress, rng)
         for row in rows:
             row |= prompted.get(str(row["kind"]), {})
-        figures, intervals = _summed(rows, ranked, inside)
-        matched = _matched(target, ranked, rng) if target.others is not None else None
-        if matched is not None:
-            for name, counted in zip(("alone", "alone_held_out"), matched, strict=True):
-                if counted.tried:
-                    figures[f"recall_{name}"] = counted.hits / counted.tried
-                    intervals[f"recall_{name}"] = proportion(counted.hits, counted.tried)
-        notes = []
-        if left_out:
-            notes.append(
-                f"{left_out:,} names that the tokenizer writes as unknown are left out: no model "
-                "says them"
-            )
-        verdict = _verdict(rows, matched)
-        return Scores("extraction", figures, intervals, rows, {}, notes, target.perplexity, verdict)
+        matched = (Counted(0, 0), Counted(0, 0))
+        if target.others is not None:
+            matched = _matched(target, ranked, rng)
+        measured = _summed(rows, ranked, inside)
+        measured.share("recall_alone", matched[0].hits, matched[0].tried)
+        measured.share("recall_alone_held_out", matched[1].hits, matched[1].tried)
+        unknown = "names that the tokenizer writes as unknown are left out: no model says them"
+        return self.scores(
+            target, {"texts": float(len(ranked))} | measured.figures, rows=rows,
+            intervals=measured.intervals, notes=[f"{left_out:,} {unknown}"] if left_out else [],
+            verdict=together(
+                against_controls("entities of as much text", matched[:1], matched[1], tests=2),
+                against_controls(
+                    "prompted mentions", [_counted(rows, "completed", "prompted")],
+                    _counted(rows, "completed_held_out", "prompted_held_out"), tests=2,
+                ),
+            ),
+        )  # fmt: skip
 
     def _prompted(
         self, target: Target, progress: Progress | None, rng: np.random.Generator
@@ -110,11 +124,9 @@ def _said(reader: Reader, names: Mapping[str, set[str]]) -> tuple[dict[str, set[
     kept: dict[str, set[str]] = {}
     left_out = 0
     for kind, own in names.items():
-        for name in own:
-            said = _written(reader, name)
-            if said is None:
-                left_out += 1
-            elif said:
+        for said in (_written(reader, name) for name in own):
+            left_out += said is None
+            if said:
                 kept.setdefault(kind, set()).add(said)
     return kept, left_out
 
@@ -132,20 +144,11 @@ def _matched(
     target: Target, ranked: Sequence[str], rng: np.random.Generator
 ) -> tuple[Counted, Counted]:
     """What came out of names that stand in as much training as held-out text, and in one alone."""
-    known: dict[str, str | None] = {}
-
-    def write(name: str) -> str | None:
-        if name not in known:
-            known[name] = _written(target.reader, name)
-        return known[name]
-
-    sides = matched_names(target, rng, write)
+    sides = matched_names(target, rng, cache(lambda name: _written(target.reader, name)))
     whole = "\n".join(ranked)
-    made = []
-    for side in (0, 1):
-        names = [(kind, name) for kind, both in sides.items() for name in both[side]]
-        made.append(Counted(sum(name in whole for _, name in names), len(names)))
-    return made[0], made[1]
+    names = [[name for both in sides.values() for name in both[side]] for side in (0, 1)]
+    inside, outside = (Counted(sum(n in whole for n in own), len(own)) for own in names)
+    return inside, outside
 
 
 def generate(
@@ -223,8 +226,7 @@ def _prompts(
     target: Target, corpus: Corpus, count: int, rng: np.random.Generator
 ) -> tuple[list[str], list[list[int]], list[int]]:
     """Mentions with what stands before them: kinds, token ids, how many of these are given."""
-    ids, texts = corpus.column("id").to_pylist(), corpus.column("text").to_pylist()
-    text_of = dict(zip(ids, texts, strict=True))
+    text_of = text_by_id(corpus)
     able = [
         m
         for m in target.mentions
@@ -254,48 +256,27 @@ def _prompts(
     return kinds, rows, given
 
 
-def _verdict(rows: Sequence[Mapping[str, Any]], matched: tuple[Counted, Counted] | None) -> Verdict:
-    """Entities that came out by themselves and when prompted, beside those of held-out text."""
-    seen, unseen = matched if matched is not None else (Counted(0, 0), Counted(0, 0))
-
-    def counted(hits: str, tried: str) -> Counted:
-        return Counted(
-            sum(int(r.get(hits, 0)) for r in rows), sum(int(r.get(tried, 0)) for r in rows)
-        )
-
-    free = against_controls("entities of as much text", [seen], unseen, tests=2)
-    prompted = against_controls(
-        "prompted mentions", [counted("completed", "prompted")],
-        counted("completed_held_out", "prompted_held_out"), tests=2,
-    )  # fmt: skip
-    return together(free, prompted)
+def _counted(rows: Sequence[Mapping[str, Any]], hits: str, tried: str) -> Counted:
+    return Counted(sum(int(r.get(hits, 0)) for r in rows), sum(int(r.get(tried, 0)) for r in rows))
 
 
 def _summed(
     rows: Sequence[Mapping[str, Any]], ranked: Sequence[str], inside: Mapping[str, set[str]]
-) -> tuple[dict[str, float], dict[str, tuple[float, float]]]:
+) -> Measured:
+    """The shares of all kinds together."""
     names = set().union(*inside.values())
     first = ranked[: max(1, len(ranked) // 10)]
     holding = sum(any(name in text for name in names) for text in first)
-    out, total = sum(int(r["came_out"]) for r in rows), sum(int(r["entities"]) for r in rows)
-    figures = {
-        "texts": float(len(ranked)),
-        "recall": out / total,
-        "top_tenth_with_entity": holding / max(1, len(first)),
-    }
-    intervals = {
-        "recall": proportion(out, total),
-        "top_tenth_with_entity": proportion(holding, len(first)),
-    }
-    beside = sum(int(r["held_out"]) for r in rows)
-    if beside:
-        unseen = sum(int(r["came_out_held_out"]) for r in rows)
-        figures["recall_held_out"] = unseen / beside
-        intervals["recall_held_out"] = proportion(unseen, beside)
-    for side in ("", "_held_out"):
-        tried = sum(int(r.get(f"prompted{side}", 0)) for r in rows)
-        if tried:
-            hits = sum(int(r.get(f"completed{side}", 0)) for r in rows)
-            figures[f"completed{side}"] = hits / tried
-            intervals[f"completed{side}"] = proportion(hits, tried)
-    return figures, intervals
+    measured = Measured()
+    measured.put(
+        "top_tenth_with_entity", holding / max(1, len(first)), proportion(holding, len(first))
+    )
+    for name, hits, tried in (
+        ("recall", "came_out", "entities"),
+        ("recall_held_out", "came_out_held_out", "held_out"),
+        ("completed", "completed", "prompted"),
+        ("completed_held_out", "completed_held_out", "prompted_held_out"),
+    ):
+        found = _counted(rows, hits, tried)
+        measured.share(name, found.hits, found.tried)
+    return measured

@@ -7,6 +7,7 @@ cache (of a transformer) is handed on to those that go on from it.
 
 import copy
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -71,82 +72,70 @@ def log_likelihoods(
     """
     if len(before) == 0:
         raise DataError("Sequences need a beginning: a start token, or a text before them.")
-    wide = _array(sequences)
+    wide = sequences if isinstance(sequences, np.ndarray) else padded(sequences)
     found = np.zeros(len(wide))
     order = np.lexsort(wide.T[::-1]) if wide.shape[1] else np.arange(len(wide))
     with still(model):
         reading = _Reading(model)
         first = torch.tensor([list(before)], device=reading.device)
         logits, state = reading.step(first, None)
-        start = logits.log_softmax(-1), state
+        walk = _Walk(reading, wide, found)
         for at in range(0, len(order), _WINDOW):
             rows = order[at : at + _WINDOW]
-            found[rows] = _window(reading, start, wide[rows])
+            walk.down(logits.log_softmax(-1), state, rows, np.zeros(len(rows), int), 0)
             if progress:
                 progress(len(rows))
     return found
 
 
-def _array(sequences: Sequence[Sequence[int]] | Ids) -> Ids:
-    if isinstance(sequences, np.ndarray):
-        return sequences
-    width = max((len(s) for s in sequences), default=0)
-    wide = np.full((len(sequences), width), -1, dtype=np.int32)
-    for row, one in enumerate(sequences):
-        wide[row, : len(one)] = one
-    return wide
-
-
-def _window(reading: _Reading, start: tuple[Tensor, Any], wide: Ids) -> NDArray[np.float64]:
-    """The likelihoods of sorted sequences: one walk down their tree."""
-    total = np.zeros(len(wide))
-    _walk(
-        reading, start[0], start[1], np.arange(len(wide)), wide, np.zeros(len(wide), int), 0, total
+def padded(rows: Sequence[Sequence[int]]) -> Ids:
+    """Rows of token ids as one array, padded with -1."""
+    lengths = np.array([len(row) for row in rows])
+    made = np.full((len(rows), int(lengths.max(initial=0))), -1, dtype=np.int32)
+    # One pass over all tokens: rows of an array are filled in the same order.
+    made[np.arange(made.shape[1]) < lengths[:, None]] = np.fromiter(
+        (token for row in rows for token in row), dtype=np.int32, count=int(lengths.sum())
     )
-    return total
+    return made
 
 
-def _walk(
-    reading: _Reading,
-    log_probs: Tensor,
-    state: Any,
-    rows: NDArray[Any],
-    wide: Ids,
-    parent: NDArray[Any],
-    depth: int,
-    total: NDArray[np.float64],
-) -> None:
-    """Add what each row's token at `depth` costs after its parent, then go deeper.
+@dataclass(frozen=True)
+class _Walk:
+    """A walk down the tree of sorted sequences, whose likelihoods are summed up in `total`."""
 
-    `parent` says which line of `log_probs` and `state` each of the rows goes on from.
-    """
-    if depth >= wide.shape[1]:
-        return
-    alive = wide[rows, depth] >= 0
-    rows, parent = rows[alive], parent[alive]
-    if not len(rows):
-        return
-    token = wide[rows, depth]
-    picked = log_probs[torch.from_numpy(parent), torch.from_numpy(token.astype(np.int64))]
-    total[rows] += picked.double().cpu().numpy()
-    if depth + 1 >= wide.shape[1]:
-        return
-    going = wide[rows, depth + 1] >= 0
-    rows, parent, token = rows[going], parent[going], token[going]
-    if not len(rows):
-        return
-    # Rows are sorted, so rows that begin alike up to here are neighbours.
-    new = np.ones(len(rows), dtype=bool)
-    new[1:] = (parent[1:] != parent[:-1]) | (token[1:] != token[:-1])
-    node = np.cumsum(new) - 1
-    firsts = np.flatnonzero(new)
-    for low in range(0, len(firsts), _NODES):
-        part = firsts[low : low + _NODES]
-        tokens = torch.from_numpy(token[part].astype(np.int64))[:, None].to(reading.device)
-        chosen = reading.select(state, torch.from_numpy(parent[part]).to(reading.device))
-        logits, after = reading.step(tokens, chosen)
-        inside = (node >= low) & (node < low + len(part))
-        _walk(
-            reading, logits.log_softmax(-1), after, rows[inside], wide, node[inside] - low,
-            depth + 1, total,
-        )  # fmt: skip
+    reading: _Reading
+    wide: Ids
+    total: NDArray[np.float64]
+
+    def down(
+        self, log_probs: Tensor, state: Any, rows: NDArray[Any], parent: NDArray[Any], depth: int
+    ) -> None:
+        """Add what each row's token at `depth` costs after its parent, then go deeper.
+
+        `parent` says which line of `log_probs` and `state` each of the rows goes on from.
+        """
+        if depth >= self.wide.shape[1]:
+            return
+        alive = self.wide[rows, depth] >= 0
+        rows, parent = rows[alive], parent[alive]
+        token = self.wide[rows, depth].astype(np.int64)
+        picked = log_probs[torch.from_numpy(parent), torch.from_numpy(token)]
+        self.total[rows] += picked.double().cpu().numpy()
+        if depth + 1 >= self.wide.shape[1]:
+            return
+        going = self.wide[rows, depth + 1] >= 0
+        rows, parent, token = rows[going], parent[going], token[going]
+        if not len(rows):
+            return
+        # Rows are sorted, so rows that begin alike up to here are neighbours.
+        new = np.ones(len(rows), dtype=bool)
+        new[1:] = (parent[1:] != parent[:-1]) | (token[1:] != token[:-1])
+        node = np.cumsum(new) - 1
+        firsts, device = np.flatnonzero(new), self.reading.device
+        for low in range(0, len(firsts), _NODES):
+            part = firsts[low : low + _NODES]
+            chosen = self.reading.select(state, torch.from_numpy(parent[part]).to(device))
+            tokens = torch.from_numpy(token[part])[:, None].to(device)
+            logits, after = self.reading.step(tokens, chosen)
+            inside = (node >= low) & (node < low + len(part))
+            self.down(logits.log_softmax(-1), after, rows[inside], node[inside] - low, depth + 1)

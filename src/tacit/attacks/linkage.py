@@ -17,10 +17,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tacit.attacks.attack import Need, Progress, Scores, Verdict
+from tacit.attacks.attack import Attack, Headline, Presentation, Progress, Scores, Verdict
 from tacit.attacks.membership import without_canaries
-from tacit.attacks.rates import proportion
-from tacit.attacks.target import Reader, Target
+from tacit.attacks.rates import Measured
+from tacit.attacks.target import Reader, Target, rows_by_user
 from tacit.attacks.verdicts import against_guessing, oftener
 from tacit.corpus import Corpus
 from tacit.errors import DataError
@@ -31,15 +31,25 @@ AUTHORS, RECORDS = 50, 20
 
 
 @dataclass(frozen=True)
-class Linkage:
+class Linkage(Attack):
     """A linear classifier from hidden states to authors."""
 
-    name: str = "linkage"
-    says: str = "who wrote this, from the model's hidden states"
-    needs: tuple[Need, ...] = ("members", "users")
     authors: int = AUTHORS
     records: int = RECORDS
     steps: int = 300
+
+    name = "linkage"
+    says = "who wrote this, from the model's hidden states"
+    needs = ("members", "users")
+    presentation = Presentation(
+        "Author linkage",
+        (
+            Headline(
+                "accuracy", "linkage accuracy", ("accuracy_from_model",),
+                meaning="Linkage tells authors from hidden states.",
+            ),
+        ),
+    )  # fmt: skip
 
     def run(
         self, target: Target, *, progress: Progress | None = None, rng: np.random.Generator
@@ -52,30 +62,25 @@ class Linkage:
         seen["words"] = _word_counts(target.reader, part)
         if target.reference is not None:
             seen["reference"] = last_states(target.reference, part, progress)
-        figures: dict[str, float] = {}
-        intervals: dict[str, tuple[float, float]] = {}
-        tried = int(test.sum())
+        measured, tried = Measured(), int(test.sum())
         right = {n: _classified(s, author, test, self.steps) for n, s in seen.items()}
         for name, hits in right.items():
-            figures[f"accuracy_from_{name}"] = float(hits.mean())
-            intervals[f"accuracy_from_{name}"] = proportion(int(hits.sum()), tried)
-        counts = np.bincount(author[test])
-        chance = figures["chance"] = float(counts.max() / tried)
-        low, high = intervals["accuracy_from_model"]
-        figures["accuracy_over_chance"] = figures["accuracy_from_model"] - chance
-        intervals["accuracy_over_chance"] = (low - chance, high - chance)
-        verdict = _verdict(right, (low, high), chance)
-        figures |= {"authors": float(author.max() + 1), "tested_records": float(tried)}
-        notes = ["accuracy from words is that of counted tokens: what the text itself gives away"]
-        return Scores("linkage", figures, intervals, [], {}, notes, target.perplexity, verdict)
+            measured.share(f"accuracy_from_{name}", int(hits.sum()), tried)
+        chance = float(np.bincount(author[test]).max() / tried)
+        over = measured.figures["accuracy_from_model"] - chance
+        interval = low, high = measured.intervals["accuracy_from_model"]
+        measured.put("accuracy_over_chance", over, (low - chance, high - chance))
+        sizes = {"authors": float(author.max() + 1), "tested_records": float(tried)}
+        return self.scores(
+            target, measured.figures | {"chance": chance} | sizes, intervals=measured.intervals,
+            notes=["accuracy from words is that of counted tokens: what the text gives away"],
+            verdict=_verdict(right, interval, chance),
+        )  # fmt: skip
 
     def _choose(
         self, corpus: Corpus, rng: np.random.Generator
     ) -> tuple[list[int], NDArray[np.int64], NDArray[np.bool_]]:
-        by_user: dict[str, list[int]] = {}
-        for row, user in enumerate(corpus.require_users().to_pylist()):
-            by_user.setdefault(user, []).append(row)
-        able = [rows for rows in by_user.values() if len(rows) >= 4]
+        able = [rows for rows in rows_by_user(corpus).values() if len(rows) >= 4]
         if len(able) < 2:
             raise DataError("The attack linkage needs two users with four records or more.")
         # Those with most records teach most.
@@ -158,7 +163,7 @@ def _classified(
     states = states.nan_to_num(0.0, 0.0, 0.0)
     mean, spread = states[~held].mean(0), states[~held].std(0).clamp(min=1e-6)
     x = (states - mean) / spread
-    # A classifier from zero has no coins of its own.
+    # A classifier that begins at zero draws nothing at random.
     layer = nn.Linear(x.shape[1], int(author.max()) + 1)
     nn.init.zeros_(layer.weight)
     nn.init.zeros_(layer.bias)
@@ -169,5 +174,5 @@ def _classified(
         loss.backward()
         optimizer.step()
     with torch.no_grad():
-        told = layer(x[held]).argmax(1) == who[held]
-    return np.asarray(told.numpy(), dtype=bool)
+        right = layer(x[held]).argmax(1) == who[held]
+    return np.asarray(right.numpy(), dtype=bool)

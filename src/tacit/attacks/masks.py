@@ -6,26 +6,33 @@ Source: Yue et al. 2021, section 5.3.
 """
 
 from collections import Counter
-from dataclasses import dataclass
 
 import numpy as np
 
-from tacit.attacks.attack import Need, Progress, Scores, Verdict
+from tacit.attacks.attack import Attack, Headline, Presentation, Progress, Scores, Verdict
 from tacit.attacks.rates import proportion
 from tacit.attacks.target import Target
 from tacit.attacks.verdicts import against_guessing
 from tacit.errors import DataError
 from tacit.training.tasks.mask_inference import WEAK, Guessed, guess_masked, verdict
-from tacit.training.tasks.masking import Aligned, align
+from tacit.training.tasks.masking import align
 
 
-@dataclass(frozen=True)
-class Masks:
+class Masks(Attack):
     """Guess each masked word of sanitized text, beside the same for text that was left alone."""
 
-    name: str = "masks"
-    says: str = "the originals of sanitized words, guessed by a masked-word model"
-    needs: tuple[Need, ...] = ("masked",)
+    name = "masks"
+    says = "the originals of sanitized words, guessed by a masked-word model"
+    needs = ("masked",)
+    presentation = Presentation(
+        "Guessed words of sanitized text",
+        (
+            Headline(
+                "defence_rate", "defence rate", better="higher",
+                meaning="The defence rate is the share of sanitized words that were not guessed.",
+            ),
+        ),
+    )  # fmt: skip
 
     def run(
         self, target: Target, *, progress: Progress | None = None, rng: np.random.Generator
@@ -46,37 +53,32 @@ class Masks:
             )
             for one in aligned
         )
-        return scores_of(plain, sanitized, commonest(aligned[1]))
+        # One who always guesses the commonest word is right so often.
+        counts = Counter(i for row in aligned[1].target for i in row if i >= 0)
+        guessing = max(counts.values(), default=0) / max(1, counts.total())
+        found = against_guessing(
+            "sanitized words guessed right,", sanitized.recovered / sanitized.tokens,
+            proportion(sanitized.recovered, sanitized.tokens), guessing,
+        )  # fmt: skip
+        if found.leak != "shown" and plain.recovered < WEAK * plain.tokens:
+            found = Verdict("cannot tell", f"{verdict(plain)}.")
+        figures = {
+            "defence_rate": sanitized.defence_rate,
+            "defence_rate_unsanitized": plain.defence_rate,
+            "guessed_by_chance": guessing,
+            "words": float(sanitized.tokens),
+        }
+        independent = "words of one text are not independent: the intervals are too narrow"
+        return self.scores(
+            target, figures, notes=[verdict(plain), independent], verdict=found,
+            intervals={
+                "defence_rate": _interval(sanitized),
+                "defence_rate_unsanitized": _interval(plain),
+            },
+        )  # fmt: skip
 
 
 ATTACK = Masks()
-
-
-def commonest(aligned: Aligned) -> float:
-    """The share of words that one guesses right who always guesses the commonest."""
-    counts = Counter(i for row in aligned.target for i in row if i >= 0)
-    return max(counts.values(), default=0) / max(1, counts.total())
-
-
-def scores_of(plain: Guessed, sanitized: Guessed, guessing: float) -> Scores:
-    """What was guessed of unsanitized and of sanitized text."""
-    figures = {
-        "defence_rate": sanitized.defence_rate,
-        "defence_rate_unsanitized": plain.defence_rate,
-        "guessed_by_chance": guessing,
-        "words": float(sanitized.tokens),
-    }
-    intervals = {"defence_rate": _interval(sanitized), "defence_rate_unsanitized": _interval(plain)}
-    notes = [verdict(plain), "words of one text are not independent: the intervals are too narrow"]
-    found = against_guessing(
-        "sanitized words guessed right,",
-        sanitized.recovered / sanitized.tokens,
-        proportion(sanitized.recovered, sanitized.tokens),
-        guessing,
-    )
-    if found.leak != "shown" and plain.recovered < WEAK * plain.tokens:
-        found = Verdict("cannot tell", f"{verdict(plain)}.")
-    return Scores("masks", figures, intervals, notes=notes, verdict=found)
 
 
 def _interval(guessed: Guessed) -> tuple[float, float]:

@@ -17,8 +17,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.attacks.attack import Need, Progress, Scores
-from tacit.attacks.rates import Values, rates_of, roc
+from tacit.attacks.attack import (
+    Attack,
+    Column,
+    Drawing,
+    Headline,
+    Presentation,
+    Progress,
+    Scores,
+)
+from tacit.attacks.rates import Measured, Values, rates_of, roc
 from tacit.attacks.target import Target
 from tacit.attacks.verdicts import against_guessing
 from tacit.corpus import Corpus
@@ -27,86 +35,96 @@ MOST = 5000
 """So many records of each side are looked at."""
 
 
+def _rate(key: str, label: str, format: str) -> Column:
+    return Column(key, label, format, (f"{key}_low", f"{key}_high"))
+
+
 @dataclass(frozen=True)
-class Membership:
+class Membership(Attack):
     """Records and users, by loss, zlib and, where there is one, a reference model."""
 
-    name: str = "membership"
-    says: str = "were these records, these users, in the training text?"
-    needs: tuple[Need, ...] = ("members", "non-members")
     most: int = MOST
+
+    name = "membership"
+    says = "were these records, these users, in the training text?"
+    needs = ("members", "non-members")
+    presentation = Presentation(
+        "Membership",
+        (
+            Headline(
+                "auc", "membership AUC", ("users_auc", "records_auc"), chance=0.5,
+                meaning="An AUC of 0.5 is guessing.",
+            ),
+            Headline(
+                "accuracy", "membership accuracy", ("users_accuracy", "records_accuracy"),
+                chance=0.5,
+            ),
+        ),
+        (
+            Column("of", "of"),
+            Column("by", "by"),
+            _rate("auc", "AUC", ".3f"),
+            _rate("tpr_at_0.01", "true positives at 1 % false ones", ".1%"),
+            _rate("tpr_at_0.001", "true positives at 0.1 % false ones", ".1%"),
+        ),
+        Drawing(
+            "Who was in the training text?", "false positive rate", "true positive rate",
+            curves=("users by reference", "users by loss"),
+        ),
+    )  # fmt: skip
 
     def run(
         self, target: Target, *, progress: Progress | None = None, rng: np.random.Generator
     ) -> Scores:
-        """Score members and others, and see how far apart they are."""
-        assert target.members is not None
+        """Score members and others, and see how far apart they are.
+
+        The headline is of an attack that is named before looking, the reference where there is
+        one, else the loss: the best of several would be biased.
+        """
         assert target.others is not None
         members = _some(without_canaries(target), self.most, rng)
         others = _some(target.others, self.most, rng)
-        by_score = dict(_scored(target, members, others, progress))
-        sides = {"records": by_score}
+        sides = {"records": dict(_scored(target, members, others, progress))}
         users = _user_codes(members, others)
         if users is not None:
             sides["users"] = {
                 name: (_means(m, users[0]), _means(o, users[1]))
-                for name, (m, o) in by_score.items()
+                for name, (m, o) in sides["records"].items()
             }
+        headline = "reference" if target.reference is not None else "loss"
         rows: list[dict[str, Any]] = []
         curves: dict[str, list[tuple[float, float]]] = {}
-        notes: list[str] = []
-        for unit, scored in sides.items():
-            for name, (inside, outside) in scored.items():
-                figures, intervals, said = rates_of(inside, outside)
-                row: dict[str, Any] = {
-                    "of": unit,
-                    "by": name,
-                    "members": len(inside),
-                    "others": len(outside),
-                }
-                for key, value in figures.items():
-                    row |= {key: value, f"{key}_low": intervals[key][0]}
-                    row |= {f"{key}_high": intervals[key][1]}
-                rows.append(row)
-                curves[f"{unit} by {name}"] = roc(inside, outside)
-                notes += [f"{unit}: {note}" for note in said if f"{unit}: {note}" not in notes]
-        return _summed_up(rows, curves, notes, target)
+        notes: dict[str, None] = {}
+        measured = Measured()
+        for unit, by in ((unit, by) for unit, scored in sides.items() for by in scored):
+            inside, outside = sides[unit][by]
+            found, said = rates_of(inside, outside)
+            row = {"of": unit, "by": by, "members": len(inside), "others": len(outside)}
+            for key, value in found.figures.items():
+                low, high = found.intervals[key]
+                row |= {key: value, f"{key}_low": low, f"{key}_high": high}
+                if by == headline:
+                    measured.put(f"{unit}_{key}", value, (low, high))
+            rows.append(row)
+            curves[f"{unit} by {by}"] = roc(inside, outside)
+            notes |= dict.fromkeys(f"{unit}: {note}" for note in said)
+        said = [f"headline figures are those of the attack by {headline}, chosen before looking"]
+        if users is not None:
+            said.append(
+                "records of one user are not independent: the intervals of users are honest"
+            )
+        of = "users_auc" if users is not None else "records_auc"
+        return self.scores(
+            target, measured.figures, intervals=measured.intervals, rows=rows, curves=curves,
+            notes=[*notes, *said],
+            verdict=against_guessing(
+                f"{of.removesuffix('_auc')} by {headline}, AUC", measured.figures[of],
+                measured.intervals[of], 0.5,
+            ),
+        )  # fmt: skip
 
 
 ATTACK = Membership()
-
-_HEADLINES = ("auc", "accuracy", "tpr_at_0.01", "tpr_at_0.001")
-
-
-def _summed_up(
-    rows: list[dict[str, Any]],
-    curves: dict[str, list[tuple[float, float]]],
-    notes: list[str],
-    target: Target,
-) -> Scores:
-    """The scores, with the headline of an attack that was named before looking.
-
-    It is the reference where there is one, else the loss; the best of several would be biased.
-    """
-    by = "reference" if target.reference is not None else "loss"
-    figures: dict[str, float] = {}
-    intervals: dict[str, tuple[float, float]] = {}
-    for row in rows:
-        if row["by"] != by:
-            continue
-        for key in _HEADLINES:
-            name = f"{row['of']}_{key}"
-            figures[name] = float(row[key])
-            low, high = row[f"{key}_low"], row[f"{key}_high"]
-            intervals[name] = (float(low), float(high))
-    of = "users" if "users_auc" in figures else "records"
-    verdict = against_guessing(
-        f"{of} by {by}, AUC", figures[f"{of}_auc"], intervals[f"{of}_auc"], 0.5
-    )
-    notes.append(f"headline figures are those of the attack by {by}, chosen before looking")
-    if target.others is not None and any(f.startswith("users_") for f in figures):
-        notes.append("records of one user are not independent: the intervals of users are honest")
-    return Scores("membership", figures, intervals, rows, curves, notes, target.perplexity, verdict)
 
 
 def without_canaries(target: Target) -> Corpus:
@@ -129,37 +147,24 @@ def _some(corpus: Corpus, most: int, rng: np.random.Generator) -> Corpus:
 def _scored(
     target: Target, members: Corpus, others: Corpus, progress: Progress | None
 ) -> Iterator[tuple[str, tuple[Values, Values]]]:
-    def on_progress(corpus: Corpus) -> None:
-        if progress:
-            progress(len(corpus))
-
-    sums, means, sizes = [], [], []
+    sums, means, texts = [], [], []
     for corpus in (members, others):
         examples = target.reader.encode(corpus)
         mean = target.reader.task.record_losses(target.reader.model, examples)
         means.append(mean)
         sums.append(mean * np.maximum(examples.lengths - 1, 0))
-        sizes.append(zipped_sizes(corpus))
-        on_progress(corpus)
+        texts.append(corpus.column("text").to_pylist())
+        if progress:
+            progress(len(corpus))
     yield "loss", (-means[0], -means[1])
+    sizes = [np.array([8.0 * len(zlib.compress(t.encode())) for t in own]) for own in texts]
     yield "zlib", (-sums[0] / sizes[0], -sums[1] / sizes[1])
     if target.reference is not None:
         reference = [target.reference.total_losses(c) for c in (members, others)]
-        letters = [text_sizes(c) for c in (members, others)]
+        letters = [np.array([max(1.0, len(t)) for t in own]) for own in texts]
         with np.errstate(invalid="ignore"):  # two that found a text impossible say nothing
             inside, outside = ((reference[side] - sums[side]) / letters[side] for side in (0, 1))
         yield "reference", (inside, outside)
-
-
-def zipped_sizes(corpus: Corpus) -> NDArray[np.float64]:
-    """How many bits zlib needs for each text."""
-    texts = corpus.column("text").to_pylist()
-    return np.array([8.0 * len(zlib.compress(t.encode())) for t in texts])
-
-
-def text_sizes(corpus: Corpus) -> NDArray[np.float64]:
-    """How many letters each text has, at least one."""
-    return np.array([max(1.0, len(t)) for t in corpus.column("text").to_pylist()])
 
 
 def _user_codes(

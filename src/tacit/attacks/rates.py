@@ -33,6 +33,23 @@ def proportion(hits: float, trials: int, confidence: float = 0.95) -> Interval:
     return low, high
 
 
+class Measured:
+    """Figures by name, each with its 95 % interval."""
+
+    def __init__(self) -> None:
+        self.figures: dict[str, float] = {}
+        self.intervals: dict[str, Interval] = {}
+
+    def share(self, name: str, hits: int, trials: int) -> None:
+        """How many of those that were tried; nothing where none was."""
+        if trials:
+            self.put(name, hits / trials, proportion(hits, trials))
+
+    def put(self, name: str, value: float, interval: Interval) -> None:
+        """A figure and its interval."""
+        self.figures[name], self.intervals[name] = value, interval
+
+
 def ordered(scores: Values) -> Values:
     """Scores that can be ranked: what is no number says nothing, and ranks last.
 
@@ -176,21 +193,19 @@ def roc(members: Values, others: Values, points: int = 200) -> list[tuple[float,
 
 def rates_of(
     members: Values, others: Values, fprs: Sequence[float] = (0.01, 0.001)
-) -> tuple[dict[str, float], dict[str, Interval], list[str]]:
-    """All figures by name, their intervals, and what the numbers cannot resolve."""
+) -> tuple[Measured, list[str]]:
+    """AUC, accuracy and true positive rates, and what the numbers cannot resolve."""
     if not len(members) or not len(others):
         raise DataError(
             "There is nothing to tell apart: the text that was trained on, canaries left out, and "
             "the text that was not must have a record each."
         )
-    figures: dict[str, float] = {}
-    intervals: dict[str, Interval] = {}
-    notes = []
-    figures["auc"], intervals["auc"] = auc(members, others)
-    figures["accuracy"], intervals["accuracy"] = accuracy(members, others)
+    found, notes = Measured(), []
+    found.put("auc", *auc(members, others))
+    found.put("accuracy", *accuracy(members, others))
     for fpr in fprs:
-        name = f"tpr_at_{fpr:g}"
-        figures[name], intervals[name], resolved = true_positives(members, others, fpr)
+        value, interval, resolved = true_positives(members, others, fpr)
+        found.put(f"tpr_at_{fpr:g}", value, interval)
         if not resolved:
             notes.append(
                 f"{len(others)} others are too few for a false positive rate of {fpr:g}: whoever "
@@ -199,4 +214,4 @@ def rates_of(
     lost = int(np.isnan(members).sum() + np.isnan(others).sum())
     if lost:
         notes.append(f"{lost} scores are no numbers; they rank last")
-    return figures, intervals, notes
+    return found, notes

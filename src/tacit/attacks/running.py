@@ -1,22 +1,13 @@
 """Attacks on a target: those that have what they need, on its model or on every one it kept."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from tacit.attacks.attack import (
-    Attack,
-    Progress,
-    Scores,
-    attack_named,
-    chosen,
-    known,
-    missing,
-    require_all,
-)
+from tacit.attacks.attack import ATTACKS, Attack, Progress, Scores, chosen, missing, require_all
 from tacit.attacks.matching import common_level, near_and_spread
 from tacit.attacks.target import Target, run_perplexity
 from tacit.errors import DataError, UsageError
@@ -25,6 +16,12 @@ from tacit.training.phases.checkpoints import kept_models, read_place
 from tacit.training.phases.run_context import RunContext, load_run
 
 Watch = Callable[[str, int | None], AbstractContextManager[Progress]]
+"""Shows how far something of so many steps is."""
+
+
+def unwatched(what: str, total: int | None) -> AbstractContextManager[Progress]:
+    """Shows nothing, to nobody."""
+    return nullcontext(lambda count: None)
 
 
 def wanted(target: Target, using: str | None) -> list[Attack]:
@@ -35,9 +32,9 @@ def wanted(target: Target, using: str | None) -> list[Attack]:
         for attack in named:
             require_all(attack, has)
         return named
-    # Those without a need of their own make do with canaries.
-    every = [attack_named(name) for name in known()]
-    ready = [a for a in every if not missing(a, has) and (a.needs or "canaries" in has)]
+    ready = [
+        a for a in ATTACKS.values() if not missing(a, has) and (a.needs or set(a.uses) & set(has))
+    ]
     if not ready:
         raise UsageError(
             f"{target.folder} comes without anything that an attack needs; give --corpus, "

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tacit.attacks.attack import Need, Progress, Scores
+from tacit.attacks.attack import Attack, Drawing, Headline, Presentation, Progress, Scores
 from tacit.attacks.likelihood import log_likelihoods
 from tacit.attacks.rates import Values, mean_of_shares, ordered, rates_of, roc
 from tacit.attacks.spelling import spelled_canaries
-from tacit.attacks.target import Target
+from tacit.attacks.target import Target, has_users, rows_by_user, text_by_id
 from tacit.attacks.verdicts import against_guessing
 from tacit.corpus import Corpus
 from tacit.errors import DataError
@@ -30,14 +30,23 @@ SECOND = 300
 
 
 @dataclass(frozen=True)
-class Secrets:
+class Secrets(Attack):
     """Perplexity ranking on secrets, in one pass and in two."""
 
-    name: str = "secrets"
-    says: str = "real secrets among made-up ones of the same form, ranked by perplexity"
-    needs: tuple[Need, ...] = ()
     each: int = EACH
     second: int = SECOND
+
+    name = "secrets"
+    says = "real secrets among made-up ones of the same form, ranked by perplexity"
+    uses = ("canaries",)
+    presentation = Presentation(
+        "Real among made-up secrets",
+        (Headline("auc", "AUC of secrets", chance=0.5),),
+        drawing=Drawing(
+            "Which secrets are real?", "false positive rate", "true positive rate",
+            curves=("secrets",),
+        ),
+    )  # fmt: skip
 
     def run(
         self, target: Target, *, progress: Progress | None = None, rng: np.random.Generator
@@ -46,14 +55,17 @@ class Secrets:
         real, made_up, said = self._sides(target, rng)
         scores = perplexity_scores(target, [*real, *made_up], progress)
         inside, outside = scores[: len(real)], scores[len(real) :]
-        figures, intervals, notes = rates_of(inside, outside)
-        second = best_and_worst(inside, outside, self.second)
-        figures["accuracy_two_passes"], intervals["accuracy_two_passes"], tried = second
+        found, notes = rates_of(inside, outside)
+        value, interval, tried = best_and_worst(inside, outside, self.second)
+        found.put("accuracy_two_passes", value, interval)
         notes += [*said, f"the second pass guesses on {tried} of {len(scores)} secrets"]
-        figures |= {"real": float(len(real)), "made_up": float(len(made_up))}
-        curve = {"secrets": roc(inside, outside)}
-        verdict = against_guessing("real secrets, AUC", figures["auc"], intervals["auc"], 0.5)
-        return Scores("secrets", figures, intervals, [], curve, notes, target.perplexity, verdict)
+        sides = {"real": float(len(real)), "made_up": float(len(made_up))}
+        figures, intervals = found.figures, found.intervals
+        return self.scores(
+            target, figures | sides, intervals=intervals, notes=notes,
+            curves={"secrets": roc(inside, outside)},
+            verdict=against_guessing("real secrets, AUC", figures["auc"], intervals["auc"], 0.5),
+        )  # fmt: skip
 
     def _sides(
         self, target: Target, rng: np.random.Generator
@@ -88,7 +100,7 @@ class Secrets:
                 "There are fewer than ten entities of one kind that only the training text names, "
                 "or only held-out text of the same size; plant canaries (tacit canaries plant)."
             )
-        real, made_up = (_shuffled(sorted(side), rng)[:size] for side in sides[kind])
+        real, made_up = (rng.permutation(sorted(side))[:size].tolist() for side in sides[kind])
         said = f"secrets are entities of kind {kind}; others stand in held-out text"
         return real, made_up, [said]
 
@@ -98,8 +110,7 @@ ATTACK = Secrets()
 
 def names_by_kind(target: Target, corpus: Corpus) -> dict[str, set[str]]:
     """What the mentions of a corpus cover, letter by letter, for each kind."""
-    ids, texts = corpus.column("id").to_pylist(), corpus.column("text").to_pylist()
-    text_of = dict(zip(ids, texts, strict=True))
+    text_of = text_by_id(corpus)
     found: dict[str, set[str]] = defaultdict(set)
     for mention in target.mentions:
         if mention.record in text_of:
@@ -117,10 +128,7 @@ def matched_names(
     """
     assert target.members is not None
     assert target.others is not None
-    text_of: dict[str, str] = {}
-    for corpus in (target.members, target.others):
-        ids, texts = corpus.column("id").to_pylist(), corpus.column("text").to_pylist()
-        text_of |= dict(zip(ids, texts, strict=True))
+    text_of = text_by_id(target.members, target.others)
     where: dict[tuple[str, str], set[str]] = defaultdict(set)
     for mention in target.mentions:
         if mention.record in text_of:
@@ -138,29 +146,21 @@ def matched_names(
 
 def as_much(members: Corpus, others: Corpus, rng: np.random.Generator) -> tuple[set[str], set[str]]:
     """The ids of equally many records of both; of whole users, where no user is on both sides."""
-    sides = [_by_user(corpus) for corpus in (members, others)]
-    if not all(sides) or sides[0].keys() & sides[1].keys():
-        sides = [{i: {i} for i in c.column("id").to_pylist()} for c in (members, others)]
+    ids = [corpus.column("id").to_pylist() for corpus in (members, others)]
+    sides = [{str(row): [row] for row in range(len(own))} for own in ids]
+    if has_users(members) and has_users(others):
+        users = [rows_by_user(corpus) for corpus in (members, others)]
+        sides = sides if users[0].keys() & users[1].keys() else users
     size = min(len(members), len(others))
     made: list[set[str]] = []
-    for side in sides:
+    for own, side in zip(ids, sides, strict=True):
         units, drawn = list(side.values()), set[str]()
         for at in rng.permutation(len(units)):
             if len(drawn) >= size:
                 break
-            drawn |= units[int(at)]
+            drawn |= {own[row] for row in units[int(at)]}
         made.append(drawn)
     return made[0], made[1]
-
-
-def _by_user(corpus: Corpus) -> dict[str, set[str]]:
-    if "user" not in corpus.columns or corpus.column("user").null_count:
-        return {}
-    found: dict[str, set[str]] = defaultdict(set)
-    ids, users = corpus.column("id").to_pylist(), corpus.column("user").to_pylist()
-    for record, user in zip(ids, users, strict=True):
-        found[user].add(record)
-    return dict(found)
 
 
 def perplexity_scores(target: Target, texts: list[str], progress: Progress | None) -> Values:
@@ -202,7 +202,3 @@ def _kept(scores: Values, count: int, right: Values) -> float:
     above, at = scores > bar, scores == bar
     room = count - int(above.sum())
     return float((right[above].sum() + room * right[at].mean()) / count)
-
-
-def _shuffled(names: list[str], rng: np.random.Generator) -> list[str]:
-    return [names[int(i)] for i in rng.permutation(len(names))]

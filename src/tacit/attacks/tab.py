@@ -8,6 +8,7 @@ not say the word.
 Source: Mireshghallah et al. 2021, section 4.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,11 +17,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tacit.attacks.attack import Need, Progress, Scores, Verdict
+from tacit.attacks.attack import Attack, Headline, Presentation, Progress, Scores, Verdict
 from tacit.attacks.canaries import Planted
-from tacit.attacks.rates import proportion
+from tacit.attacks.rates import Measured
 from tacit.attacks.spelling import spelled_canaries
-from tacit.attacks.target import Reader, Target
+from tacit.attacks.target import Reader, Target, has_users, rows_by_user
 from tacit.attacks.verdicts import Counted, against_controls
 from tacit.corpus import Corpus
 from tacit.errors import DataError
@@ -32,45 +33,60 @@ USERS = 200
 _BATCH = 64
 
 
+_WAYS = ("reproduced", "reproduced_when_prompted", "reproduced_when_begun")
+
+
 @dataclass(frozen=True)
-class Tab:
+class Tab(Attack):
     """Greedy completion from the first token, from the words before a secret, or one more."""
 
-    name: str = "tab"
-    says: str = "the first token in: does the whole sequence come out?"
-    needs: tuple[Need, ...] = ()
     users: int = USERS
+
+    name = "tab"
+    says = "the first token in: does the whole sequence come out?"
+    uses = ("canaries",)
+    presentation = Presentation(
+        "Tab",
+        (
+            Headline(
+                "beyond_controls", "tab accuracy beyond controls",
+                ("canaries_beyond_controls", "real_canaries_beyond_controls"),
+                chance=0.0, format=".4g",
+                meaning="Tab asks whether a canary follows from what stands before its secret and "
+                "the secret's first token; the share of controls, never planted, that do so is "
+                "taken off.",
+            ),
+        ),
+    )  # fmt: skip
 
     def run(
         self, target: Target, *, progress: Progress | None = None, rng: np.random.Generator
     ) -> Scores:
         """Try every canary, and the real canaries where a reference says which they are."""
         rows: list[dict[str, Any]] = []
-        figures: dict[str, float] = {}
-        intervals: dict[str, tuple[float, float]] = {}
-        notes: list[str] = []
-        verdict = None
+        measured, notes, verdict = Measured(), list[str](), None
         if target.planted is not None:
             spelled = spelled_canaries(target)
-            notes += spelled.notes()
-            rows = self._canaries(target.reader, spelled.plan, progress)
-            planted = [r for r in rows if r["repetitions"] > 0]
-            controls = [r for r in rows if r["repetitions"] == 0]
-            _put(figures, intervals, "canaries", planted)
-            _put(figures, intervals, "controls", controls)
-            verdict = _verdict(planted, controls)
-            notes.append(
+            rows = _canaries(target.reader, spelled.plan, progress)
+            planted = [row for row in rows if row["repetitions"]]
+            controls = [row for row in rows if not row["repetitions"]]
+            _put(measured, {"canaries": planted, "controls": controls})
+            verdict = _verdict("planted canaries, begun,", planted, controls, _WAYS[-1])
+            notes = [
+                *spelled.notes(),
                 "greedy text has one end for each beginning: canaries that begin alike, the first "
-                "token of the secret included, can not all be reproduced"
-            )
+                "token of the secret included, can not all be reproduced",
+            ]
         if target.reference is not None and target.members is not None:
             real = self._real(target.members, "real canaries", target, progress, rng)
-            unseen = self._unseen(target, progress, rng)
+            unseen = []
+            others = target.others
+            # The same for text that was not trained on, where it has users: what is no memory.
+            if others is not None and has_users(others):
+                unseen = [self._real(others, "held-out records", target, progress, rng)]
             rows += [real, *unseen]
-            _put(figures, intervals, "real_canaries", [real])
-            _put(figures, intervals, "held_out_records", unseen)
-            if verdict is None:
-                verdict = _verdict([real], unseen, "real canaries", "reproduced")
+            _put(measured, {"real_canaries": [real], "held_out_records": unseen})
+            verdict = verdict or _verdict("real canaries", [real], unseen, _WAYS[0])
         elif target.planted is None:
             raise DataError(
                 "The attack tab needs canaries (tacit canaries plant), or a reference model and "
@@ -78,44 +94,10 @@ class Tab:
             )
         else:
             notes.append("real canaries need an unprotected model to pick them: --reference")
-        return Scores("tab", figures, intervals, rows, {}, notes, target.perplexity, verdict)
-
-    def _canaries(
-        self, reader: Reader, plan: Planted, progress: Progress | None
-    ) -> list[dict[str, Any]]:
-        ids = texts_ids(reader, [plan.text(c) for c in plan.canaries])
-        whole = reproduced(reader, ids, given=1, progress=progress)
-        hidden = _hidden_part(reader, plan.template.before, ids)
-        prompted = reproduced(reader, ids, given=hidden, progress=progress)
-        # What all canaries begin with can be followed by one of them only; so one token more.
-        begun = reproduced(reader, ids, given=hidden + 1, progress=progress)
-        rows = []
-        for count in sorted({c.repetitions if c.planted else 0 for c in plan.canaries}):
-            at = [
-                i
-                for i, c in enumerate(plan.canaries)
-                if (c.repetitions if c.planted else 0) == count
-            ]
-            rows.append(
-                {
-                    "repetitions": count,
-                    "tried": len(at),
-                    "reproduced": int(whole[at].sum()),
-                    "reproduced_when_prompted": int(prompted[at].sum()),
-                    "reproduced_when_begun": int(begun[at].sum()),
-                    "beginnings": len({tuple(ids[i][: hidden + 1]) for i in at}),
-                }
-            )
-        return rows
-
-    def _unseen(
-        self, target: Target, progress: Progress | None, rng: np.random.Generator
-    ) -> list[dict[str, Any]]:
-        """The same for text that was not trained on, where it has users: what is no memory."""
-        others = target.others
-        if others is None or "user" not in others.columns or others.column("user").null_count:
-            return []
-        return [self._real(others, "held-out records", target, progress, rng)]
+        return self.scores(
+            target, measured.figures, intervals=measured.intervals, rows=rows, notes=notes,
+            verdict=verdict,
+        )  # fmt: skip
 
     def _real(
         self,
@@ -127,10 +109,7 @@ class Tab:
     ) -> dict[str, Any]:
         """The record of each user that the reference finds least likely."""
         assert target.reference is not None
-        users = corpus.require_users().to_pylist()
-        by_user: dict[str, list[int]] = {}
-        for row, user in enumerate(users):
-            by_user.setdefault(user, []).append(row)
+        by_user = rows_by_user(corpus)
         names = list(by_user)
         if len(names) > self.users:
             names = [names[int(i)] for i in rng.choice(len(names), self.users, replace=False)]
@@ -140,45 +119,61 @@ class Tab:
         texts = corpus.take(worst).column("text").to_pylist()
         ids = [row[: target.reader.context - 1] for row in texts_ids(target.reader, texts)]
         whole = reproduced(target.reader, ids, given=1, progress=progress)
-        return {
-            "repetitions": -1,
-            "what": what,
-            "tried": len(ids),
-            "reproduced": int(whole.sum()),
-        }
+        return {"what": what, "tried": len(ids), "reproduced": int(whole.sum())}
 
 
 ATTACK = Tab()
 
 
-def _put(
-    figures: dict[str, float],
-    intervals: dict[str, tuple[float, float]],
-    name: str,
-    rows: Sequence[dict[str, Any]],
-) -> None:
-    tried = sum(int(row["tried"]) for row in rows)
-    if not tried:
-        return
-    for key in ("reproduced", "reproduced_when_prompted", "reproduced_when_begun"):
-        if all(key in row for row in rows):
-            hits = sum(int(row[key]) for row in rows)
-            figures[f"{name}_{key}"] = hits / tried
-            intervals[f"{name}_{key}"] = proportion(hits, tried)
+def _canaries(reader: Reader, plan: Planted, progress: Progress | None) -> list[dict[str, Any]]:
+    ids = texts_ids(reader, [plan.text(c) for c in plan.canaries])
+    hidden = _hidden_part(reader, plan.template.before, ids)
+    # What all canaries begin with can be followed by one of them only; so one token more.
+    hits = [reproduced(reader, ids, given=n, progress=progress) for n in (1, hidden, hidden + 1)]
+    counts = np.array([c.repetitions if c.planted else 0 for c in plan.canaries])
+    rows = []
+    for count in np.unique(counts).tolist():
+        at = np.flatnonzero(counts == count)
+        row = {"what": "canaries" if count else "controls", "repetitions": count, "tried": len(at)}
+        row |= {way: int(hit[at].sum()) for way, hit in zip(_WAYS, hits, strict=True)}
+        rows.append(row | {"beginnings": len({tuple(ids[i][: hidden + 1]) for i in at})})
+    return rows
+
+
+def _sum(rows: Sequence[dict[str, Any]], key: str) -> int:
+    return sum(int(row[key]) for row in rows)
+
+
+def _put(measured: Measured, groups: dict[str, Sequence[dict[str, Any]]]) -> None:
+    """The shares of what was seen and of its controls, and how far the first go beyond these."""
+    (seen, rows), (unseen, _) = groups.items()
+    ways = [way for way in _WAYS if all(way in row for row in rows)]
+    for name, own in groups.items():
+        for way in ways:
+            measured.share(f"{name}_{way}", _sum(own, way), _sum(own, "tried"))
+    best, none = f"{seen}_{ways[-1]}", f"{unseen}_{ways[-1]}"
+    if best in measured.figures:
+        value, (low, high) = measured.figures[best], measured.intervals[best]
+        controls = measured.figures.get(none, 0.0)
+        least, most = measured.intervals.get(none, (0.0, 0.0))
+        # Newcombe 1998: square and add.
+        below, above = (
+            math.hypot(value - low, most - controls),
+            math.hypot(high - value, controls - least),
+        )
+        beyond = value - controls
+        measured.put(
+            f"{seen}_beyond_controls", max(0.0, beyond),
+            (max(0.0, beyond - below), max(0.0, beyond + above)),
+        )  # fmt: skip
 
 
 def _verdict(
-    planted: Sequence[dict[str, Any]],
-    controls: Sequence[dict[str, Any]],
-    what: str = "planted canaries, begun,",
-    key: str = "reproduced_when_begun",
+    what: str, seen: Sequence[dict[str, Any]], controls: Sequence[dict[str, Any]], key: str
 ) -> Verdict:
     """What came out, for each number of repetitions, beside what was never seen."""
-    groups = [Counted(int(row[key]), int(row["tried"])) for row in planted]
-    unseen = Counted(
-        sum(int(row[key]) for row in controls), sum(int(row["tried"]) for row in controls)
-    )
-    return against_controls(what, groups, unseen)
+    groups = [Counted(int(row[key]), int(row["tried"])) for row in seen]
+    return against_controls(what, groups, Counted(_sum(controls, key), _sum(controls, "tried")))
 
 
 def texts_ids(reader: Reader, texts: Sequence[str]) -> list[list[int]]:

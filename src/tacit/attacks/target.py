@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,7 +85,7 @@ class Target:
             yield "canaries"
         if self.members is not None:
             yield "members"
-            if "user" in self.members.columns and not self.members.column("user").null_count:
+            if has_users(self.members):
                 yield "users"
         if self.others is not None:
             yield "non-members"
@@ -96,6 +95,25 @@ class Target:
             yield "reference"
         if self.masked is not None:
             yield "masked"
+
+
+def has_users(corpus: Corpus) -> bool:
+    """Whether every record says who wrote it."""
+    return "user" in corpus.columns and not corpus.column("user").null_count
+
+
+def rows_by_user(corpus: Corpus) -> dict[str, list[int]]:
+    """Which records each user wrote."""
+    found: dict[str, list[int]] = {}
+    for row, user in enumerate(corpus.require_users().to_pylist()):
+        found.setdefault(user, []).append(row)
+    return found
+
+
+def text_by_id(*parts: Corpus) -> dict[str, str]:
+    """The texts of records by their ids."""
+    columns = [(one.column("id").to_pylist(), one.column("text").to_pylist()) for one in parts]
+    return {name: text for ids, texts in columns for name, text in zip(ids, texts, strict=True)}
 
 
 def open_target(
@@ -114,11 +132,15 @@ def open_target(
     """
     folder = Path(folder)
     require_model(folder)
-    known = Reader(*_reader(reference), context) if reference is not None else None
+    known = _reader(reference, context) if reference is not None else None
     if not (folder / "run.yml").exists():
-        made = Reader(*_reader(folder), context)
-        target = _beside(Target(folder, made, reference=known), corpus, mentions, canaries)
-        return _with_perplexity(target) if perplexity else target
+        planted = read_planted(canaries) if canaries is not None else None
+        target = Target(folder, _reader(folder, context), planted=planted, reference=known)
+        if corpus is None:
+            if mentions is not None:
+                raise UsageError("--mentions speak of a corpus; give --corpus, too.")
+            return target
+        return _with_text(target, corpus, mentions, perplexity)
     if corpus is not None:
         raise UsageError(f"{folder} is a run and brings its own corpus; leave --corpus out.")
     ctx = load_run(folder)
@@ -190,43 +212,29 @@ def require_model(folder: Path) -> None:
     networks.require_safe_weights(folder)
 
 
-def _reader(folder: Path) -> tuple[Any, PreTrainedTokenizerBase]:
+def _reader(folder: Path, context: int) -> Reader:
     require_model(Path(folder))
     tokenizer = tokens.load_tokenizer(folder)
     model = networks.load_model(folder, "next-word", pad_token_id=tokenizer.pad_token_id)
-    return model, tokenizer
+    return Reader(model, tokenizer, context)
+
+
+def _with_text(target: Target, corpus: Corpus, mentions: Path | None, perplexity: bool) -> Target:
+    """A model that is no run, with the corpus that it was trained on."""
+    split, reader = held_out(corpus), target.reader
+    others = corpus.only(split) if split else None
+    score = None
+    if perplexity and others is not None:
+        score = reader.task.score(reader.model, reader.encode(others))["perplexity"]
+    return replace(
+        target,
+        members=corpus.only("train") if "train" in corpus.splits() else corpus,
+        others=others,
+        mentions=tuple(read_mentions(mentions, corpus)) if mentions is not None else (),
+        perplexity=score,
+    )
 
 
 def held_out(corpus: Corpus) -> str | None:
     """The split that a model never saw: test before the others."""
     return next((name for name in _HELD_OUT if name in corpus.splits()), None)
-
-
-def _beside(
-    target: Target, corpus: Corpus | None, mentions: Path | None, canaries: Path | None
-) -> Target:
-    planted = read_planted(canaries) if canaries is not None else None
-    if corpus is None:
-        if mentions is not None:
-            raise UsageError("--mentions speak of a corpus; give --corpus, too.")
-        return Target(target.folder, target.reader, planted=planted, reference=target.reference)
-    split = held_out(corpus)
-    found = read_mentions(mentions, corpus) if mentions is not None else []
-    members = corpus.only("train") if "train" in corpus.splits() else corpus
-    return Target(
-        target.folder,
-        target.reader,
-        members=members,
-        others=corpus.only(split) if split else None,
-        mentions=tuple(found),
-        planted=planted,
-        reference=target.reference,
-    )
-
-
-def _with_perplexity(target: Target) -> Target:
-    if target.others is None:
-        return target
-    reader = target.reader
-    score = reader.task.score(reader.model, reader.encode(target.others))
-    return replace(target, perplexity=score["perplexity"])

@@ -1,7 +1,6 @@
 """`tacit canaries`, `tacit attack`, `tacit audit`: try to break what was promised."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -28,9 +27,7 @@ from tacit.errors import UsageError
 from tacit.workers import Workers
 
 if TYPE_CHECKING:
-    from tacit.attacks import Scores
-    from tacit.attacks.attack import Series
-    from tacit.attacks.canaries import Template
+    from tacit.attacks.attack import Scores, Series
     from tacit.attacks.target import Target
     from tacit.audits.audit import Way
     from tacit.audits.epsilon_bounds import Audit
@@ -107,15 +104,22 @@ def plant(
 
     if template not in TEMPLATES:
         raise UsageError(f"template={template!r} is not known; accepted: {', '.join(TEMPLATES)}.")
+    if words is not None and template != "words":
+        raise UsageError("--words goes with --template words.")
     form = TEMPLATES[template]
     if words is not None:
-        if template != "words":
-            raise UsageError("--words goes with --template words.")
         form = words_template(require_file(words).read_text(encoding="utf-8").split())
     new_corpus_file(to, overwrite=overwrite, among=("jsonl",))
     refuse_overwrite(beside(to), overwrite=overwrite)
     if spelled_by is not None:
-        form = _spelled_form(form, spelled_by, corpus, own=words is not None, seed=seed)
+        from tacit.attacks.spelling import form_for, require_words, tokenizer_for
+
+        tokenizer = tokenizer_for(spelled_by, corpus)
+        if words is not None:
+            require_words(tokenizer, form, spelled_by)
+        form, changed = form_for(tokenizer, form, spelled_by, np.random.default_rng(seed))
+        if changed:
+            say(changed)
     planted, plan = put(
         corpus, form, repetitions=whole_numbers(repetitions, "--repetitions"), each=each,
         held_out=held_out, placing=placing_named(placing), coins=coins,
@@ -142,21 +146,6 @@ def plant(
     say(f"corpus: {to}\nplan (holds the secrets): {beside(to)}")
     if spelled_by is None:
         say("Whether a run's tokenizer spells them was not looked at; --for RUN.yml does.")
-
-
-def _spelled_form(form: "Template", of: str, corpus: Corpus, *, own: bool, seed: int) -> "Template":
-    """The form of secrets with what a tokenizer spells, and a sentence if that changed it."""
-    import numpy as np
-
-    from tacit.attacks.spelling import form_for, require_words, tokenizer_for
-
-    tokenizer = tokenizer_for(of, corpus)
-    if own:
-        require_words(tokenizer, form, of)
-    form, said = form_for(tokenizer, form, of, np.random.default_rng(seed))
-    if said:
-        say(said)
-    return form
 
 
 @dataclass(frozen=True)
@@ -227,15 +216,16 @@ def attack(
 ) -> None:
     """Try to learn from a model what it was trained on.
 
-    Attacks: exposure, membership, secrets, tab, extraction, linkage; masks, on sanitized text. With
-    `--over-checkpoints`, or several folders, leakage can be compared at like perplexity: it stands
-    beside every figure. The scores are exact figures over private text: keep them inside.
+    Attacks: exposure, membership, secrets, tab, extraction, linkage; masks, on sanitized text; and
+    those of installed packages. With `--over-checkpoints`, or several folders, leakage can be
+    compared at like perplexity: it stands beside every figure. The scores are exact figures over
+    private text: keep them inside.
 
     Examples: `tacit attack RUN --using exposure,membership` ·
     `tacit attack gpt2-folder --corpus mail.jsonl --using membership` ·
     `tacit attack RUN --over-checkpoints`
     """
-    from tacit.attacks import keep_scores, write_scores
+    from tacit.attacks.attack import keep_scores, series_fields, write_scores
 
     if to is not None and (len(models) > 1 or over_checkpoints):
         raise UsageError("-o names one file; with several models, each folder gets its own.")
@@ -251,14 +241,8 @@ def attack(
             write_scores(to, found) if to else keep_scores(folder, found)
             everything[str(folder)] = {0: {s.attack: s for s in found}}
     if as_json:
-        print_json(
-            {
-                name: _series_fields(series)
-                if over_checkpoints
-                else [s.as_dict() for s in series[0].values()]
-                for name, series in everything.items()
-            }
-        )
+        fields = {name: series_fields(series) for name, series in everything.items()}
+        print_json(fields if over_checkpoints else {n: f[0]["scores"] for n, f in fields.items()})
         return
     for name, series in everything.items():
         if len(everything) > 1:
@@ -268,13 +252,6 @@ def attack(
         _show(list(series[max(series)].values()))
     for folder in models:
         say(f"scores (not private): {to or folder / 'attacks.json'}")
-
-
-def _series_fields(series: "Series") -> list[dict[str, object]]:
-    return [
-        {"step": step, "scores": [s.as_dict() for s in scores.values()]}
-        for step, scores in series.items()
-    ]
 
 
 def attack_model(folder: Path, given: Given, workers: Workers | None = None) -> "list[Scores]":
@@ -296,8 +273,7 @@ def attack_series(
 
     With `steps`, of those that it kept only the models after these.
     """
-    from tacit.attacks import keep_scores
-    from tacit.attacks.attack import write_series
+    from tacit.attacks.attack import keep_scores, write_series
     from tacit.attacks.running import last_step, require_kept, steps_of, wanted
 
     if (folder / "run.yml").exists():
@@ -325,11 +301,18 @@ class _OneAttack:
         self._then: tuple[int | None, Target] = (None, target)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_folder": self._folder, "_given": self._given, "_target": None, "_watch": _nobody}
+        from tacit.attacks.running import unwatched
+
+        return {
+            "_folder": self._folder,
+            "_given": self._given,
+            "_target": None,
+            "_watch": unwatched,
+        }
 
     def __call__(self, share: tuple[str, int | None]) -> "Scores":
         """Attack the model after a step; None is the last."""
-        from tacit.attacks.attack import attack_named
+        from tacit.attacks.attack import ATTACKS
         from tacit.attacks.running import at_step, run_attacks
 
         name, step = share
@@ -340,15 +323,9 @@ class _OneAttack:
             self._then = (step, at_step(self._target, step))
         of = "" if step is None else f", step {step}"
         found = run_attacks(
-            self._then[1], [attack_named(name)], self._watch, seed=self._given.seed, of=of
+            self._then[1], [ATTACKS[name]], self._watch, seed=self._given.seed, of=of
         )
         return found[0]
-
-
-@contextmanager
-def _nobody(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """Watches in a process that has no terminal of its own."""
-    yield lambda count: None
 
 
 def _shared(
@@ -376,12 +353,12 @@ def _opened(folder: Path, given: Given) -> "Target":
     from tacit.cli.masked import unchanged_and_sanitized
     from tacit.corpus.reading import read
 
-    named = [one.name for one in chosen(given.using)] if given.using is not None else []
-    if given.sanitize is None and "masks" in named:
-        raise UsageError(
-            "The attack masks needs text and how it is sanitized: --corpus FILE --sanitize METHOD "
-            "--epsilon-per-distance X."
-        )
+    for one in chosen(given.using) if given.using is not None and given.sanitize is None else []:
+        if "masked" in one.needs:
+            raise UsageError(
+                f"The attack {one.name} needs text and how it is sanitized: --corpus FILE "
+                "--sanitize METHOD --epsilon-per-distance X."
+            )
     if given.sanitize is None and (given.epsilon_per_distance or given.embeddings):
         raise UsageError("--epsilon-per-distance and --embeddings go with --sanitize.")
     corpus = read(Path(given.corpus)) if given.corpus is not None else None
@@ -401,40 +378,36 @@ def _opened(folder: Path, given: Given) -> "Target":
 
 
 def _show_series(series: "Series") -> None:
-    from tacit.reports.leakage import leaks
+    from tacit.reports.facts import fixed, headlines_of, model_of
 
-    table = simple_table("step", "perplexity", "exposure, bits", "membership AUC")
-    for step, scores in series.items():
-        leak = leaks(step, scores)
-        table.add_row(
-            f"{step:,}",
-            *(
-                "-" if value is None else f"{value:.4g}"
-                for value in (leak.perplexity, leak.exposure, leak.auc)
-            ),
-        )
+    models = [model_of(step, scores) for step, scores in series.items()]
+    known = headlines_of(one.leakage for one in models)
+    table = simple_table("step", "perplexity", *(one.label for one in known.values()))
+    for one in models:
+        values = (one.perplexity, *map(one.value, known))
+        table.add_row(f"{one.step:,}", *map(fixed, values))
     out.print(table)
 
 
 def _show(found: "list[Scores]") -> None:
+    from tacit.reports.facts import fixed, spread
+    from tacit.reports.report import cell
+
     table = simple_table("attack", "figure", "value", "95 % interval", "perplexity")
     table.columns[1].justify = "left"
     for scores in found:
-        beside = "-" if scores.perplexity is None else f"{scores.perplexity:.4g}"
         for figure, value in scores.figures.items():
             low, high = scores.intervals.get(figure, (None, None))
-            spread = "" if low is None else f"{low:.3g} to {high:.3g}"
-            table.add_row(scores.attack, figure.replace("_", " "), f"{value:.4g}", spread, beside)
+            between = "" if low is None else spread(low, high, ".3g")
+            words = figure.replace("_", " ")
+            table.add_row(scores.attack, words, fixed(value), between, fixed(scores.perplexity))
     out.print(table)
     for scores in found:
-        if scores.attack == "exposure":
-            rows = simple_table("repetitions", "canaries", "mean bits", "95 % interval", "largest")
+        columns = scores.presentation.columns
+        if columns and scores.rows:
+            rows = simple_table(*(column.label for column in columns))
             for row in scores.rows:
-                count = row["repetitions"] or "0 (never planted)"
-                rows.add_row(
-                    str(count), str(row["canaries"]), f"{row['mean_bits']:.2f}",
-                    f"{row['low']:.2f} to {row['high']:.2f}", f"{row['largest_bits']:.2f}",
-                )  # fmt: skip
+                rows.add_row(*(cell(row, column) for column in columns))
             out.print(rows)
         if scores.verdict is not None:
             out.print(f"{scores.attack}: {scores.verdict}", markup=False)

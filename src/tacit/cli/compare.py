@@ -76,7 +76,8 @@ def compare(
     from tacit.attacks.running import few_of_each
     from tacit.cli.attack import Given
     from tacit.planning.plan import parse_overrides
-    from tacit.reports.report import read_all, write_report
+    from tacit.reports.facts import read_all
+    from tacit.reports.report import write_report
 
     trials = swept(method_files(config, methods), sweep or [])
     page = to / "report.html"
@@ -166,29 +167,27 @@ def _need_attackable(name: str, run: "Run", using: str | None, attack_kept: int 
 
 def _need_spelled(runs: "dict[str, Run]", to: Path, using: str | None) -> None:
     """Refuse, before training, canaries that the tokenizers would write as unknown."""
-    from tacit.attacks.attack import chosen
+    from tacit.attacks.attack import ATTACKS, chosen
     from tacit.attacks.canaries import read_planted
     from tacit.attacks.spelling import spelled_plan
     from tacit.attacks.target import canary_plan
     from tacit.training.data.training_data import open_corpus, training_part
     from tacit.training.phases.run_context import tokenizer_of
 
-    named = {attack.name for attack in chosen(using)} if using is not None else _WITH_CANARIES
+    attacks = ATTACKS.values() if using is None else chosen(using)
+    if not any("canaries" in (*attack.needs, *attack.uses) for attack in attacks):
+        return
     seen: set[str] = set()
     for name, run in runs.items():
         if run.tokenizer.kind == "bpe" and run.model.kind != "folder":
             continue  # byte pairs spell everything
         same = f"{run.corpus} {run.tokenizer!r} {run.model.folder}"
         plan = canary_plan(to / name, Path(run.corpus))
-        if plan is None or run.task != "next-word" or not named & _WITH_CANARIES or same in seen:
+        if plan is None or run.task != "next-word" or same in seen:
             continue
         seen.add(same)
         tokenizer = tokenizer_of(run, training_part(open_corpus(run.corpus, run.data)))
         spelled_plan(tokenizer, read_planted(plan), name)
-
-
-_WITH_CANARIES = {"exposure", "secrets", "tab"}
-"""The attacks that use canaries where there are some."""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,8 @@ def report(
 
     Example: `tacit report plain users users+entities -o report.html`
     """
-    from tacit.reports.report import read_all, write_report
+    from tacit.reports.facts import read_all
+    from tacit.reports.report import write_report
 
     if to.suffix != ".html":
         raise UsageError(f"{to}: end the name in .html; Markdown and JSON go beside it.")

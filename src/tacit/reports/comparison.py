@@ -1,95 +1,90 @@
-"""All methods in one table and one drawing: utility, promise, leakage, cost and who pays."""
+"""Runs side by side: utility, promise, leakage, cost; and leakage at like perplexity.
+
+What has learnt less leaks less, so methods are compared where their perplexities are alike.
+"""
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
 
-from tacit.reports.leakage import leaks
-from tacit.reports.overview import Section
+from tacit.attacks.matching import HARDLY, common_level, off
+from tacit.reports.drawings import OFF, comparison_drawing, leakage_drawing
+from tacit.reports.facts import (
+    Model,
+    RunFacts,
+    Section,
+    fixed,
+    headlines_of,
+    leakage_of,
+    promised,
+)
 from tacit.training.evaluation.groups import FEWEST, MOST
 
-if TYPE_CHECKING:
-    from tacit.reports.report import RunFacts
+NEAR = 1.25
+"""Perplexities whose ratio is at most this are called alike."""
 
-HEADINGS = {
-    "perplexity": "perplexity (not private)",
-    "plain": "on plain tokens (not private)",
-    "sensitive": "on sensitive tokens (not private)",
-    "top_1": "next word right (not private)",
-    "masked": "perplexity of masked words (not private)",
-    "error_rate": "error rate (not private)",
-    "pearson": "correlation (not private)",
-    "tags": "right tags (not private)",
-    "exposure": "exposure, bits (not private)",
-    "auc": "membership AUC (not private)",
-    "accuracy": "membership accuracy (not private)",
-    "tab": "tab accuracy beyond controls (not private)",
-    "linkage": "linkage accuracy (not private)",
-    "cost": "time of a record, times plain (not private)",
-    "drop_most": f"perplexity lost, {MOST} (not private)",
-    "drop_fewest": f"perplexity lost, {FEWEST} (not private)",
+UTILITY = {
+    "perplexity": "perplexity",
+    "plain": "on plain tokens",
+    "sensitive": "on sensitive tokens",
+    "top_1": "next word right",
+    "masked": "perplexity of masked words",
+    "error_rate": "error rate",
+    "pearson": "correlation",
+    "tags": "right tags",
 }
+COSTS = {
+    "cost": "time of a record, times plain",
+    "drop_most": f"perplexity lost, {MOST}",
+    "drop_fewest": f"perplexity lost, {FEWEST}",
+}
+RATIOS = ("perplexity", "plain", "sensitive", "masked")
+"""Perplexities are ratios; bits are logarithms already, and shares end at one."""
 
 # What a figure means; only those that are shown are explained.
-_MEANINGS: tuple[tuple[set[str], str], ...] = (
-    (
-        {"perplexity", "top_1"},
-        "Perplexity and next words are those of held-out text as it was written.",
-    ),
-    ({"error_rate"}, "The error rate is the share of held-out labels that are guessed wrong."),
-    ({"pearson"}, "Correlation is that of held-out scores with the guessed ones."),
-    ({"exposure"}, "Exposure is that of the canaries that were planted most often."),
-    (
-        {"tab"},
-        "Tab asks whether a canary follows from what stands before its secret and the secret's "
-        "first token; the share of controls, never planted, that do so is taken off.",
-    ),
-    ({"linkage"}, "Linkage tells authors from hidden states."),
-    (
-        {"cost"},
-        "Time is the processor's for steps of training, over the records that passed the model; "
-        "where a step takes many of them, they share the cost of its update.",
-    ),
-    (
-        {"drop_most", "drop_fewest"},
-        "Perplexity lost is against the plain run, the mean over five users of each one's "
-        "difference.",
-    ),
-)
+_MEANINGS: dict[tuple[str, ...], str] = {
+    ("perplexity", "top_1"): "Perplexity and next words are those of held-out text as it was "
+    "written.",
+    ("error_rate",): "The error rate is the share of held-out labels that are guessed wrong.",
+    ("pearson",): "Correlation is that of held-out scores with the guessed ones.",
+    ("cost",): "Time is the processor's for steps of training, over the records that passed the "
+    "model; where a step takes many of them, they share the cost of its update.",
+    ("drop_most", "drop_fewest"): "Perplexity lost is against the plain run, the mean over five "
+    "users of each one's difference.",
+}
 
 
-def figures_of(run: "RunFacts", plain: "RunFacts | None") -> dict[str, float | None]:
-    """The figures of a run, by the names of `HEADINGS`; None where something was not measured."""
-    leak = leaks(0, run.scores)
+def figures_of(run: RunFacts, plain: RunFacts | None) -> dict[str, float | None]:
+    """The figures of a run by name, leakage by `attack.name`; None where one was not measured."""
     own, base = seconds_per_record(run), seconds_per_record(plain) if plain else None
     made: dict[str, float | None] = {
-        "perplexity": score_on_text(run, "perplexity"),
-        "plain": score_on_text(run, "perplexity_plain"),
-        "sensitive": score_on_text(run, "perplexity_sensitive"),
-        "top_1": score_on_text(run, "accuracy") if run.measure == "perplexity" else None,
+        "perplexity": _on_text(run, "perplexity"),
+        "plain": _on_text(run, "perplexity_plain"),
+        "sensitive": _on_text(run, "perplexity_sensitive"),
+        "top_1": _on_text(run, "accuracy") if run.measure == "perplexity" else None,
         "masked": run.score("masked_perplexity"),
         "error_rate": run.score("error_rate"),
         "pearson": run.score("pearson"),
         "tags": run.score("accuracy") if run.measure == "accuracy" else None,
-        "exposure": leak.exposure,
-        "auc": leak.auc,
-        "accuracy": leak.accuracy,
-        "tab": leak.tab,
-        "linkage": leak.linkage,
-        "cost": own / base if own and base else None,
     }
+    made |= {key: one.value for key, one in leakage_of(run.scores.values()).items()}
+    made["cost"] = own / base if own and base else None
     for name, group in (("drop_most", MOST), ("drop_fewest", FEWEST)):
-        one, other = _of_group(run, group), _of_group(plain, group) if plain else None
+        one, other = (
+            next((g.perplexity for g in r.ends.groups if g.name == group), None)
+            if r and r.ends
+            else None
+            for r in (run, plain)
+        )
         made[name] = None if one is None or other is None else one - other
     return made
 
 
-def score_on_text(run: "RunFacts", name: str) -> float | None:
+def _on_text(run: RunFacts, name: str) -> float | None:
     """A score on held-out text as it was written, also of a model of de-identified text."""
     return run.score(f"whole_text_{name}" if run.method == "deidentify" else name)
 
 
-def seconds_per_record(run: "RunFacts") -> float | None:
+def seconds_per_record(run: RunFacts) -> float | None:
     """Processor time of all phases over all records that passed the model in them."""
     phases = run.metrics.get("time", {})
     known = [p for p in phases.values() if isinstance(p, dict) and p.get("records")]
@@ -98,48 +93,88 @@ def seconds_per_record(run: "RunFacts") -> float | None:
     return float(sum(p["cpu_seconds"] for p in known) / sum(p["records"] for p in known))
 
 
-def _of_group(run: "RunFacts", name: str) -> float | None:
-    found = run.ends.groups if run.ends is not None else ()
-    return next((group.perplexity for group in found if group.name == name), None)
-
-
-def comparison_sections(runs: Sequence["RunFacts"]) -> Iterator[Section]:
+def comparison_sections(runs: Sequence[RunFacts]) -> Iterator[Section]:
     """One row for each run and one panel for each figure; nothing for a single run."""
-    from tacit.reports.report import promised
-    from tacit.reports.report_figures import comparison_drawing
-
     if len(runs) < 2:
         return
     plain = next((run for run in runs if run.method == "plain"), None)
     found = {run.name: figures_of(run, plain) for run in runs}
-    known = [n for n in HEADINGS if any(one[n] is not None for one in found.values())]
-    rows = [
-        [
-            run.name,
-            run.certificate.standing,
-            f"{promised(run.epsilon)} for {run.certificate.protect}"
-            if math.isfinite(run.epsilon)
-            else "none",
-            *(_shown(found[run.name][name]) for name in known),
-        ]
-        for run in runs
-    ]
-    headings = ["run", "standing (public)", "epsilon (public)", *(HEADINGS[n] for n in known)]
-    prose = " ".join(
-        [
-            "Epsilons for different units are not comparable.",
-            *(sentence for names, sentence in _MEANINGS if names & set(known)),
-            "What has learnt less also leaks less: compare at like "
-            + ("perplexity." if "perplexity" in known else "utility."),
-        ]
+    leakage = headlines_of(leakage_of(run.scores.values()) for run in runs)
+    labels = UTILITY | {key: one.label for key, one in leakage.items()} | COSTS
+    known = [n for n in labels if any(one.get(n) is not None for one in found.values())]
+    headings = ["run", "standing (public)", "epsilon (public)"]
+    headings += [f"{labels[name]} (not private)" for name in known]
+    rows = []
+    for run in runs:
+        private = math.isfinite(run.epsilon)
+        cost = f"{promised(run.epsilon)} for {run.certificate.protect}" if private else "none"
+        cells = [fixed(v, _digits(v)) for v in map(found[run.name].get, known)]
+        rows.append([run.name, run.certificate.standing, cost, *cells])
+    prose = ["Epsilons for different units are not comparable."]
+    prose += [sentence for names, sentence in _MEANINGS.items() if set(names) & set(known)]
+    prose += [one.meaning for key, one in leakage.items() if one.meaning and key in known]
+    alike = "perplexity" if "perplexity" in known else "utility"
+    prose.append(f"What has learnt less also leaks less: compare at like {alike}.")
+    drawing = comparison_drawing(found, {name: labels[name] for name in known}, RATIOS)
+    yield Section("Side by side", " ".join(prose), (), headings, rows, drawing)
+
+
+def _digits(value: float | None) -> str:
+    return ",.0f" if value is not None and 1000 <= abs(value) < 1e6 else ".3g"
+
+
+def matched(models: Mapping[str, Sequence[Model]]) -> tuple[float, dict[str, Model]] | None:
+    """The lowest perplexity that all runs reached, and the model of each that is nearest to it.
+
+    A run that has no model near it is left out, and so is one that hardly learnt.
+    """
+    known = {
+        name: {one.perplexity: one for one in reversed(found) if one.perplexity is not None}
+        for name, found in models.items()
+    }
+    best = {name: min(found) for name, found in known.items() if found}
+    level = common_level(best)
+    if level is None or sum(value <= level for value in best.values()) < 2:
+        return None
+    near = {}
+    for name in (name for name, value in best.items() if value <= level):
+        nearest = min(known[name], key=lambda perplexity: off(perplexity, level))
+        if off(nearest, level) <= math.log(NEAR):
+            near[name] = known[name][nearest]
+    return level, near
+
+
+def leakage_sections(runs: Sequence[RunFacts]) -> Iterator[Section]:
+    """The models of all runs over perplexity, and those at like perplexity side by side."""
+    models = {run.name: run.models for run in runs if run.series}
+    if not models:
+        return
+    known = headlines_of(one.leakage for found in models.values() for one in found)
+    headings = ["run", "step (public)", "test perplexity (not private)"]
+    headings += [f"{one.label} (not private)" for one in known.values()]
+
+    def row(name: str, one: Model) -> list[str]:
+        return [name, f"{one.step:,}", fixed(one.perplexity), *(fixed(one.value(k)) for k in known)]
+
+    prose = (
+        "Models kept on the way, and the last one of each run. What has learnt less also gives "
+        "away less, so methods are to be compared where their curves stand at one perplexity. "
+        f"Models of {OFF:,.0f} times the lowest perplexity are not drawn."
     )
-    drawing = comparison_drawing(found, {name: HEADINGS[name] for name in known})
-    yield Section("Side by side", prose, (), headings, rows, drawing)
-
-
-def _shown(value: float | None) -> str:
-    if value is None or math.isnan(value):
-        return "-"
-    if math.isinf(value):
-        return "infinite"
-    return f"{value:,.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.3g}"
+    rows = [row(name, one) for name, found in models.items() for one in found]
+    drawing = leakage_drawing(models, known)
+    yield Section("Leakage against perplexity", prose, (), headings, rows, drawing)
+    found = matched(models)
+    if found is None:
+        return
+    level, near = found
+    prose = (
+        f"The lowest perplexity that every run reached is {level:.4g} (not private), those left "
+        f"out whose best is over {HARDLY:.0f} times the best of all. Of each run, the model "
+        f"nearest to it, if within {NEAR - 1:.0%}."
+    )
+    lacking = [name for name in models if name not in near]
+    if lacking:
+        prose += f" None that near: {', '.join(lacking)}; more models kept on the way may help."
+    rows = [row(name, one) for name, one in near.items()] if len(near) > 1 else []
+    yield Section("At like perplexity", prose, (), headings, rows)

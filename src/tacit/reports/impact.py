@@ -1,21 +1,17 @@
 """Who pays: perplexity by group, and what detection found and the caps dropped."""
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tacit.reports.overview import Section
-
-if TYPE_CHECKING:
-    from tacit.reports.report import RunFacts
+from tacit.reports.drawings import groups_drawing
+from tacit.reports.facts import RunFacts, Section, fixed, spread
 
 
-def group_sections(runs: Sequence["RunFacts"]) -> Iterator[Section]:
+def group_sections(runs: Sequence[RunFacts]) -> Iterator[Section]:
     """Perplexity of each group under each run, and over that of the plain run where there is one.
 
     Runs are compared that were looked at by the same groups of the same split.
     """
-    from tacit.reports.report_figures import groups_drawing
-
     kinds = dict.fromkeys((r.groups.by, r.groups.split) for r in runs if r.groups is not None)
     for by, split in kinds:
         same = [r for r in runs if r.groups and (r.groups.by, r.groups.split) == (by, split)]
@@ -30,37 +26,22 @@ def group_sections(runs: Sequence["RunFacts"]) -> Iterator[Section]:
             for group in run.groups.groups:
                 times = group.perplexity / base[group.name] if group.name in base else None
                 rows.append(
-                    [
-                        run.name,
-                        group.name,
-                        f"{group.users:,}",
-                        f"{group.perplexity:.4g}",
-                        "-" if group.low is None else f"{group.low:.4g} to {group.high:.4g}",
-                        "-" if times is None or run is plain else f"{times:.3g}",
-                    ]
-                )
-        headings = [
-            "run",
-            "group",
-            "users (not private)",
-            "perplexity (not private)",
-            "95 % interval (not private)",
-            "times the plain run's (not private)",
-        ]
+                    [run.name, group.name, f"{group.users:,}", fixed(group.perplexity),
+                     spread(group.low, group.high, ".4g"),
+                     fixed(None if run is plain else times, ".3g")]
+                )  # fmt: skip
+        private = ("users", "perplexity", "95 % interval", "times the plain run's")
+        headings = ["run", "group", *(f"{name} (not private)" for name in private)]
+        said = {"records": "users by how many records they wrote", "label": "records by label"}.get(
+            by, f"users by {by}"
+        )
         prose = (
-            f"Perplexity on the split {split} by group ({_said(by)}). Clipping and noise can cost "
+            f"Perplexity on the split {split} by group ({said}). Clipping and noise can cost "
             "some people more than others: where a protected run multiplies the plain perplexity "
             "of one group by more than that of another, that group pays more for the promise."
         )
         drawing = groups_drawing(same)
         yield Section("Who pays: groups", prose, figures, headings, rows, drawing)
-
-
-def _said(by: str) -> str:
-    return {
-        "records": "users by how many records they wrote",
-        "label": "records by label",
-    }.get(by, f"users by {by}")
 
 
 _COUNTS = {
@@ -73,13 +54,15 @@ _COUNTS = {
 }
 
 
-def kept_sections(runs: Sequence["RunFacts"]) -> Iterator[Section]:
+def kept_sections(runs: Sequence[RunFacts]) -> Iterator[Section]:
     """What was detected, what the caps kept and dropped, and what did not fit; a column a run."""
     rows = []
     for part, words in _COUNTS.items():
-        values = [_counts(run, part) for run in runs]
+        parts = [run.metrics.get(part, {}) for run in runs]
+        values = [found if isinstance(found, dict) else {} for found in parts]
         for name in dict.fromkeys(name for found in values for name in found):
-            rows.append([words, _words(name), *(_count(found.get(name)) for found in values)])
+            said = name.replace("_", " ") if name.islower() else name
+            rows.append([words, said, *(_count(found.get(name)) for found in values)])
     if not rows:
         return
     prose = (
@@ -89,15 +72,6 @@ def kept_sections(runs: Sequence["RunFacts"]) -> Iterator[Section]:
     )
     headings = ["part", "what", *(f"{run.name} (not private)" for run in runs)]
     yield Section("What was detected, kept and dropped", prose, (), headings, rows)
-
-
-def _counts(run: "RunFacts", part: str) -> dict[str, Any]:
-    found = run.metrics.get(part, {})
-    return found if isinstance(found, dict) else {}
-
-
-def _words(name: str) -> str:
-    return name.replace("_", " ") if name.islower() else name
 
 
 def _count(value: Any) -> str:

@@ -1,27 +1,30 @@
-"""Figures: the picture of owners that decides a plan.
+"""Figures: how they look and are saved, and the picture of owners that decides a plan.
 
 matplotlib is imported when a figure is made, through its object interface: no window, no
 global state. Names, where the caller joins them, are the caller's to guard.
 """
 
 import io
+import math
 import textwrap
 import warnings
 from collections.abc import Mapping, Sequence
-from html import escape
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from jinja2 import Environment, StrictUndefined
 
 from tacit.corpus.description import histogram
 from tacit.errors import UsageError, require_package
 from tacit.files import whole_file
-from tacit.owners import Counts, Owners, most_shared
+from tacit.owners import Owners, most_shared
 from tacit.owners.bounding import Kept
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 FORMATS = ("png", "svg", "html")
@@ -50,18 +53,21 @@ def format_of(path: Path) -> str:
 
 def save(figure: "Figure", path: Path) -> None:
     """Write a figure as PNG, SVG or a self-contained HTML page, by the suffix of the name."""
-    path = Path(path)
     kind = format_of(path)
     data = _drawn(figure, "png" if kind == "png" else "svg")
     if kind == "html":
-        data = _page(data.decode(), str(figure.get_label() or "Figure")).encode()
-    with whole_file(path) as draft:
+        source = (files("tacit.reports") / "figure.html.jinja").read_text(encoding="utf-8")
+        page = Environment(autoescape=True, undefined=StrictUndefined).from_string(source)
+        title = str(figure.get_label() or "Figure")
+        data = page.render(title=title, drawing=inline_svg(figure)).encode()
+    with whole_file(Path(path)) as draft:
         draft.write_bytes(data)
 
 
 def inline_svg(figure: "Figure") -> str:
     """The figure as an `<svg>` element to put into a page."""
-    return _element(_drawn(figure, "svg").decode())
+    svg = _drawn(figure, "svg").decode()
+    return svg[svg.index("<svg") :]
 
 
 def _drawn(figure: "Figure", kind: str) -> bytes:
@@ -78,8 +84,30 @@ def _drawn(figure: "Figure", kind: str) -> bytes:
     return out.getvalue()
 
 
-def _element(svg: str) -> str:
-    return svg[svg.index("<svg") :]
+def new_figure(title: str, size: tuple[float, float], layout: Any = "constrained") -> "Figure":
+    """An empty figure in our style, labelled for those who cannot see it."""
+    matplotlib = require_package("matplotlib", "A figure")
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=size, layout=layout, facecolor="white")
+    figure.set_label(title)
+    return figure
+
+
+def plain_ticks(axis: "Axis", low: float = 0.0, high: float = 0.0) -> None:
+    """Few whole numbers instead of powers on a logarithmic axis.
+
+    One that spans less than a power of ten, from `low` to `high`, has more of them.
+    """
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    every = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0)
+    ratio = high / low if low else math.inf
+    subs = (1.0,) if ratio > 300 else (1.0, 2.0, 5.0) if ratio > 4 else every
+    axis.set_major_locator(LogLocator(base=10, subs=subs))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def degree_figure(
@@ -95,17 +123,15 @@ def degree_figure(
     table.
     """
     matplotlib = require_package("matplotlib", "A figure")
-    from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
+    headline = (
+        f"{len(owners):,} records of {_some(len(owners.users), 'user')} "
+        f"name {_some(len(owners.entities), 'entity', 'entities')}"
+    )
+    layout = ConstrainedLayoutEngine(w_pad=0.18, h_pad=0.18, wspace=0.05, hspace=0.06)
+    figure = new_figure(headline, (11.5, 8.4), layout)
     with matplotlib.rc_context(STYLE):
-        headline = (
-            f"{len(owners):,} records of {_some(len(owners.users), 'user')} "
-            f"name {_some(len(owners.entities), 'entity', 'entities')}"
-        )
-        layout = ConstrainedLayoutEngine(w_pad=0.18, h_pad=0.18, wspace=0.05, hspace=0.06)
-        figure = Figure(figsize=(11.5, 8.4), layout=layout, facecolor="white")
-        figure.set_label(headline)
         figure.suptitle(headline, x=0.017, ha="left", fontsize=15, color=INK, fontweight="bold")
         (first, second), (third, fourth) = figure.subplots(2, 2)
         _records_per_user(first, owners)
@@ -119,16 +145,13 @@ def _records_per_user(axes: "Axes", owners: Owners) -> None:
     counts = owners.records_per_user
     if len(counts) == 0:
         return _nothing(axes, "There are no users", "no records")
-    buckets = _from_first(histogram(counts))
+    buckets = histogram(counts)
+    first = next((i for i, count in enumerate(buckets.values()) if count), 0)
+    buckets = dict(list(buckets.items())[first:])  # without the empty ones before all others
     places = np.arange(len(buckets))
     bars = axes.bar(places, list(buckets.values()), width=0.82, color=BLUE)
-    axes.bar_label(
-        bars,
-        labels=[f"{v:,}" if v else "" for v in buckets.values()],
-        fontsize=8.5,
-        color=GREY,
-        padding=2,
-    )
+    labels = [f"{v:,}" if v else "" for v in buckets.values()]
+    axes.bar_label(bars, labels=labels, fontsize=8.5, color=GREY, padding=2)
     axes.set_xticks(places, [label.replace("-", "–") for label in buckets])
     usual, most = int(np.sort(counts)[(len(counts) - 1) // 2]), int(counts.max())
     _dress(
@@ -151,14 +174,18 @@ def _users_per_entity(axes: "Axes", owners: Owners) -> None:
     degrees = owners.users_per_entity
     if len(degrees) == 0:
         return _nothing(axes, "No record names an entity", "no entities")
-    at_least, entities = _survival(degrees)
+    # Each degree that occurs, and 1, with how many entities have at least that.
+    at_least, counts = np.unique(np.append(degrees, 1), return_counts=True)
+    counts[0] -= 1
+    entities = np.cumsum(counts[::-1])[::-1]
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.plot(at_least, entities, drawstyle="steps-pre", color=BLUE, linewidth=2)
     axes.scatter(at_least[-1:], entities[-1:], color=BLUE, s=28, zorder=3)
     axes.set_xlim(0.9, max(10.0, float(at_least[-1]) * 1.6))
     axes.set_ylim(0.75, max(10.0, float(entities[0]) * 1.6))
-    _plain_numbers(axes)
+    plain_ticks(axes.xaxis)
+    plain_ticks(axes.yaxis)
     axes.grid(which="major", color=RULE, linewidth=0.6)
     several = int((degrees > 1).sum())
     _dress(
@@ -184,18 +211,17 @@ def _caps(axes: "Axes", owners: Owners, rows: Sequence[Kept]) -> None:
         lines.append(("records naming an entity", shares, VERMILION, "s"))
     for label, values, color, marker in lines:
         axes.plot(places, values, color=color, marker=marker, markersize=5.5, linewidth=2)
-        below = label != "all records"
+        above = 8 if label == "all records" else -14
         for place, value in zip(places, values, strict=True):
             axes.annotate(
-                f"{value:.0%}",
-                (place, value),
-                textcoords="offset points",
-                xytext=(0, -14 if below else 8),
-                ha="center",
-                fontsize=8.5,
-                color=color,
-            )
-    _line_names(axes, [(label, color) for label, _, color, _ in lines])
+                f"{value:.0%}", (place, value), textcoords="offset points", xytext=(0, above),
+                ha="center", fontsize=8.5, color=color,
+            )  # fmt: skip
+    for number, (label, _, color, _) in enumerate(reversed(lines)):  # in the free corner
+        axes.text(
+            0.985, 0.05 + 0.085 * number, label, transform=axes.transAxes, ha="right",
+            fontsize=10, fontweight="bold", color=color,
+        )  # fmt: skip
     axes.set_xticks(places, [f"{row.users_per_entity:,}" for row in ordered])
     axes.set_ylim(-0.02, 1.14)
     axes.set_xlim(-0.45, len(ordered) - 0.55)
@@ -220,21 +246,6 @@ def _cap_finding(owners: Owners, rows: Sequence[Kept]) -> str:
         f"Even {_some(last.users_per_entity, 'user')} per entity "
         f"keep only {_percent(last.records, len(owners))} of the records"
     )
-
-
-def _line_names(axes: "Axes", lines: Sequence[tuple[str, str]]) -> None:
-    """The names of the lines, in their colours, in the free corner at the lower right."""
-    for place, (label, color) in enumerate(reversed(lines)):
-        axes.text(
-            0.985,
-            0.05 + 0.085 * place,
-            label,
-            transform=axes.transAxes,
-            ha="right",
-            fontsize=10,
-            fontweight="bold",
-            color=color,
-        )
 
 
 def _most_shared(axes: "Axes", owners: Owners, names: Mapping[str, str], count: int) -> None:
@@ -265,30 +276,14 @@ def _most_shared(axes: "Axes", owners: Owners, names: Mapping[str, str], count: 
     axes.tick_params(axis="y", length=0)
 
 
-def _from_first(buckets: dict[str, int]) -> dict[str, int]:
-    """The buckets without the empty ones that come before all others."""
-    labels = list(buckets)
-    first = next((i for i, label in enumerate(labels) if buckets[label]), 0)
-    return {label: buckets[label] for label in labels[first:]}
-
-
-def _survival(degrees: Counts) -> tuple[Counts, Counts]:
-    """Each degree d that occurs, and 1, with how many have at least d."""
-    values, counts = np.unique(np.append(degrees, 1), return_counts=True)
-    counts[0] -= 1  # the 1 that was added so that the line starts at one user
-    return values, np.cumsum(counts[::-1])[::-1]
-
-
 def _dress(axes: "Axes", title: str, *, x: str, y: str) -> None:
     """The look that all panels share."""
     axes.set_title(_wrapped(title), loc="left", fontsize=11.5, color=INK, pad=12, linespacing=1.25)
     axes.set_xlabel(x, fontsize=9.5, color=GREY)
     axes.set_ylabel(y, fontsize=9.5, color=GREY)
     axes.tick_params(labelsize=9, colors=INK, which="both")
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    for side in ("left", "bottom"):
-        axes.spines[side].set_color("#9A9A9A")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color("#9A9A9A")
     axes.set_axisbelow(True)
 
 
@@ -299,22 +294,11 @@ def _wrapped(title: str, room: int = 58) -> str:
     return textwrap.fill(title, room if lines == 1 else min(room, len(title) // lines + 8))
 
 
-def _plain_numbers(axes: "Axes") -> None:
-    """1, 10, 100 on logarithmic axes instead of powers, and no labels in between."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(LogLocator(base=10))
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-        axis.set_minor_formatter(NullFormatter())
-
-
 def _nothing(axes: "Axes", title: str, note: str) -> None:
     _dress(axes, title, x="", y="")
     axes.set_xticks([])
     axes.set_yticks([])
-    for spine in axes.spines.values():
-        spine.set_visible(False)
+    axes.spines[:].set_visible(False)
     axes.text(0.5, 0.5, note, transform=axes.transAxes, ha="center", color=GREY, fontsize=11)
 
 
@@ -336,27 +320,3 @@ def _short(name: str, room: int = 26) -> str:
     """A name fit for a label: one line, printable, not too long."""
     clean = " ".join("".join(c if c.isprintable() else " " for c in name).split())
     return clean if len(clean) <= room else clean[: room - 1].rstrip() + "…"
-
-
-def _page(svg: str, title: str) -> str:
-    """A page that holds the drawing itself and asks nothing of the network."""
-    drawing = _element(svg)
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{escape(title)}</title>
-<style>
-body {{ margin: 0; background: #fff; }}
-main {{ max-width: 1200px; margin: 0 auto; padding: 1rem; }}
-svg {{ width: 100%; height: auto; }}
-</style>
-</head>
-<body>
-<main role="img" aria-label="{escape(title)}">
-{drawing}
-</main>
-</body>
-</html>
-"""

@@ -2,13 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from tacit.errors import require_package
 from tacit.planning.prices import Quote
 from tacit.privacy.accounting.pricing import Price
 from tacit.privacy.rounding import up
-from tacit.reports.plots import BLUE, GREY, INK, RULE, STYLE, VERMILION
+from tacit.reports.plots import BLUE, GREY, INK, RULE, VERMILION, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,26 +16,21 @@ if TYPE_CHECKING:
 
 def price_figure(quote: Quote) -> "Figure":
     """Epsilon over steps and, where entities are protected, over how many users share one."""
-    matplotlib = require_package("matplotlib", "A figure")
-    from matplotlib.figure import Figure
-
     panels = [p for p in (quote.over_steps, quote.over_degree) if p]
-    with matplotlib.rc_context(STYLE):
-        width = 5.8 * max(1, len(panels))
-        figure = Figure(figsize=(width, 4.4), layout="constrained", facecolor="white")
-        main = quote.prices[quote.protect]
-        title = (
-            f"epsilon {up(main.epsilon)} for {quote.protect} after {quote.steps:,} steps "
-            f"at delta {quote.delta:g} ({main.standing})"
-        )
-        figure.set_label(title)
-        figure.suptitle(title, x=0.02, ha="left", fontsize=12, color=INK, fontweight="bold")
-        axes = figure.subplots(1, max(1, len(panels)), squeeze=False)[0]
-        if quote.over_steps:
-            _draw(axes[0], quote.over_steps, "steps", BLUE)
-        if quote.over_degree:
-            _draw(axes[-1], quote.over_degree, "users who share the entity", VERMILION, log=True)
-        return figure
+    main = quote.prices[quote.protect]
+    title = (
+        f"epsilon {up(main.epsilon)} for {quote.protect} after {quote.steps:,} steps "
+        f"at delta {quote.delta:g} ({main.standing})"
+    )
+    count = max(1, len(panels))
+    figure = new_figure(title, (5.8 * count, 4.4))
+    figure.suptitle(title, x=0.02, ha="left", fontsize=12, color=INK, fontweight="bold")
+    axes = figure.subplots(1, count, squeeze=False)[0]
+    if quote.over_steps:
+        _draw(axes[0], quote.over_steps, "steps", BLUE)
+    if quote.over_degree:
+        _draw(axes[-1], quote.over_degree, "users who share the entity", VERMILION, log=True)
+    return figure
 
 
 def _draw(
@@ -59,11 +53,6 @@ def _draw(
     axes.set_ylim(0, max(upper, default=1) * 1.15)
     axes.set_xlabel(label, color=GREY)
     axes.set_ylabel("epsilon (shaded: down to what is certainly lost)", color=GREY)
-    _plain(axes)
-
-
-def _plain(axes: Any) -> None:
     axes.grid(color=RULE, lw=0.7)
     axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    axes.spines[["top", "right"]].set_visible(False)

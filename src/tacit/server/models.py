@@ -125,7 +125,8 @@ class Models:
 
     def report(self, model: str, *, shareable: bool) -> dict[str, str]:
         """The report of a run as HTML, Markdown and JSON."""
-        from tacit.reports.report import read_all, write_report
+        from tacit.reports.facts import read_all
+        from tacit.reports.report import write_report
 
         folder = self.folder(model)
         with tempfile.TemporaryDirectory(dir=self.settings.folder) as place:
