@@ -13,8 +13,7 @@ from tacit.privacy.events import SampledGaussian
 from tacit.privacy.ledger import Ledger
 from tacit.server import child_processes
 from tacit.server.child_processes import Child
-from tacit.server.errors import NotThere
-from tacit.server.jobs import detection_order
+from tacit.server.errors import NotFound
 from tacit.server.records import Draft
 from tacit.server.run_requests import RunRequest
 from tacit.server.services import Services
@@ -83,14 +82,14 @@ def test_a_job_that_cannot_be_done_has_failed_with_a_sentence(lite: Services) ->
     admin = somebody(lite, "admin")
     dataset = lite.datasets.add("diary", admin, limits={"users": 8})["id"]
     lite.records.append(dataset, admin, [Draft("a text without marks", "ann")]).result(30)
-    job = lite.jobs.order(dataset, detection_order(["gold"]), admin)["id"]
+    job = lite.jobs.order(dataset, admin, "detect", {"with": "gold"})["id"]
     until = time.monotonic() + 90
     while lite.jobs.get(job)["state"] in ("queued", "running") and time.monotonic() < until:
         time.sleep(0.05)
     found = lite.jobs.get(job)
     assert found["state"] == "failed"
     assert "has no gold labels" in found["message"]
-    with pytest.raises(NotThere):
+    with pytest.raises(NotFound):
         lite.owners(job, with_names=True)
 
 

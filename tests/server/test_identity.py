@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from support.people import everybody, somebody
 from tacit.errors import UsageError
-from tacit.server.errors import Conflict, NotAllowed, NotKnown, NotThere
-from tacit.server.identity import ALLOWED, PERMISSIONS, ROLES, Rates, Role
+from tacit.server.errors import Conflict, NotAllowed, NotAuthenticated, NotFound
+from tacit.server.identity import ALLOWED, PERMISSIONS, ROLES, RateLimiter, Role
 from tacit.server.services import Services
 from tacit.server.storage import Token
 
@@ -30,29 +30,29 @@ def test_a_revoked_token_is_worth_nothing_at_once(services: Services) -> None:
     account = services.identity.add_account("ann", "analyst")
     made = services.identity.add_token(account["id"])
     services.identity.caller(made["token"])
-    assert services.identity.remembered(made["token"]) is not None
+    assert services.identity.cached(made["token"]) is not None
     services.identity.revoke(made["id"])
-    assert services.identity.remembered(made["token"]) is None
-    with pytest.raises(NotKnown, match="revoked"):
+    assert services.identity.cached(made["token"]) is None
+    with pytest.raises(NotAuthenticated, match="revoked"):
         services.identity.caller(made["token"])
-    with pytest.raises(NotThere):
+    with pytest.raises(NotFound):
         services.identity.revoke("nothing")
 
 
 def test_a_disabled_account_and_an_old_token_are_not_known(lite: Services) -> None:
     account = lite.identity.add_account("ann", "analyst")
     old = lite.identity.add_token(account["id"], days=-1)
-    with pytest.raises(NotKnown, match="out of date"):
+    with pytest.raises(NotAuthenticated, match="expired"):
         lite.identity.caller(old["token"])
     made = lite.identity.add_token(account["id"])
     lite.identity.change_account(account["id"], disabled=True)
-    with pytest.raises(NotKnown):
+    with pytest.raises(NotAuthenticated):
         lite.identity.caller(made["token"])
 
 
 @pytest.mark.parametrize("wrong", ["", "tacit_", "tacit_" + "a" * 43, "x" * 10_000, "\ud800"])
 def test_any_other_word_is_no_token(lite: Services, wrong: str) -> None:
-    with pytest.raises(NotKnown):
+    with pytest.raises(NotAuthenticated):
         lite.identity.caller(wrong)
 
 
@@ -61,10 +61,10 @@ def test_a_role_allows_what_it_says_and_no_more(lite: Services, role: Role) -> N
     caller = somebody(lite, role)
     for permission in PERMISSIONS:
         if permission in ALLOWED[role]:
-            caller.need(permission)
+            caller.require(permission)
         else:
             with pytest.raises(NotAllowed):
-                caller.need(permission)
+                caller.require(permission)
 
 
 def test_a_token_can_have_less_than_its_role_and_never_more(lite: Services) -> None:
@@ -82,7 +82,7 @@ def test_a_token_for_one_dataset_knows_of_no_other(lite: Services) -> None:
     token = lite.identity.add_token(account["id"], dataset=one)["token"]
     caller = lite.identity.caller(token)
     caller.require_dataset(one)
-    with pytest.raises(NotThere):
+    with pytest.raises(NotFound):
         caller.require_dataset(other)
     assert [d["id"] for d in lite.datasets.all(caller.dataset)] == [one]
 
@@ -93,7 +93,7 @@ def test_passwords_are_long_hashed_and_checked(lite: Services) -> None:
     lite.identity.add_account("bob", "admin", "a long enough one")
     assert lite.identity.check_password("bob", "a long enough one").role == "admin"
     for name, password in (("bob", "another long one"), ("nobody", "a long enough one")):
-        with pytest.raises(NotKnown, match="name or the password"):
+        with pytest.raises(NotAuthenticated, match="name or the password"):
             lite.identity.check_password(name, password)
 
 
@@ -107,7 +107,7 @@ def test_names_are_unique_and_the_last_admin_stays(lite: Services) -> None:
 
 @given(st.integers(1, 50), st.integers(1, 200))
 def test_a_bucket_gives_its_burst_and_no_more_at_once(burst: int, asked: int) -> None:
-    rates = Rates(0.0, burst)
+    rates = RateLimiter(0.0, burst)
     given_ = [rates.allows("ann") for _ in range(asked)]
     assert sum(given_) == min(burst, asked)
     assert rates.allows("bob")

@@ -15,7 +15,7 @@ from support.browsing import Peopled
 from support.people import MATRIX, everybody
 from tacit.server.api import accounts, datasets, models, runs
 from tacit.server.api.access import check
-from tacit.server.errors import NotAllowed, NotKnown
+from tacit.server.errors import NotAllowed, NotAuthenticated
 from tacit.server.services import Services
 from tacit.server.storage import PageSession, now
 
@@ -61,11 +61,11 @@ def test_a_session_ends_with_what_it_came_from(lite: Services) -> None:
     identity.revoke(token["id"])
     identity.change_account(account, password="another password")
     for secret in (by_token, by_password):
-        with pytest.raises(NotKnown, match="sign in again"):
+        with pytest.raises(NotAuthenticated, match="sign in again"):
             sessions.caller(secret)
     last = sessions.open(identity.check_password("somebody", "another password"))
     identity.change_account(account, disabled=True)
-    with pytest.raises(NotKnown):
+    with pytest.raises(NotAuthenticated):
         sessions.caller(last)
 
 
@@ -75,16 +75,16 @@ def test_a_session_ends_by_itself_and_by_signing_out(lite: Services) -> None:
     )
     one, other = lite.sessions.open(caller), lite.sessions.open(caller)
     lite.sessions.end(one)
-    with pytest.raises(NotKnown):
+    with pytest.raises(NotAuthenticated):
         lite.sessions.caller(one)
     assert lite.sessions.caller(other).name == "a"
     with lite.storage.write() as session:
         for row in session.query(PageSession):
             assert other not in row.digest
             row.expires = now() - timedelta(seconds=1)
-    with pytest.raises(NotKnown):
+    with pytest.raises(NotAuthenticated):
         lite.sessions.caller(other)
-    with pytest.raises(NotKnown):
+    with pytest.raises(NotAuthenticated):
         lite.sessions.caller("never given out")
 
 
@@ -93,7 +93,7 @@ def test_a_code_signs_in_once(lite: Services) -> None:
     assert token is not None
     code = lite.sessions.code_for(token)
     assert lite.sessions.by_code(code).role == "admin"
-    with pytest.raises(NotKnown, match="used before"):
+    with pytest.raises(NotAuthenticated, match="used before"):
         lite.sessions.by_code(code)
 
 
@@ -126,7 +126,7 @@ def test_pages_ask_of_a_call_what_the_api_asks(lite: Services) -> None:
 # --- over the wire ------------------------------------------------------------------------------
 
 
-def test_a_stranger_gets_to_the_door_only(house: Peopled, stranger: httpx.Client) -> None:
+def test_a_stranger_gets_to_the_sign_in_page_only(house: Peopled, stranger: httpx.Client) -> None:
     for path in ("/", "/datasets", f"/datasets/{house.dataset}", "/people", "/nothing",
                  f"/models/{house.run}/download", f"/runs/{house.run}/report"):  # fmt: skip
         answer = stranger.get(path)

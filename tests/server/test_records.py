@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from support.people import everybody, somebody
 from tacit.errors import TacitError, UsageError
-from tacit.server.errors import Conflict, NotThere, TooLarge
+from tacit.server.errors import Conflict, NotFound, TooLarge
 from tacit.server.identity import Caller
 from tacit.server.records import Draft
 from tacit.server.services import Services
@@ -108,7 +108,7 @@ def test_a_contributor_sees_and_deletes_their_own_only(services: Services) -> No
     (brought,) = add(services, dataset, admin, "about ann's day")
     seen = {row["id"] for row in services.records.page(dataset, owner=ann)}
     assert seen == {mine, brought}
-    with pytest.raises(NotThere):
+    with pytest.raises(NotFound):
         services.forget(dataset, ann, record=theirs)
     assert services.forget(dataset, ann)["deleted"] == 2
     assert [r["id"] for r in services.records.page(dataset, owner=None)] == [theirs]
@@ -161,7 +161,7 @@ def test_a_good_neighbour_is_stored_although_another_fails(services: Services) -
     good = [services.records.append(dataset, ann, [Draft(f"text {n}")]) for n in range(20)]
     bad = services.records.append("nowhere", ann, [Draft("lost")])
     more = [services.records.append(dataset, ann, [Draft(f"more {n}")]) for n in range(20)]
-    with pytest.raises(NotThere, match="nothing was stored"):
+    with pytest.raises(NotFound, match="nothing was stored"):
         bad.result(30)
     for one in good + more:
         one.result(30)

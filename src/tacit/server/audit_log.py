@@ -1,16 +1,18 @@
 """Who did what, when, and what came of it; never with text of a record."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from sqlalchemy import select
 
-from tacit.server.storage import Deed, Storage
+from tacit.server import Json
+from tacit.server.storage import AuditEntry, Storage, fields_of
+
+_FIELDS = ("number", "at", "account", "token", "what", "target", "outcome")
 
 
 @dataclass(frozen=True)
 class AuditLog:
-    """Lines that are added and never changed.
+    """Entries that are added and never changed.
 
     Single records are not listed: each carries its owner and its time. Uploads, deletions and
     every look at text by somebody other than its owner are.
@@ -19,41 +21,18 @@ class AuditLog:
     storage: Storage
 
     def note(
-        self,
-        account: str,
-        what: str,
-        target: str = "",
-        outcome: str = "done",
-        *,
-        token: str | None = None,
+        self, account: str, what: str, target: str = "", outcome: str = "done", token: str = ""
     ) -> None:
-        """Add a line."""
+        """Add an entry."""
+        entry = AuditEntry(account=account[:100], token_id=token or None, what=what,
+                           target=target[:200], outcome=outcome[:200])  # fmt: skip
         with self.storage.write() as session:
-            session.add(
-                Deed(
-                    account=account[:100],
-                    token_id=token,
-                    what=what,
-                    target=target[:200],
-                    outcome=outcome[:200],
-                )
-            )
+            session.add(entry)
 
-    def lines(self, *, before: int | None = None, limit: int = 100) -> list[dict[str, Any]]:
-        """The latest lines first."""
+    def lines(self, *, before: int | None = None, limit: int = 100) -> list[Json]:
+        """The latest entries first."""
+        query = select(AuditEntry).order_by(AuditEntry.number.desc()).limit(limit)
+        if before is not None:
+            query = query.where(AuditEntry.number < before)
         with self.storage.read() as session:
-            query = select(Deed).order_by(Deed.number.desc()).limit(limit)
-            if before is not None:
-                query = query.where(Deed.number < before)
-            return [
-                {
-                    "number": deed.number,
-                    "at": deed.at.isoformat(),
-                    "account": deed.account,
-                    "token": deed.token_id,
-                    "what": deed.what,
-                    "target": deed.target,
-                    "outcome": deed.outcome,
-                }
-                for deed in session.scalars(query)
-            ]
+            return [fields_of(entry, *_FIELDS) for entry in session.scalars(query)]

@@ -28,7 +28,8 @@ from tacit.privacy.accounting.pricing import price
 from tacit.privacy.events import Public, Unit, read_event, whole_passes, write_event
 from tacit.privacy.ledger import Releases, read_ledger
 from tacit.privacy.rounding import up
-from tacit.server.errors import Busy, NotThere
+from tacit.server import Json
+from tacit.server.errors import Busy, NotFound
 from tacit.server.storage import Charge, Dataset, Job, Storage, now
 
 _TRIES = 50
@@ -163,7 +164,7 @@ class Budgets:
                 releases = _last_charges(session, dataset).get(job, {})
             _charge(session, locked, job, "settled", releases, note)
 
-    def status(self, dataset: str) -> dict[str, Any]:
+    def status(self, dataset: str) -> Json:
         """What is spent and left, by unit and by run; everything here is public."""
         state = self._state(dataset)
         spent = together(state.charges)
@@ -217,7 +218,7 @@ class Budgets:
             ],
         }
 
-    def over_time(self, dataset: str) -> list[dict[str, Any]]:
+    def over_time(self, dataset: str) -> list[Json]:
         """What had been spent or reserved after each change, the last hundred of them; public."""
         state = self._state(dataset)
         with self.storage.read() as session:
@@ -251,7 +252,7 @@ class Budgets:
         with self.storage.read() as session:
             row = session.get(Dataset, dataset)
             if row is None:
-                raise NotThere("There is no such dataset.")
+                raise NotFound("There is no such dataset.")
             charges = _last_charges(session, dataset)
             unproved = frozenset(
                 session.scalars(select(Job.id).where(Job.dataset_id == dataset, Job.unproved))

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tacit.files import whole_file
+from tacit.server import Json
 from tacit.server.storage import now
 
 LOCK, LOG, OUT, PROGRESS = "alive.lock", "log.txt", "out.json", "progress.jsonl"
@@ -123,7 +124,7 @@ def output(folder: Path) -> Any:
         return None
 
 
-def progress_lines(folder: Path, after: int = 0) -> list[dict[str, Any]]:
+def progress_lines(folder: Path, after: int = 0) -> list[Json]:
     """The lines of progress from number `after` on; a line that is being written waits."""
     try:
         text = (folder / PROGRESS).read_text(encoding="utf-8")

@@ -19,13 +19,13 @@ from tacit.errors import (
     UsageError,
     require_package,
 )
-from tacit.server.errors import Busy, Conflict, NotAllowed, NotKnown, NotThere, TooLarge
+from tacit.server.errors import Busy, Conflict, NotAllowed, NotAuthenticated, NotFound, TooLarge
 from tacit.server.sharing import unpack_model
 
 _ERRORS: dict[str, type[TacitError]] = {
     kind.__name__: kind
     for kind in (
-        UsageError, DataError, PrivacyRefused, OverBudget, NotThere, NotAllowed, NotKnown,
+        UsageError, DataError, PrivacyRefused, OverBudget, NotFound, NotAllowed, NotAuthenticated,
         Conflict, TooLarge, Busy,
     )
 }  # fmt: skip
@@ -170,7 +170,7 @@ class Client:
         for one in self.call("GET", "/datasets"):
             if name in (one["name"], one["id"]):
                 return str(one["id"])
-        raise NotThere(f"There is no dataset {name!r} that this token may know of.")
+        raise NotFound(f"There is no dataset {name!r} that this token may know of.")
 
     def budget(self, dataset: str) -> dict[str, Any]:
         """What is spent, and what is left."""
@@ -245,7 +245,7 @@ class Client:
         for one in self.models():
             if name in (one["name"], one["id"]):
                 return str(one["id"])
-        raise NotThere(f"There is no model {name!r} that this token may use.")
+        raise NotFound(f"There is no model {name!r} that this token may use.")
 
     def predict(self, model: str, text: str, **options: Any) -> dict[str, Any]:
         """What a model on the server answers; it may carry a warning."""

@@ -11,9 +11,10 @@ from sqlalchemy.exc import IntegrityError
 from tacit.errors import UsageError
 from tacit.files import whole_file
 from tacit.privacy.budget import Budget
-from tacit.server.errors import Conflict, NotThere, TooLarge
+from tacit.server import Json
+from tacit.server.errors import Conflict, NotFound, TooLarge
 from tacit.server.identity import Caller
-from tacit.server.storage import Dataset, EntityList, Storage, new_id, now
+from tacit.server.storage import Dataset, EntityList, Storage, fields_of, new_id, now, require
 
 MOST_NAMES = 100_000
 
@@ -26,29 +27,16 @@ class Datasets:
     _known: set[str] = field(default_factory=set)
 
     def add(
-        self,
-        name: str,
-        caller: Caller,
-        *,
-        description: str = "",
-        limits: Mapping[str, float] | None,
-        delta: float = 1e-5,
-        public: bool = False,
-    ) -> dict[str, Any]:
-        """A new dataset; `limits` is the budget by unit, None for no budget at all."""
+        self, name: str, caller: Caller, *, limits: Mapping[str, float] | None,
+        description: str = "", delta: float = 1e-5, public: bool = False,
+    ) -> Json:  # fmt: skip
+        """A new dataset; `limits` is the privacy budget by unit, None for no budget at all."""
         _check_budget(limits, delta)
         made = Dataset(
-            id=new_id(),
-            name=name,
-            description=description,
-            public=public,
-            limits=dict(limits) if limits is not None else None,
-            delta=delta,
-            unproved_allowed=False,
-            charges_made=0,
-            created_by=caller.account,
-            created=now(),
-        )
+            id=new_id(), name=name, description=description, public=public,
+            limits=dict(limits) if limits is not None else None, delta=delta,
+            unproved_allowed=False, charges_made=0, created_by=caller.account, created=now(),
+        )  # fmt: skip
         try:
             with self.storage.write() as session:
                 session.add(made)
@@ -56,78 +44,55 @@ class Datasets:
             raise Conflict(f"There is a dataset {name!r} already; give another name.") from None
         return as_json(made)
 
-    def change(
-        self,
-        dataset: str,
-        *,
-        description: str | None = None,
-        limits: Mapping[str, float] | None = None,
-        delta: float | None = None,
-        unproved_allowed: bool | None = None,
-    ) -> dict[str, Any]:
-        """Another description or budget; or leave to train without a proved promise.
+    def change(self, dataset: str, **changes: Any) -> Json:
+        """Another description, limits or delta; or unproved_allowed: train without a proof.
 
         A budget can be lowered below what is spent, and raised: raising it is a decision about
         people, so it is an admin's and stands in the audit log.
         """
         with self.storage.write() as session:
-            found = session.get(Dataset, dataset, with_for_update=True)
-            if found is None:
-                raise NotThere("There is no such dataset.")
-            if limits is not None:
-                found.limits = dict(limits)
-            if delta is not None:
-                found.delta = delta
+            found = require(session, Dataset, dataset, lock=True)
+            for name, value in changes.items():
+                setattr(found, name, value)
             _check_budget(found.limits, found.delta)
-            if description is not None:
-                found.description = description
-            if unproved_allowed is not None:
-                found.unproved_allowed = unproved_allowed
             found.charges_made += 1
             return as_json(found)
 
-    def need(self, dataset: str) -> str:
-        """The name of a dataset that is there; remembered, since none is ever deleted."""
+    def require(self, dataset: str) -> str:
+        """The id of a dataset that is there; remembered, since none is ever deleted."""
         if dataset not in self._known:
-            with self.storage.read() as session:
-                if session.get(Dataset, dataset) is None:
-                    raise NotThere("There is no such dataset.")
+            self.get(dataset)
             self._known.add(dataset)
         return dataset
 
     def is_known(self, dataset: str) -> bool:
-        """Whether `need` has seen it, without asking the database."""
+        """Whether `require` has seen it, without asking the database."""
         return dataset in self._known
 
-    def get(self, dataset: str) -> dict[str, Any]:
+    def get(self, dataset: str) -> Json:
         """One of them."""
         with self.storage.read() as session:
-            found = session.get(Dataset, dataset)
-            if found is None:
-                raise NotThere("There is no such dataset.")
-            return as_json(found)
+            return as_json(require(session, Dataset, dataset))
 
-    def all(self, only: str | None = None) -> list[dict[str, Any]]:
+    def all(self, only: str | None = None) -> list[Json]:
         """All of them, or the one that a token is for."""
+        query = select(Dataset).order_by(Dataset.id)
+        if only is not None:
+            query = query.where(Dataset.id == only)
         with self.storage.read() as session:
-            query = select(Dataset).order_by(Dataset.id)
-            if only is not None:
-                query = query.where(Dataset.id == only)
             return [as_json(found) for found in session.scalars(query)]
 
     # --- lists of entities ----------------------------------------------------------------
 
-    def add_list(
-        self, dataset: str, name: str, names: Sequence[str], caller: Caller
-    ) -> dict[str, Any]:
+    def add_list(self, dataset: str, name: str, names: Sequence[str], caller: Caller) -> Json:
         """A list of names that a run may protect."""
         wanted = list(dict.fromkeys(" ".join(n.split()) for n in names))
         wanted = [n for n in wanted if n and not n.startswith("#")]
         if not wanted:
-            raise UsageError("The list names no entity; give one name a line.")
+            raise UsageError("The list names no entity; give one name per line.")
         if len(wanted) > MOST_NAMES or max(map(len, wanted)) > 1000:
             raise TooLarge(f"At most {MOST_NAMES:,} names of at most 1,000 characters each.")
-        self.need(dataset)
+        self.require(dataset)
         made = EntityList(
             id=new_id(), dataset_id=dataset, name=name, names=wanted, created_by=caller.account,
             created=now(),
@@ -136,26 +101,24 @@ class Datasets:
             session.add(made)
         return _list_json(made)
 
-    def lists(self, dataset: str) -> list[dict[str, Any]]:
+    def lists(self, dataset: str) -> list[Json]:
         """The lists of a dataset, without the names."""
         with self.storage.read() as session:
             query = select(EntityList).where(EntityList.dataset_id == dataset)
             return [_list_json(one) for one in session.scalars(query.order_by(EntityList.id))]
 
-    def names(self, dataset: str, entity_list: str, caller: Caller) -> dict[str, Any]:
+    def names(self, dataset: str, entity_list: str, caller: Caller) -> Json:
         """A list with its names, for whoever gave it and for admins."""
         found = self._list(dataset, entity_list)
         if found.created_by != caller.account and not caller.may("records:any"):
-            raise NotThere("There is no such list of yours.")
+            raise NotFound("There is no such list of yours.")
         return _list_json(found) | {"names": found.names}
 
     def delete_list(self, dataset: str, entity_list: str) -> None:
         """Forget a list; runs that used it keep a keyed digest of it only."""
-        self._list(dataset, entity_list)
+        found = self._list(dataset, entity_list)
         with self.storage.write() as session:
-            found = session.get(EntityList, entity_list)
-            if found is not None:
-                session.delete(found)
+            session.delete(found)
 
     def write_list(self, dataset: str, entity_list: str, path: Path) -> None:
         """The list as the file that a run reads."""
@@ -167,21 +130,15 @@ class Datasets:
         with self.storage.read() as session:
             found = session.get(EntityList, entity_list)
         if found is None or found.dataset_id != dataset:
-            raise NotThere("There is no such list of entities.")
+            raise NotFound("There is no such list of entities.")
         return found
 
 
-def as_json(dataset: Dataset) -> dict[str, Any]:
+def as_json(dataset: Dataset) -> Json:
     """What may be said of a dataset to whoever may know of it."""
-    return {
-        "id": dataset.id,
-        "name": dataset.name,
-        "description": dataset.description,
-        "public": dataset.public,
-        "budget": {"limits": dataset.limits, "delta": dataset.delta},
-        "unproved_allowed": dataset.unproved_allowed,
-        "created": dataset.created.isoformat(),
-    }
+    names = ("id", "name", "description", "public", "unproved_allowed", "created")
+    budget = {"limits": dataset.limits, "delta": dataset.delta}
+    return fields_of(dataset, *names) | {"budget": budget}
 
 
 def _check_budget(limits: Mapping[str, float] | None, delta: float) -> None:
@@ -189,10 +146,5 @@ def _check_budget(limits: Mapping[str, float] | None, delta: float) -> None:
     Budget(limits if limits is not None else {"users": 1.0}, delta)  # type: ignore[arg-type]
 
 
-def _list_json(found: EntityList) -> dict[str, Any]:
-    return {
-        "id": found.id,
-        "name": found.name,
-        "count": len(found.names),
-        "created": found.created.isoformat(),
-    }
+def _list_json(found: EntityList) -> Json:
+    return fields_of(found, "id", "name", "created") | {"count": len(found.names)}

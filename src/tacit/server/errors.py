@@ -3,7 +3,7 @@
 from tacit.errors import TacitError
 
 
-class NotThere(TacitError):
+class NotFound(TacitError):
     """Nothing of that name is there, or the caller may not know of it."""
 
 
@@ -11,7 +11,7 @@ class NotAllowed(TacitError):
     """The caller's role or token does not allow this."""
 
 
-class NotKnown(TacitError):
+class NotAuthenticated(TacitError):
     """The caller gave no token, or none that is valid."""
 
 

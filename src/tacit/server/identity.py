@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
@@ -20,8 +20,19 @@ from sqlalchemy import func, select, update
 from sqlalchemy.exc import IntegrityError
 
 from tacit.errors import UsageError
-from tacit.server.errors import Conflict, NotAllowed, NotKnown, NotThere
-from tacit.server.storage import Account, Dataset, PageSession, Storage, Token, new_id, now
+from tacit.server import Json
+from tacit.server.errors import Conflict, NotAllowed, NotAuthenticated, NotFound
+from tacit.server.storage import (
+    Account,
+    Dataset,
+    PageSession,
+    Storage,
+    Token,
+    fields_of,
+    new_id,
+    now,
+    require,
+)
 
 Role = Literal["admin", "analyst", "contributor", "consumer"]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -46,7 +57,7 @@ ALLOWED: dict[Role, frozenset[Permission]] = {
 
 PREFIX = "tacit_"
 SHORTEST_PASSWORD = 12
-_REMEMBERED_SECONDS = 60.0
+_CACHE_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -61,7 +72,7 @@ class Caller:
     dataset: str | None = None
     """The one dataset that the token is for; any if None."""
 
-    def need(self, permission: Permission) -> None:
+    def require(self, permission: Permission) -> None:
         """Refuse what the role, or the token, does not allow."""
         if permission not in self.permissions:
             raise NotAllowed(f"This token of role {self.role} does not allow {permission}.")
@@ -69,7 +80,7 @@ class Caller:
     def require_dataset(self, dataset: str) -> None:
         """Refuse a dataset other than the token's own."""
         if self.dataset is not None and self.dataset != dataset:
-            raise NotThere("There is no such dataset.")
+            raise NotFound("There is no such dataset.")
 
     def may(self, permission: Permission) -> bool:
         """Whether it is allowed."""
@@ -82,23 +93,19 @@ class Identity:
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
         self._hasher = PasswordHasher()
-        self._known: dict[str, tuple[float, Caller]] = {}
+        self._cache: dict[str, tuple[float, Caller]] = {}
         self._changes = 0
         self._lock = threading.Lock()
 
     # --- accounts -------------------------------------------------------------------------
 
-    def add_account(self, name: str, role: Role, password: str | None = None) -> dict[str, Any]:
+    def add_account(self, name: str, role: Role, password: str | None = None) -> Json:
         """A new account."""
         if role not in ROLES:
             raise UsageError(f"role={role!r} is not known; accepted: {', '.join(ROLES)}.")
+        hashed = self._hashed(password) if password is not None else None
         account = Account(
-            id=new_id(),
-            name=name,
-            role=role,
-            password=self._hashed(password) if password is not None else None,
-            disabled=False,
-            created=now(),
+            id=new_id(), name=name, role=role, password=hashed, disabled=False, created=now()
         )
         try:
             with self.storage.write() as session:
@@ -107,19 +114,17 @@ class Identity:
             raise Conflict(f"There is an account {name!r} already; give another name.") from None
         return _account(account)
 
-    def accounts(self) -> list[dict[str, Any]]:
+    def accounts(self) -> list[Json]:
         """All of them."""
         with self.storage.read() as session:
             return [_account(a) for a in session.scalars(select(Account).order_by(Account.id))]
 
     def change_account(
         self, account: str, *, disabled: bool | None = None, password: str | None = None
-    ) -> dict[str, Any]:
+    ) -> Json:
         """Disable an account, which ends all its tokens; or give it a password."""
         with self.storage.write() as session:
-            found = session.get(Account, account)
-            if found is None:
-                raise NotThere("There is no such account.")
+            found = require(session, Account, account)
             if disabled is not None:
                 others = session.scalar(
                     select(func.count())
@@ -138,7 +143,7 @@ class Identity:
                     .values(ended=now())
                 )
             result = _account(found)
-        self._forget()
+        self._drop_cache()
         return result
 
     def check_password(self, name: str, password: str) -> Caller:
@@ -152,7 +157,7 @@ class Identity:
         except (VerificationError, InvalidHashError):
             right = False
         if not right or found is None or found.disabled or found.password is None:
-            raise NotKnown("The name or the password is wrong.")
+            raise NotAuthenticated("The name or the password is wrong.")
         return caller_from(found, None)
 
     def _hashed(self, password: str) -> str:
@@ -165,42 +170,32 @@ class Identity:
     # --- tokens ---------------------------------------------------------------------------
 
     def add_token(
-        self,
-        account: str,
-        *,
-        label: str = "",
-        scopes: Sequence[str] | None = None,
-        dataset: str | None = None,
-        days: float | None = None,
-    ) -> dict[str, Any]:
+        self, account: str, *, label: str = "", scopes: Sequence[str] | None = None,
+        dataset: str | None = None, days: float | None = None,
+    ) -> Json:  # fmt: skip
         """A new token of an account; the only time that it is told."""
         with self.storage.write() as session:
-            owner = session.get(Account, account)
-            if owner is None:
-                raise NotThere("There is no such account.")
-            if dataset is not None and session.get(Dataset, dataset) is None:
-                raise NotThere("There is no such dataset.")
+            owner = require(session, Account, account)
+            if dataset is not None:
+                require(session, Dataset, dataset)
+            allowed: frozenset[str] = ALLOWED[owner.role]  # type: ignore[index]
             for scope in scopes or ():
-                if scope not in ALLOWED[owner.role]:  # type: ignore[index]
+                if scope not in allowed:
                     raise UsageError(
                         f"scopes has {scope!r}, which role {owner.role} does not have; accepted: "
-                        f"{', '.join(sorted(ALLOWED[owner.role]))}."  # type: ignore[index]
+                        f"{', '.join(sorted(allowed))}."
                     )
             secret = PREFIX + secrets.token_urlsafe(32)
+            expires = now() + timedelta(days=days) if days is not None else None
             token = Token(
-                id=new_id(),
-                account_id=account,
-                digest=_digest(secret),
-                label=label,
-                scopes=None if scopes is None else list(scopes),
-                dataset_id=dataset,
-                created=now(),
-                expires=now() + timedelta(days=days) if days is not None else None,
-            )
+                id=new_id(), account_id=account, digest=digest_of(secret), label=label,
+                scopes=None if scopes is None else list(scopes), dataset_id=dataset,
+                created=now(), expires=expires,
+            )  # fmt: skip
             session.add(token)
             return _token(token, owner.name) | {"token": secret}
 
-    def tokens(self) -> list[dict[str, Any]]:
+    def tokens(self) -> list[Json]:
         """All tokens, without what they are."""
         with self.storage.read() as session:
             rows = session.execute(select(Token, Account.name).join(Account).order_by(Token.id))
@@ -209,44 +204,46 @@ class Identity:
     def revoke(self, token: str) -> None:
         """End a token, from the next request on."""
         with self.storage.write() as session:
-            found = session.get(Token, token)
-            if found is None:
-                raise NotThere("There is no such token.")
+            found = require(session, Token, token)
             found.revoked = found.revoked or now()
-        self._forget()
+        self._drop_cache()
 
-    def remembered(self, secret: str) -> Caller | None:
+    def cached(self, secret: str) -> Caller | None:
         """Who has this token, if that was looked up a moment ago."""
-        at, caller = self._known.get(_digest(secret), (0.0, None))
-        return caller if time.monotonic() - at < _REMEMBERED_SECONDS else None
+        at, caller = self._cache.get(digest_of(secret), (0.0, None))
+        return caller if time.monotonic() - at < _CACHE_SECONDS else None
 
     def caller(self, secret: str) -> Caller:
         """Who has this token; refused if it is unknown, revoked, out of date or disabled."""
-        digest, changes = _digest(secret), self._changes
+        digest, changes = digest_of(secret), self._changes
         with self.storage.read() as session:
             row = session.execute(
                 select(Token, Account).join(Account).where(Token.digest == digest)
             ).first()
         if row is None:
-            raise NotKnown("The token is not known; ask an admin of this server for one.")
+            raise NotAuthenticated("The token is not known; ask an admin of this server for one.")
         token, account = row
         if token.revoked is not None or account.disabled:
-            raise NotKnown("The token was revoked; ask an admin of this server for another one.")
+            raise NotAuthenticated(
+                "The token was revoked; ask an admin of this server for another."
+            )
         if token.expires is not None and token.expires < now():
-            raise NotKnown("The token is out of date; ask an admin of this server for another one.")
+            raise NotAuthenticated(
+                "The token has expired; ask an admin of this server for another."
+            )
         caller = caller_from(account, token)
         with self._lock:
-            if len(self._known) > 10_000:
-                self._known.clear()
+            if len(self._cache) > 10_000:
+                self._cache.clear()
             # Not if a token was revoked meanwhile: it may have been this one.
             if token.expires is None and changes == self._changes:
-                self._known[digest] = (time.monotonic(), caller)
+                self._cache[digest] = (time.monotonic(), caller)
         return caller
 
-    def _forget(self) -> None:
+    def _drop_cache(self) -> None:
         with self._lock:
             self._changes += 1
-            self._known.clear()
+            self._cache.clear()
 
     def first_admin(self) -> str | None:
         """A token of a new admin, where the server has no account yet."""
@@ -257,8 +254,8 @@ class Identity:
         return str(self.add_token(admin["id"], label="printed at the first start")["token"])
 
 
-class Rates:
-    """A bucket of requests for each caller, filled at a steady rate."""
+class RateLimiter:
+    """A token bucket for each caller, filled at a steady rate."""
 
     def __init__(self, per_second: float, burst: int) -> None:
         self._per_second, self._burst = per_second, burst
@@ -275,7 +272,8 @@ class Rates:
         return left >= 1
 
 
-def _digest(secret: str) -> str:
+def digest_of(secret: str) -> str:
+    """What the database has of a token or a session: enough to know it again."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -285,35 +283,15 @@ def caller_from(account: Account, token: Token | None) -> Caller:
     allowed = ALLOWED[role]
     if token is not None and token.scopes is not None:
         allowed = allowed & frozenset(token.scopes)
-    return Caller(
-        account.id,
-        account.name,
-        role,
-        token.id if token else None,
-        allowed,
-        token.dataset_id if token else None,
-    )
+    token_id, dataset = (token.id, token.dataset_id) if token else (None, None)
+    return Caller(account.id, account.name, role, token_id, allowed, dataset)
 
 
-def _account(account: Account) -> dict[str, Any]:
-    return {
-        "id": account.id,
-        "name": account.name,
-        "role": account.role,
-        "disabled": account.disabled,
-        "has_password": account.password is not None,
-        "created": account.created.isoformat(),
-    }
+def _account(account: Account) -> Json:
+    found = fields_of(account, "id", "name", "role", "disabled", "created")
+    return found | {"has_password": account.password is not None}
 
 
-def _token(token: Token, account: str) -> dict[str, Any]:
-    return {
-        "id": token.id,
-        "account": account,
-        "label": token.label,
-        "scopes": token.scopes,
-        "dataset": token.dataset_id,
-        "created": token.created.isoformat(),
-        "expires": token.expires.isoformat() if token.expires else None,
-        "revoked": token.revoked.isoformat() if token.revoked else None,
-    }
+def _token(token: Token, account: str) -> Json:
+    names = ("id", "label", "scopes", "dataset", "created", "expires", "revoked")
+    return fields_of(token, *names) | {"account": account}

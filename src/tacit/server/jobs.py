@@ -17,21 +17,20 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from tacit.errors import DataError, PrivacyRefused, TacitError, UsageError
+from tacit.errors import DataError, PrivacyRefused, TacitError
 from tacit.privacy.certificates.certificate import read_certificate
 from tacit.privacy.certificates.manifest import CERTIFICATE_FILES, SIGNATURE
 from tacit.privacy.ledger import Releases, read_ledger
-from tacit.server import child_processes
+from tacit.server import Json, child_processes
 from tacit.server.budget import Budgets
 from tacit.server.child_processes import Child
 from tacit.server.datasets import Datasets
-from tacit.server.errors import Busy, Conflict, NotThere
+from tacit.server.errors import Busy, Conflict, NotFound
 from tacit.server.identity import Caller
 from tacit.server.plans import Plans
 from tacit.server.records import Records
@@ -52,16 +51,6 @@ LIVE = ("queued", "running")
 ENDED = ("done", "failed", "cancelled", "deleted")
 _KEPT = (*CERTIFICATE_FILES, SIGNATURE, "plan.yml")
 """What says what a deleted run had released; no weights and no text are in it."""
-
-
-@dataclass(frozen=True)
-class Order:
-    """Work other than training: the command's arguments, and the run that it is about."""
-
-    kind: Kind
-    arguments: tuple[str, ...]
-    name: str = ""
-    target: str | None = None
 
 
 class Jobs:
@@ -101,9 +90,9 @@ class Jobs:
 
     # --- asking for work --------------------------------------------------------------------
 
-    def train(self, dataset: str, asked: RunRequest, caller: Caller) -> dict[str, Any]:
+    def train(self, dataset: str, asked: RunRequest, caller: Caller) -> Json:
         """Reserve what a run may release, and queue it; refused before anything is started."""
-        self.datasets.need(dataset)
+        self.datasets.require(dataset)
         ready = self.plans.prepare(dataset, asked)
         if not self.records.counts(dataset)["records"]:
             raise DataError("The dataset has no record to train on; add some first.")
@@ -133,21 +122,23 @@ class Jobs:
         self._wake.set()
         return self.get(job.id)
 
-    def order(self, dataset: str, order: Order, caller: Caller) -> dict[str, Any]:
-        """Queue work that releases nothing."""
-        self.datasets.need(dataset)
+    def order(
+        self, dataset: str, caller: Caller, kind: Kind, options: Json, target: str | None = None
+    ) -> Json:
+        """Queue work that releases nothing: a command on the dataset, or on a run, the target.
+
+        Options are those of the command; one without a value is left out.
+        """
+        self.datasets.require(dataset)
+        given = {name: str(value) for name, value in options.items() if value}
+        command = ["detect", "run", "corpus.jsonl", "-o", "mentions.jsonl", "--overwrite"]
+        arguments = command if kind == "detect" else [kind, "run"]
+        arguments += [word for name, value in given.items() for word in (f"--{name}", value)]
         job = Job(
-            id=new_id(),
-            kind=order.kind,
-            name=order.name,
-            dataset_id=dataset,
-            target_id=order.target,
-            request={"arguments": list(order.arguments)},
-            state="queued",
-            created_by=caller.account,
-            created=now(),
-        )
-        self._need_room()
+            id=new_id(), kind=kind, name=next(iter(given.values()), ""), dataset_id=dataset,
+            target_id=target, request={"arguments": [*arguments, "--json"]}, state="queued",
+            created_by=caller.account, created=now(),
+        )  # fmt: skip
         with self.storage.write() as session:
             self._add(session, job)
         self._wake.set()
@@ -168,7 +159,7 @@ class Jobs:
             raise Busy(f"{waiting} jobs wait already, and no more may; try again later.")
         session.add(job)
 
-    def cancel(self, job: str) -> dict[str, Any]:
+    def cancel(self, job: str) -> Json:
         """Stop a job; what its ledger holds stays charged."""
         with self.storage.write() as session:
             row = self._locked(session, job)
@@ -179,12 +170,12 @@ class Jobs:
         self._turn(only=job)
         return self.get(job)
 
-    def resume(self, job: str) -> dict[str, Any]:
+    def resume(self, job: str) -> Json:
         """Go on with a run that failed or was cancelled, if the budget still has room for it."""
         with self.storage.read() as session:
             row = session.get(Job, job)
         if row is None or row.kind != "train":
-            raise NotThere("There is no such run.")
+            raise NotFound("There is no such run.")
         if row.state not in ("failed", "cancelled"):
             raise Conflict(f"The run is {row.state}; only what failed or was cancelled is resumed.")
         self._need_room()
@@ -241,12 +232,12 @@ class Jobs:
 
     # --- looking ------------------------------------------------------------------------------
 
-    def get(self, job: str, kind: str | None = None) -> dict[str, Any]:
+    def get(self, job: str, kind: str | None = None) -> Json:
         """One job."""
         with self.storage.read() as session:
             row = session.get(Job, job)
         if row is None or (kind is not None and row.kind != kind):
-            raise NotThere(f"There is no such {kind or 'job'}.")
+            raise NotFound(f"There is no such {kind or 'job'}.")
         return self._as_json(row)
 
     def all(
@@ -255,7 +246,7 @@ class Jobs:
         dataset: str | None = None,
         target: str | None = None,
         limit: int = 200,
-    ) -> list[dict[str, Any]]:
+    ) -> list[Json]:
         """Jobs, the latest first."""
         query = select(Job).order_by(Job.id.desc()).limit(limit)
         if kind is not None:
@@ -273,7 +264,7 @@ class Jobs:
             rows = session.execute(select(Job.state, func.count()).group_by(Job.state))
             return {state: count for state, count in rows}
 
-    def _as_json(self, row: Job) -> dict[str, Any]:
+    def _as_json(self, row: Job) -> Json:
         latest = child_processes.progress_lines(self.settings.job_folder(row.id))[-1:]
         return {
             "id": row.id,
@@ -389,7 +380,7 @@ class Jobs:
         except (PrivacyRefused, Busy) as refused:
             self._end(row, "failed", f"Its process died, and it may not go on: {refused}")
 
-    def _result(self, row: Job, child: Child) -> dict[str, Any]:
+    def _result(self, row: Job, child: Child) -> Json:
         if row.kind in ("train", "audit", "attack"):
             place = row.id if row.kind == "train" else str(row.target_id)
             vouch(self.settings.folder, self.settings.job_folder(place) / "run")
@@ -399,9 +390,7 @@ class Jobs:
             return dict(child_processes.output(child.folder))
         return {"output": child_processes.output(child.folder)}
 
-    def _end(
-        self, row: Job, state: str, message: str, result: dict[str, Any] | None = None
-    ) -> None:
+    def _end(self, row: Job, state: str, message: str, result: Json | None = None) -> None:
         folder = self.settings.job_folder(row.id)
         if row.kind == "train":
             self.budgets.settle(row.id, folder / "run" / "ledger.jsonl")
@@ -490,7 +479,7 @@ class Jobs:
 
     # --- forgetting ---------------------------------------------------------------------------
 
-    def delete(self, job: str) -> dict[str, Any]:
+    def delete(self, job: str) -> Json:
         """Delete what a run made, and what attacks on it found; its ledger and charges stay.
 
         Asked for again, it deletes what a crash may have left.
@@ -498,7 +487,7 @@ class Jobs:
         with self.storage.write() as session:
             row = self._locked(session, job)
             if row.kind != "train":
-                raise NotThere("There is no such model.")
+                raise NotFound("There is no such model.")
             others = session.scalars(select(Job).where(Job.target_id == job)).all()
             if row.state in LIVE or any(other.state in LIVE for other in others):
                 raise Conflict("It is still at work, or something works on it; stop that first.")
@@ -516,7 +505,7 @@ class Jobs:
                 path.unlink()
         return self.get(job)
 
-    def scrub_all(self, names: Iterable[str]) -> list[dict[str, Any]]:
+    def scrub_all(self, names: Iterable[str]) -> list[Json]:
         """Take deleted records out of all snapshots; the jobs that had them.
 
         A running child has read them already; its snapshot is scrubbed when it ends.
@@ -543,14 +532,14 @@ class Jobs:
     def _locked(self, session: Session, job: str) -> Job:
         row = session.get(Job, job, with_for_update=True)
         if row is None:
-            raise NotThere("There is no such job.")
+            raise NotFound("There is no such job.")
         return row
 
 
-def _trained(child: Child, run: Run) -> dict[str, Any]:
+def _trained(child: Child, run: Run) -> Json:
     """What may be said of a finished run: its promise, and how fast it was."""
     certificate = read_certificate(child.folder / "run" / "certificate.json")
-    result: dict[str, Any] = {
+    result: Json = {
         **promise_of(certificate),
         "task": run.task,
         "model_kind": run.model.kind,
@@ -571,36 +560,3 @@ def _trained(child: Child, run: Run) -> dict[str, Any]:
         if seconds > 0 and touched > 0:
             result |= {"seconds": seconds, "records_per_second": touched / seconds}
     return result
-
-
-def detection_order(detectors: Iterable[str], kinds: Iterable[str] = ()) -> Order:
-    """Find what is sensitive in a dataset."""
-    using = ",".join(detectors)
-    if not using:
-        raise UsageError("Say which detectors: patterns, lists, given.")
-    wanted = ["--kinds", ",".join(kinds)] if kinds else []
-    return Order(
-        "detect",
-        ("detect", "run", "corpus.jsonl", "--with", using, *wanted, "-o", "mentions.jsonl",
-         "--overwrite", "--json"),
-        name=using,
-    )  # fmt: skip
-
-
-def attack_order(run: str, using: Iterable[str] = ()) -> Order:
-    """Try to learn from a model what it was trained on."""
-    chosen = ",".join(using)
-    wanted = ["--using", chosen] if chosen else []
-    return Order("attack", ("attack", "run", *wanted, "--json"), chosen, run)
-
-
-def audit_order(run: str, unit: str | None = None, canaries: int | None = None) -> Order:
-    """Look for a lower bound on a run's epsilon."""
-    wanted = ["--unit", unit] if unit else []
-    wanted += ["--canaries", str(canaries)] if canaries else []
-    return Order("audit", ("audit", "run", *wanted, "--json"), unit or "", run)
-
-
-def evaluation_order(run: str, split: str) -> Order:
-    """Score a model on a split of its records."""
-    return Order("evaluate", ("evaluate", "run", "--split", split, "--json"), split, run)

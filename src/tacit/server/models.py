@@ -14,7 +14,8 @@ from tacit.files import whole_file
 from tacit.privacy.certificates.certificate import Certificate, read_certificate
 from tacit.privacy.certificates.manifest import SIGNATURE
 from tacit.saved_json import spelled
-from tacit.server.errors import NotThere
+from tacit.server import Json
+from tacit.server.errors import NotFound
 from tacit.server.jobs import Jobs
 from tacit.server.settings import ServerSettings
 from tacit.server.sharing import KEY, SHARED, checked, promise_of, warning_of
@@ -29,20 +30,20 @@ class Models:
     _loaded: "OrderedDict[str, Any]" = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def all(self, dataset: str | None = None) -> list[dict[str, Any]]:
+    def all(self, dataset: str | None = None) -> list[Json]:
         """Every model that is finished, the latest first."""
         found = self.jobs.all("train", dataset, limit=10_000)
         done = [job for job in found if job["state"] == "done"]
         return [self._as_json(job) for job in done]
 
-    def get(self, model: str) -> dict[str, Any]:
+    def get(self, model: str) -> Json:
         """One model, with its promise and its warning."""
         return self._as_json(self._job(model))
 
-    def _job(self, model: str) -> dict[str, Any]:
+    def _job(self, model: str) -> Json:
         job = self.jobs.get(model, "train")
         if job["state"] != "done":
-            raise NotThere("There is no such model, or its run has not finished.")
+            raise NotFound("There is no such model, or its run has not finished.")
         return job
 
     def folder(self, model: str) -> Path:
@@ -54,7 +55,7 @@ class Models:
         """As it stands now: an audit may have changed its standing."""
         return read_certificate(self.folder(model) / "certificate.json")
 
-    def _as_json(self, job: Mapping[str, Any]) -> dict[str, Any]:
+    def _as_json(self, job: Mapping[str, Any]) -> Json:
         folder = self.settings.job_folder(job["id"]) / "run"
         certificate = read_certificate(folder / "certificate.json")
         return {
@@ -68,7 +69,7 @@ class Models:
             "created": job["ended"],
         }
 
-    def predict(self, model: str, text: str, *, words: int, choices: int) -> dict[str, Any]:
+    def predict(self, model: str, text: str, *, words: int, choices: int) -> Json:
         """What comes next, or a class, or tags; with a warning where nothing is proved."""
         from tacit.training.evaluation.predicting import answer
 
@@ -106,14 +107,14 @@ class Models:
                 )
         return path
 
-    def delete(self, model: str) -> dict[str, Any]:
+    def delete(self, model: str) -> Json:
         """Delete a model for good; what it released stays charged, and on record."""
         deleted = self.jobs.delete(model)
         with self._lock:
             self._loaded.pop(model, None)
         return deleted
 
-    def verify(self, model: str) -> dict[str, Any]:
+    def verify(self, model: str) -> Json:
         """The model's certificate, recomputed."""
         folder = self.folder(model)
         key = self.settings.folder / f"{KEY}.pub"
@@ -140,5 +141,5 @@ class Models:
         """Exact figures over private text: metrics.json or attacks.json."""
         path = self.folder(model) / f"{what}.json"
         if not path.exists():
-            raise NotThere(f"The run has no {what} yet.")
+            raise NotFound(f"The run has no {what} yet.")
         return spelled(json.loads(path.read_text(encoding="utf-8")))

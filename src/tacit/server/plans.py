@@ -18,9 +18,11 @@ from tacit.privacy.certificates.certificate import commitment, own_salt, read_ce
 from tacit.privacy.certificates.explanation import whom
 from tacit.privacy.certificates.scope import EntityScope, Scope
 from tacit.privacy.ledger import Releases, read_ledger
+from tacit.server import Json
 from tacit.server.budget import Budgets
 from tacit.server.datasets import Datasets
-from tacit.server.errors import Conflict, NotThere
+from tacit.server.errors import Conflict, NotFound
+from tacit.server.method_choices import method_choice
 from tacit.server.records import Records
 from tacit.server.run_requests import (
     Places,
@@ -35,7 +37,7 @@ from tacit.server.storage import Dataset, Job, Storage
 from tacit.server.throughput import records_per_second
 from tacit.training.data.protected_entities import focus_on, list_digest
 from tacit.training.data.scope import entity_scope, scope_of_kinds
-from tacit.training.settings import METHODS, Run, run_yaml
+from tacit.training.settings import Run, run_yaml
 
 _PARTS = (0.1, 0.3, 0.6, 1.0)
 """Of the steps, where epsilon's path is computed: it bends little in between."""
@@ -79,7 +81,7 @@ class Plans:
         if asked.entity_list is not None and asked.entity_list not in {
             one["id"] for one in self.datasets.lists(dataset)
         }:
-            raise NotThere("There is no such list of entities.")
+            raise NotFound("There is no such list of entities.")
         run = settings_of(asked, places)
         plan = run.made_plan()
         if plan is not None:
@@ -101,30 +103,30 @@ class Plans:
         folder = self.settings.job_folder(model) / "run"
         gone = job is None or job.kind != "train" or job.state == "deleted"
         if gone or not (folder / "certificate.json").exists():
-            raise NotThere("There is no such model.")
+            raise NotFound("There is no such model.")
         return folder
 
     def _need_public(self, dataset: str) -> None:
         with self.storage.read() as session:
             found = session.get(Dataset, dataset)
             if found is None:
-                raise NotThere("There is no such dataset to start from.")
+                raise NotFound("There is no such dataset to start from.")
             if not found.public:
                 raise Conflict(
                     f"Dataset {found.name!r} is not public, so nothing may be learned from it "
                     "without a promise; give a public one."
                 )
 
-    def dry_run(self, dataset: str, asked: RunRequest) -> dict[str, Any]:
+    def dry_run(self, dataset: str, asked: RunRequest) -> Json:
         """What the request would do; counts in it are exact, so for those inside."""
-        self.datasets.need(dataset)
+        self.datasets.require(dataset)
         ready = self.prepare(dataset, asked)
         refused = self.budgets.would_refuse(
             dataset, ready.releases, ready.unproved, entities_of(ready.run, asked.entity_list)
         )
-        result: dict[str, Any] = {
+        result: Json = {
             "method": ready.run.method,
-            "standing": METHODS[ready.run.method][0] if not ready.unproved else "heuristic",
+            "standing": method_choice(asked.method).standing if not ready.unproved else "heuristic",
             "unproved": ready.unproved,
             "fits_budget": refused is None,
             "refused": refused,
@@ -137,7 +139,7 @@ class Plans:
 
     def path(self, dataset: str, asked: RunRequest) -> list[list[float]]:
         """Epsilon for what is protected after some of the steps, the last included."""
-        self.datasets.need(dataset)
+        self.datasets.require(dataset)
         plan = self.prepare(dataset, asked).plan
         if plan is None:
             return []
@@ -145,9 +147,7 @@ class Plans:
         curve = curve_over_steps(plan.event(), points, plan.protect, plan.delta, lower=False)
         return [[step, cost.epsilon] for step, cost in curve]
 
-    def _promise(
-        self, dataset: str, asked: RunRequest, ready: Prepared, plan: Plan
-    ) -> dict[str, Any]:
+    def _promise(self, dataset: str, asked: RunRequest, ready: Prepared, plan: Plan) -> Json:
         costs = {unit: cost.as_json() for unit, cost in prices(plan).items()}
         counts = self.records.counts(dataset)
         kept, graph, bounded = counts["records"], None, None
@@ -215,7 +215,7 @@ class Plans:
         return focus.owners(corpus, found.mentions), scope
 
 
-def _gain(releases: list[tuple[Any, int]], plan: Plan) -> dict[str, Any]:
+def _gain(releases: list[tuple[Any, int]], plan: Plan) -> Json:
     """What an attacker is left with, in the words of the certificate."""
     (caught,) = adversary_gain(releases, plan.protect, plan.delta, (0.01,))
     left = Gained(best_accuracy(releases, plan.protect, plan.delta), caught.tpr)

@@ -28,10 +28,11 @@ from sqlalchemy.orm import Session
 from tacit.corpus import Corpus, Record
 from tacit.errors import DataError, TacitError, UsageError
 from tacit.files import whole_file
-from tacit.server.errors import Busy, Conflict, NotThere, TooLarge
+from tacit.server import Json
+from tacit.server.errors import Busy, Conflict, NotFound, TooLarge
 from tacit.server.identity import Caller
 from tacit.server.settings import ServerSettings
-from tacit.server.storage import Fact, Forgotten, Storage, StoredRecord, new_id, now
+from tacit.server.storage import DeletedRecord, Fact, Storage, StoredRecord, new_id, now
 
 SPLITS = ("train", "valid", "test")
 EXTRA = ("pair", "tokens", "tags", "pos", "spans")
@@ -50,7 +51,7 @@ class Draft:
     user: str | None = None
     label: str | None = None
     split: str | None = None
-    extra: dict[str, Any] | None = None
+    extra: Json | None = None
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Appended:
 
 @dataclass(frozen=True)
 class _Waiting:
-    rows: list[dict[str, Any]]
+    rows: list[Json]
     keyed: bool
     done: "Future[Appended]" = field(default_factory=Future)
 
@@ -119,7 +120,7 @@ class Records:
         said = f"{dataset}\n{account}\n{key}\n{place}".encode()
         return hmac.new(self._key, said, hashlib.sha256).hexdigest()[:32]
 
-    def _checked(self, draft: Draft, caller: Caller, place: int) -> dict[str, Any]:
+    def _checked(self, draft: Draft, caller: Caller, place: int) -> Json:
         if not draft.text.strip():
             raise DataError(f"Record {place + 1} has no text.")
         if len(draft.text) > self.settings.text_characters:
@@ -128,10 +129,8 @@ class Records:
                 f"{self.settings.text_characters:,}."
             )
         for value in (draft.text, draft.user, draft.label):
-            if value is not None and not _clean(value):
-                raise DataError(
-                    f"Record {place + 1} has a character that no text has (NUL, or half of one)."
-                )
+            if value is not None and not storable(value):
+                raise DataError(f"Record {place + 1} {NOT_STORABLE}.")
         if draft.split is not None and draft.split not in SPLITS:
             raise UsageError(f"Record {place + 1}: split is one of {', '.join(SPLITS)}.")
         return {
@@ -181,9 +180,9 @@ class Records:
     ) -> list[Appended | TacitError | Exception]:
         keyed = [row["id"] for item in group if item.keyed for row in item.rows]
         known = dict(_found(session, select(StoredRecord.id, StoredRecord.text), keyed))
-        gone = {row[0] for row in _found(session, select(Forgotten.id), keyed)}
+        gone = {row[0] for row in _found(session, select(DeletedRecord.id), keyed)}
         results: list[Appended | TacitError | Exception] = []
-        fresh: list[dict[str, Any]] = []
+        fresh: list[Json] = []
         for item in group:
             new = [r for r in item.rows if r["id"] not in known and r["id"] not in gone]
             if any(known.get(row["id"], row["text"]) != row["text"] for row in item.rows):
@@ -209,7 +208,7 @@ class Records:
         user: str | None = None,
         after: str = "",
         limit: int = 50,
-    ) -> list[dict[str, Any]]:
+    ) -> list[Json]:
         """Records with their text: those of one owner, or, if that is None, anybody's."""
         query = select(StoredRecord).where(
             StoredRecord.dataset_id == dataset, StoredRecord.id > after
@@ -254,7 +253,7 @@ class Records:
         """All records in memory."""
         return Corpus.from_records(self._rows(dataset), name=name)
 
-    def _rows(self, dataset: str) -> Iterator[dict[str, Any]]:
+    def _rows(self, dataset: str) -> Iterator[Json]:
         with self.storage.read() as session:
             query = select(StoredRecord).where(StoredRecord.dataset_id == dataset)
             query = query.order_by(StoredRecord.id).execution_options(yield_per=1000)
@@ -284,10 +283,10 @@ class Records:
         with self.storage.write() as session:
             names = list(session.scalars(select(StoredRecord.id).where(*chosen)))
             if record is not None and not names:
-                raise NotThere("There is no such record, or it is not yours.")
+                raise NotFound("There is no such record, or it is not yours.")
             for some in _parts(names):
                 session.execute(
-                    self._insert(Forgotten).on_conflict_do_nothing(), [{"id": n} for n in some]
+                    self._insert(DeletedRecord).on_conflict_do_nothing(), [{"id": n} for n in some]
                 )
                 session.execute(delete(StoredRecord).where(StoredRecord.id.in_(some)))
         return names
@@ -295,7 +294,7 @@ class Records:
     def forgotten_among(self, names: Sequence[str]) -> set[str]:
         """Which of these records were deleted."""
         with self.storage.read() as session:
-            return {row[0] for row in _found(session, select(Forgotten.id), names)}
+            return {row[0] for row in _found(session, select(DeletedRecord.id), names)}
 
 
 def drafts_of(corpus: Corpus) -> list[Draft]:
@@ -309,8 +308,8 @@ def _draft(record: Record) -> Draft:
     return Draft(row["text"], row.get("user"), row.get("label"), row.get("split"), extra or None)
 
 
-def _row(row: StoredRecord) -> dict[str, Any]:
-    fields: dict[str, Any] = {"id": row.id, "user": row.user, "text": row.text}
+def _row(row: StoredRecord) -> Json:
+    fields: Json = {"id": row.id, "user": row.user, "text": row.text}
     for name in ("label", "split"):
         if getattr(row, name) is not None:
             fields[name] = getattr(row, name)
@@ -336,10 +335,13 @@ def _user_of(draft: Draft, caller: Caller, place: int) -> str:
     return draft.user[:200]
 
 
-def _clean(text: str) -> bool:
+NOT_STORABLE = "has a character that a database cannot hold (NUL, or an unpaired surrogate)"
+
+
+def storable(text: str) -> bool:
     """Whether a database can hold it.
 
-    >>> _clean("fine"), _clean("a" + chr(0)), _clean(chr(0xD800))
+    >>> storable("fine"), storable("a" + chr(0)), storable(chr(0xD800))
     (True, False, False)
     """
     return "\0" not in text and not any("\ud800" <= c <= "\udfff" for c in text)
@@ -358,7 +360,7 @@ def _parts(names: Sequence[str]) -> Iterable[Sequence[str]]:
 def _trouble(error: SQLAlchemyError) -> TacitError:
     # A driver's own message may quote the row.
     if isinstance(error, IntegrityError):
-        return NotThere("The dataset or the account of these records is gone; nothing was stored.")
+        return NotFound("The dataset or the account of these records is gone; nothing was stored.")
     return Busy("The database did not take the records; nothing was stored, send them again.")
 
 

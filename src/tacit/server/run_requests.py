@@ -17,7 +17,8 @@ from tacit.errors import UsageError
 from tacit.planning.plan import Plan
 from tacit.privacy.events import NotPrivate
 from tacit.privacy.ledger import Releases
-from tacit.training.settings import METHODS, OptimizerSettings, Run
+from tacit.server.method_choices import DEFAULT_METHOD, method_choice
+from tacit.training.settings import OptimizerSettings, Run
 
 Name = Annotated[str, StringConstraints(pattern=r"^[\w][\w .,()+@-]{0,98}$")]
 Id = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]{1,40}$")]
@@ -31,15 +32,15 @@ Policy = Annotated[
 
 _WORD = re.compile(r"[A-Za-z0-9_+-]{1,60}")
 _DEEPEST = 4
-_OWN_PART = {"redact-then-private": "redacted"}
-"""Methods whose settings have another name in a run."""
 
 
-class _Asked(BaseModel):
+class RequestModel(BaseModel):
+    """The body of a request: nothing in it is left unsaid or guessed."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class ModelRequest(_Asked):
+class ModelRequest(RequestModel):
     """A new network; to go on with a model of the server, give `continue_from` instead."""
 
     kind: Literal["lstm", "awd-lstm", "gpt2", "bert", "llama"] = "lstm"
@@ -48,7 +49,7 @@ class ModelRequest(_Asked):
     lora_rank: Annotated[int, Field(ge=0, le=1024)] = 0
 
 
-class TokenizerRequest(_Asked):
+class TokenizerRequest(RequestModel):
     """Learned from public text that comes with the package, or words."""
 
     kind: Literal["bpe", "words"] = "bpe"
@@ -59,7 +60,7 @@ class TokenizerRequest(_Asked):
     digits: bool = False
 
 
-class PublicStartRequest(_Asked):
+class PublicStartRequest(RequestModel):
     """Training on a public dataset first."""
 
     dataset: Id
@@ -67,11 +68,11 @@ class PublicStartRequest(_Asked):
     batch: Annotated[int, Field(ge=1, le=10**5)] = 32
 
 
-class RunRequest(_Asked):
+class RunRequest(RequestModel):
     """A training run: how, whom to protect, and at what price."""
 
     name: Name = "run"
-    method: Annotated[Word, Field(description="As `tacit methods` lists them.")] = "private"
+    method: Annotated[Word, Field(description="As `tacit methods` lists them.")] = DEFAULT_METHOD
     plan: Annotated[
         dict[Word, Any],
         Field(
@@ -101,7 +102,7 @@ class RunRequest(_Asked):
     context: Annotated[int, Field(ge=2, le=65_536)] = 128
     optimizer: OptimizerSettings | None = None
     method_settings: Annotated[
-        dict[Word, Any], Field(description="The method's own settings, such as those of uedp.")
+        dict[Word, Any], Field(description="The method's own settings.")
     ] = {}
     public_start: PublicStartRequest | None = None
     continue_from: Annotated[
@@ -126,73 +127,59 @@ class Places:
     earlier: Path | None = None
 
 
+_PASSED_ON = {"method", "steps", "batch", "task", "labels", "context", "token_budget", "policy",
+              "checkpoint_every", "keep_checkpoints", "seed"}  # fmt: skip
+
+
 def settings_of(asked: RunRequest, places: Places) -> Run:
-    """The run that a request stands for; refused with a sentence if it cannot be."""
-    if asked.method not in METHODS:
-        raise UsageError(f"method={asked.method!r} is not known; accepted: {', '.join(METHODS)}.")
-    for where, value in (
-        ("plan", asked.plan),
-        ("model.config", asked.model.config),
-        ("method_settings", asked.method_settings),
-    ):
+    """The run that a request stands for; refused with a sentence if there is none."""
+    method = method_choice(asked.method)
+    plain = {"plan": asked.plan, "model.config": asked.model.config,
+             "method_settings": asked.method_settings}  # fmt: skip
+    for where, value in plain.items():
         for problem in _not_plain(where, value, 0):
             raise UsageError(problem)
-    fields = asked.model_dump(
-        mode="json",
-        include={"method", "steps", "batch", "task", "labels", "context", "token_budget", "policy",
-                 "checkpoint_every", "keep_checkpoints", "seed"},
-    )  # fmt: skip
-    fields |= {"corpus": str(places.corpus), "plan": _plan(asked, places)}
-    if asked.detectors:
-        fields["detect"] = ",".join(asked.detectors)
-    if asked.optimizer is not None:
-        fields["optimizer"] = asked.optimizer
-    if asked.method_settings:
-        own = _OWN_PART.get(asked.method, asked.method)
-        if own not in Run.model_fields:
-            raise UsageError(f"method={asked.method} has no settings of its own; leave them out.")
-        fields[own] = dict(asked.method_settings)
-        if asked.method == "uedp" and asked.entity_list is not None:
-            fields[own]["entity_list"] = str(places.entity_list)
-    if places.earlier is not None:
-        fields["model"] = {"kind": "folder", "folder": str(places.earlier)}
-        fields["model"]["carry_ledger"] = True
-        fields["model"]["lora_rank"] = asked.model.lora_rank
-    else:
-        fields["model"] = asked.model.model_dump(mode="json")
-        fields["tokenizer"] = asked.tokenizer.model_dump(mode="json")
-    if asked.public_start is not None:
-        start = asked.public_start
-        fields["pretrain"] = {
-            "corpus": str(places.public),
-            "steps": start.steps,
-            "batch": start.batch,
-        }
-    return Run(**fields)
-
-
-def _plan(asked: RunRequest, places: Places) -> dict[str, Any]:
-    plan = dict(asked.plan)
+    fields = asked.model_dump(mode="json", include=_PASSED_ON)
+    plan, own = dict(asked.plan), dict(asked.method_settings)
     if "entity_list" in plan:
         raise UsageError("entity_list is a field of the request, not of the plan: give its id.")
     if plan.get("protect") == "both":
         plan["protect"] = "users+entities"
-    if asked.entity_list is not None and asked.method != "uedp":
-        plan["entity_list"] = str(places.entity_list)
-    return plan
+    if asked.entity_list is not None:
+        # A method without a plan has the list among its own settings.
+        in_section = not method.planned and method.takes("entity_list")
+        (own if in_section else plan)["entity_list"] = str(places.entity_list)
+    fields |= {"corpus": str(places.corpus), "plan": plan}
+    if asked.detectors:
+        fields["detect"] = ",".join(asked.detectors)
+    if asked.optimizer is not None:
+        fields["optimizer"] = asked.optimizer
+    if own and method.section is None:
+        raise UsageError(f"method={method.name} has no settings of its own; leave them out.")
+    if own and method.section is not None:
+        fields[method.section] = own
+    if places.earlier is not None:
+        fields["model"] = {"kind": "folder", "folder": str(places.earlier), "carry_ledger": True,
+                           "lora_rank": asked.model.lora_rank}  # fmt: skip
+    else:
+        fields["model"] = asked.model.model_dump(mode="json")
+        fields["tokenizer"] = asked.tokenizer.model_dump(mode="json")
+    if asked.public_start is not None:
+        start = asked.public_start.model_dump(include={"steps", "batch"})
+        fields["pretrain"] = {"corpus": str(places.public), **start}
+    return Run(**fields)
 
 
 def _not_plain(name: str, value: Any, depth: int) -> Iterator[str]:
     """What is wrong with a value that may be a number, a plain word, or a few of those."""
     if depth > _DEEPEST:
-        yield f"{name} goes too deep."
+        yield f"{name} is nested too deeply."
     elif isinstance(value, dict):
         if len(value) > 100:
             yield f"{name} has too many fields."
         for key, item in value.items():
-            # A unit has a plus sign or a kind a stroke, and no path looks like it.
-            if not re.fullmatch(r"[A-Za-z0-9_+-]{1,60}", str(key)):
-                yield f"{name} has a field whose name is no plain word."
+            if not _WORD.fullmatch(str(key)):
+                yield f"{name} has a field whose name is not a plain word."
             else:
                 yield from _not_plain(f"{name}.{key}", item, depth + 1)
     elif isinstance(value, list | tuple):
@@ -210,9 +197,10 @@ def _not_plain(name: str, value: Any, depth: int) -> Iterator[str]:
 
 def unproved_reason(run: Run) -> str | None:
     """Why nothing is proved about what a run releases; None where its plan's promise holds."""
-    standing, says = METHODS[run.method]
-    if standing != "proved":
-        return f"Method {run.method} has no proved promise ({standing}: {says})."
+    method = method_choice(run.method)
+    if method.standing != "proved":
+        about = f"{method.standing}: {method.summary}"
+        return f"Method {run.method} has no proved promise ({about})."
     if run.seed is not None:
         return "With a fixed seed the noise can be subtracted, so nothing is promised."
     from_corpus = run.tokenizer.kind == "words" and run.tokenizer.public_text is None

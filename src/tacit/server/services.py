@@ -1,28 +1,28 @@
 """Everything a server does, without HTTP: what the API and the pages both stand on."""
 
 import secrets
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock, Timeout
 
-from tacit.corpus import Corpus
 from tacit.corpus.description import describe
-from tacit.corpus.reading import Layout, read
+from tacit.corpus.reading import read
 from tacit.detection.mentions import read_entities, read_mentions
-from tacit.errors import DataError, UsageError
+from tacit.errors import UsageError
 from tacit.owners import Owners
 from tacit.owners import describe as describe_owners
+from tacit.server import Json
 from tacit.server.audit_log import AuditLog
 from tacit.server.budget import Budgets
 from tacit.server.datasets import Datasets
-from tacit.server.errors import NotThere
+from tacit.server.errors import NotFound
 from tacit.server.identity import Caller, Identity
 from tacit.server.jobs import Jobs
 from tacit.server.models import Models
 from tacit.server.plans import Plans
-from tacit.server.records import UPLOAD_ENDINGS, Records
+from tacit.server.records import Records
 from tacit.server.sessions import Sessions
 from tacit.server.settings import ServerSettings
 from tacit.server.storage import Fact, Storage
@@ -57,16 +57,12 @@ class Services:
                 f"{settings.folder} is in use by another server; stop that one, or give another "
                 "folder."
             ) from None
-        try:
+        with ExitStack() as undo:
+            undo.callback(lock.release)
             storage = Storage(settings)
-            try:
-                _belong_together(storage, settings.folder)
-            except BaseException:
-                storage.close()
-                raise
-        except BaseException:
-            lock.release()
-            raise
+            undo.callback(storage.close)
+            _belong_together(storage, settings.folder)
+            undo.pop_all()
         identity, datasets = Identity(storage), Datasets(storage)
         records, budgets = Records(storage, settings), Budgets(storage)
         plans = Plans(storage, settings, datasets, records, budgets)
@@ -86,7 +82,7 @@ class Services:
 
     def note(self, caller: Caller, what: str, target: str = "", outcome: str = "done") -> None:
         """A line of the audit log."""
-        self.log.note(caller.name, what, target, outcome, token=caller.token)
+        self.log.note(caller.name, what, target, outcome, caller.token or "")
 
     def healthy(self) -> bool:
         """Whether the database answers."""
@@ -97,13 +93,18 @@ class Services:
 
     def forget(
         self, dataset: str, caller: Caller, *, user: str | None = None, record: str | None = None
-    ) -> dict[str, Any]:
+    ) -> Json:
         """Delete records for good, also from the snapshots of runs, and say what that changes."""
-        self.datasets.need(dataset)
+        self.datasets.require(dataset)
         owner = None if caller.may("records:any") and (user or record) else caller
         names = self.records.forget(dataset, owner=owner, user=user, record=record)
         touched = self.jobs.scrub_all(names)
-        runs = [_consequence(job) for job in touched if job["kind"] == "train"]
+        runs = [
+            {"run": job["id"], "state": job["state"], "records": job["records"]}
+            | {name: (job["result"] or {}).get(name) for name in ("standing", "epsilon")}
+            for job in touched
+            if job["kind"] == "train"
+        ]
         self.note(caller, "delete records", dataset, f"{len(names)} records")
         return {
             "deleted": len(names),
@@ -115,19 +116,16 @@ class Services:
             "that was stopped and had seen them cannot be resumed.",
         }
 
-    def describe(self, dataset: str) -> dict[str, Any]:
+    def describe(self, dataset: str) -> Json:
         """Exact counts over a dataset: for those inside."""
-        self.datasets.need(dataset)
+        self.datasets.require(dataset)
         if not self.records.counts(dataset)["records"]:
             return {"records": 0, "users": 0}
         return describe(self.records.corpus(dataset), near_duplicates=False)
 
-    def owners(self, detection: str, *, with_names: bool) -> dict[str, Any]:
+    def owners(self, detection: str, *, with_names: bool) -> Json:
         """Who shares what, by a detection; names for those who may read text."""
-        job = self.jobs.get(detection, "detect")
-        folder = self.settings.job_folder(detection)
-        if job["state"] != "done" or not (folder / "mentions.jsonl").exists():
-            raise NotThere("The detection has not finished, or records of it were deleted since.")
+        folder = self._detected(detection)
         corpus = read(folder / "corpus.jsonl")
         found = describe_owners(
             Owners.from_mentions(corpus, read_mentions(folder / "mentions.jsonl", corpus))
@@ -140,33 +138,14 @@ class Services:
 
     def detection_page(self, detection: str) -> str:
         """The page of a detection, with the text: for admins."""
-        self.jobs.get(detection, "detect")
-        path = self.settings.job_folder(detection) / "mentions.html"
-        if not path.exists():
-            raise NotThere("The detection has not finished, or records of it were deleted since.")
-        return path.read_text(encoding="utf-8")
+        return (self._detected(detection) / "mentions.html").read_text(encoding="utf-8")
 
-    def read_upload(self, path: Path, layout: Layout) -> Corpus:
-        """An uploaded file as a corpus; the file's place on this machine is nobody's business."""
-        if path.suffix not in UPLOAD_ENDINGS:
-            raise UsageError(
-                f"The ending of the file is not accepted; accepted: {', '.join(UPLOAD_ENDINGS)}."
-            )
-        try:
-            return read(path, layout)
-        except DataError as error:
-            raise DataError(str(error).replace(str(path), path.name)) from None
-
-
-def _consequence(job: dict[str, Any]) -> dict[str, Any]:
-    result = job["result"] or {}
-    return {
-        "run": job["id"],
-        "state": job["state"],
-        "records": job["records"],
-        "standing": result.get("standing"),
-        "epsilon": result.get("epsilon"),
-    }
+    def _detected(self, detection: str) -> Path:
+        state = self.jobs.get(detection, "detect")["state"]
+        folder = self.settings.job_folder(detection)
+        if state != "done" or not (folder / "mentions.jsonl").exists():
+            raise NotFound("The detection has not finished, or records of it were deleted since.")
+        return folder
 
 
 def _belong_together(storage: Storage, folder: Path) -> None:

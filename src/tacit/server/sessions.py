@@ -14,13 +14,12 @@ from datetime import timedelta
 
 from sqlalchemy import select
 
-from tacit.server.errors import NotKnown
-from tacit.server.identity import Caller, Identity, caller_from
+from tacit.server.errors import NotAuthenticated
+from tacit.server.identity import Caller, Identity, caller_from, digest_of
 from tacit.server.storage import Account, PageSession, Storage, Token, now
 
 HOURS = 12
 CODE_MINUTES = 15
-_ENDED = "You are signed out; sign in again."
 
 
 class Sessions:
@@ -37,13 +36,10 @@ class Sessions:
         with self.storage.write() as session:
             session.add(
                 PageSession(
-                    digest=_digest(secret),
-                    account_id=caller.account,
-                    token_id=caller.token,
-                    created=now(),
-                    expires=now() + timedelta(hours=HOURS),
+                    digest=digest_of(secret), account_id=caller.account, token_id=caller.token,
+                    created=now(), expires=now() + timedelta(hours=HOURS),
                 )
-            )
+            )  # fmt: skip
         return secret
 
     def caller(self, secret: str) -> Caller:
@@ -53,23 +49,21 @@ class Sessions:
                 select(PageSession, Account, Token)
                 .join(Account, PageSession.account_id == Account.id)
                 .outerjoin(Token, PageSession.token_id == Token.id)
-                .where(PageSession.digest == _digest(secret))
+                .where(PageSession.digest == digest_of(secret))
             ).first()
-        if row is None:
-            raise NotKnown(_ENDED)
-        found, account, token = row
-        if found.ended is not None or found.expires < now() or account.disabled:
-            raise NotKnown(_ENDED)
-        if token is not None and (
-            token.revoked is not None or (token.expires is not None and token.expires < now())
-        ):
-            raise NotKnown(_ENDED)
+        found, account, token = row or (None, None, None)
+        ended = found is None or found.ended is not None or found.expires < now()
+        if token is not None:
+            ended |= token.revoked is not None
+            ended |= token.expires is not None and token.expires < now()
+        if ended or account is None or account.disabled:
+            raise NotAuthenticated("You are signed out; sign in again.")
         return caller_from(account, token)
 
     def end(self, secret: str) -> None:
         """Sign out."""
         with self.storage.write() as session:
-            found = session.get(PageSession, _digest(secret))
+            found = session.get(PageSession, digest_of(secret))
             if found is not None:
                 found.ended = found.ended or now()
 
@@ -84,26 +78,24 @@ class Sessions:
         code = secrets.token_urlsafe(24)
         caller = self.identity.caller(token)
         with self._lock:
-            self._codes[_digest(code)] = (time.monotonic() + 60 * CODE_MINUTES, caller.account)
+            self._codes[digest_of(code)] = (time.monotonic() + 60 * CODE_MINUTES, caller.account)
         return code
 
     def by_code(self, code: str) -> Caller:
         """Whose code it is; it is worth nothing afterwards."""
         with self._lock:
-            until, account = self._codes.pop(_digest(code), (0.0, ""))
+            until, account = self._codes.pop(digest_of(code), (0.0, ""))
         if until < time.monotonic():
-            raise NotKnown("This link was used before, or is out of date; sign in with a token.")
+            raise NotAuthenticated(
+                "This link was used before, or has expired; sign in with a token."
+            )
         with self.storage.read() as session:
             found = session.get(Account, account)
         if found is None or found.disabled:
-            raise NotKnown("The account of this link is gone.")
+            raise NotAuthenticated("The account of this link is gone.")
         return caller_from(found, None)
 
 
 def form_key(secret: str) -> str:
     """What a page's form must carry, so that no other site can send it; made from the session."""
     return hmac.new(secret.encode(), b"form", hashlib.sha256).hexdigest()
-
-
-def _digest(secret: str) -> str:
-    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()

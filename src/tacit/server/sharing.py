@@ -13,6 +13,7 @@ from tacit.errors import DataError, TacitError
 from tacit.privacy.certificates.certificate import Certificate, read_certificate
 from tacit.privacy.certificates.explanation import gained, headline, protected
 from tacit.privacy.certificates.manifest import CERTIFICATE_FILES, SHAREABLE, SIGNATURE
+from tacit.server import Json
 from tacit.server.errors import TooLarge
 from tacit.server.settings import MIB
 from tacit.verification.runs import verify
@@ -47,7 +48,7 @@ def warning_of(certificate: Certificate) -> str | None:
     return "Nothing is promised about this model: it may give away text that it was trained on."
 
 
-def promise_of(certificate: Certificate) -> dict[str, Any]:
+def promise_of(certificate: Certificate) -> Json:
     """What a certificate says now, in its own words, for the API and the pages."""
     return {
         "standing": certificate.standing,
@@ -88,7 +89,7 @@ def public_key(home: Path) -> str:
     return (home / f"{KEY}.pub").read_text(encoding="ascii")
 
 
-def checked(folder: Path, key: Path | None = None) -> dict[str, Any]:
+def checked(folder: Path, key: Path | None = None) -> Json:
     """Every check of a folder; files that were not given are listed apart.
 
     With a public `key`, the signature is checked, too.
@@ -111,7 +112,7 @@ def checked(folder: Path, key: Path | None = None) -> dict[str, Any]:
     }
 
 
-def verify_uploaded(files: Mapping[str, BinaryIO], inside: Path) -> dict[str, Any]:
+def verify_uploaded(files: Mapping[str, BinaryIO], inside: Path) -> Json:
     """Check a certificate of somebody else's: its files one by one, or one zip of them."""
     with tempfile.TemporaryDirectory(dir=inside) as place:
         folder = Path(place)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.resources import files
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
 from sqlalchemy import (
     JSON,
@@ -33,6 +33,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sqlalchemy.types import TypeDecorator
 
 from tacit.errors import DataError, UsageError
+from tacit.server import Json
+from tacit.server.errors import NotFound
 from tacit.server.settings import ServerSettings
 
 
@@ -46,7 +48,7 @@ def new_id() -> str:
     return f"{time.time_ns() // 1000:014x}{secrets.token_hex(8)}"
 
 
-class Moment(TypeDecorator[datetime]):
+class UtcDateTime(TypeDecorator[datetime]):
     """A time in UTC; SQLite forgets the zone, so it is put back."""
 
     impl = DateTime(timezone=True)
@@ -64,6 +66,26 @@ Number = BigInteger().with_variant(Integer, "sqlite")
 class Table(DeclarativeBase):
     """What all tables share."""
 
+    word: ClassVar[str] = "row"
+    """What a row is called where there is none of that id."""
+
+
+Row = TypeVar("Row", bound=Table)
+
+
+def require(session: Session, table: type[Row], key: str, *, lock: bool = False) -> Row:
+    """The row with that id, locked for a change if asked; refused where there is none."""
+    found = session.get(table, key, with_for_update=lock)
+    if found is None:
+        raise NotFound(f"There is no such {table.word}.")
+    return found
+
+
+def fields_of(row: Table, *names: str) -> Json:
+    """Some columns of a row as JSON; `dataset` stands for the column `dataset_id`."""
+    found = {n: getattr(row, n if hasattr(row, n) else f"{n}_id") for n in names}
+    return {n: v.isoformat() if isinstance(v, datetime) else v for n, v in found.items()}
+
 
 class Fact(Table):
     """Single facts about this database, such as which folder belongs to it."""
@@ -77,27 +99,29 @@ class Account(Table):
     """A person or a device."""
 
     __tablename__ = "accounts"
+    word = "account"
     id: Mapped[str] = mapped_column(String(40), primary_key=True)
     name: Mapped[str] = mapped_column(String(100), unique=True)
     role: Mapped[str] = mapped_column(String(20))
     password: Mapped[str | None] = mapped_column(String(200))
     disabled: Mapped[bool] = mapped_column(Boolean, default=False)
-    created: Mapped[datetime] = mapped_column(Moment, default=now)
+    created: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
 
 
 class Token(Table):
     """A key of an account; only its SHA-256 is kept."""
 
     __tablename__ = "tokens"
+    word = "token"
     id: Mapped[str] = mapped_column(String(40), primary_key=True)
     account_id: Mapped[str] = mapped_column(ForeignKey("accounts.id"), index=True)
     digest: Mapped[str] = mapped_column(String(64), unique=True)
     label: Mapped[str] = mapped_column(String(100), default="")
     scopes: Mapped[list[str] | None] = mapped_column(JSON)
     dataset_id: Mapped[str | None] = mapped_column(ForeignKey("datasets.id"))
-    created: Mapped[datetime] = mapped_column(Moment, default=now)
-    expires: Mapped[datetime | None] = mapped_column(Moment)
-    revoked: Mapped[datetime | None] = mapped_column(Moment)
+    created: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
+    expires: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    revoked: Mapped[datetime | None] = mapped_column(UtcDateTime)
 
 
 class PageSession(Table):
@@ -108,15 +132,16 @@ class PageSession(Table):
     account_id: Mapped[str] = mapped_column(ForeignKey("accounts.id"), index=True)
     token_id: Mapped[str | None] = mapped_column(ForeignKey("tokens.id"))
     """The token that was signed in with: the session may do what it may, for as long as it may."""
-    created: Mapped[datetime] = mapped_column(Moment, default=now)
-    expires: Mapped[datetime] = mapped_column(Moment)
-    ended: Mapped[datetime | None] = mapped_column(Moment)
+    created: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
+    expires: Mapped[datetime] = mapped_column(UtcDateTime)
+    ended: Mapped[datetime | None] = mapped_column(UtcDateTime)
 
 
 class Dataset(Table):
     """What records belong to, and what may be spent on it."""
 
     __tablename__ = "datasets"
+    word = "dataset"
     id: Mapped[str] = mapped_column(String(40), primary_key=True)
     name: Mapped[str] = mapped_column(String(100), unique=True)
     description: Mapped[str] = mapped_column(Text, default="")
@@ -127,7 +152,7 @@ class Dataset(Table):
     charges_made: Mapped[int] = mapped_column(Integer, default=0)
     """Goes up with every change of what is charged: whoever priced an older state starts anew."""
     created_by: Mapped[str] = mapped_column(ForeignKey("accounts.id"))
-    created: Mapped[datetime] = mapped_column(Moment, default=now)
+    created: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
 
 
 class StoredRecord(Table):
@@ -141,18 +166,18 @@ class StoredRecord(Table):
     text: Mapped[str] = mapped_column(Text)
     label: Mapped[str | None] = mapped_column(String(200))
     split: Mapped[str | None] = mapped_column(String(20))
-    extra: Mapped[dict[str, Any] | None] = mapped_column(JSON)
-    created: Mapped[datetime] = mapped_column(Moment, default=now)
+    extra: Mapped[Json | None] = mapped_column(JSON)
+    created: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
     __table_args__ = (
         Index("records_of_user", "dataset_id", "user_name"),
         Index("records_of_owner", "dataset_id", "owner_id"),
     )
 
 
-class Forgotten(Table):
+class DeletedRecord(Table):
     """The name of a record that was deleted, so that a late retry does not bring it back."""
 
-    __tablename__ = "forgotten"
+    __tablename__ = "deleted_records"
     id: Mapped[str] = mapped_column(String(40), primary_key=True)
 
 
@@ -160,24 +185,26 @@ class EntityList(Table):
     """Names that somebody wants protected."""
 
     __tablename__ = "entity_lists"
+    word = "list of entities"
     id: Mapped[str] = mapped_column(String(40), primary_key=True)
     dataset_id: Mapped[str] = mapped_column(ForeignKey("datasets.id"), index=True)
     name: Mapped[str] = mapped_column(String(100))
     names: Mapped[list[str]] = mapped_column(JSON)
     created_by: Mapped[str] = mapped_column(ForeignKey("accounts.id"))
-    created: Mapped[datetime] = mapped_column(Moment, default=now)
+    created: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
 
 
 class Job(Table):
     """Something that a child process does: a training run, a detection, an attack."""
 
     __tablename__ = "jobs"
+    word = "job"
     id: Mapped[str] = mapped_column(String(40), primary_key=True)
     kind: Mapped[str] = mapped_column(String(20))
     name: Mapped[str] = mapped_column(String(100), default="")
     dataset_id: Mapped[str] = mapped_column(ForeignKey("datasets.id"), index=True)
     target_id: Mapped[str | None] = mapped_column(ForeignKey("jobs.id"), index=True)
-    request: Mapped[dict[str, Any]] = mapped_column(JSON)
+    request: Mapped[Json] = mapped_column(JSON)
     state: Mapped[str] = mapped_column(String(20), index=True)
     unproved: Mapped[bool] = mapped_column(Boolean, default=False)
     cancelling: Mapped[bool] = mapped_column(Boolean, default=False)
@@ -187,11 +214,11 @@ class Job(Table):
     released: Mapped[int] = mapped_column(Integer, default=0)
     """Entries that its ledger was seen to hold; it may never hold fewer."""
     message: Mapped[str] = mapped_column(Text, default="")
-    result: Mapped[dict[str, Any] | None] = mapped_column(JSON)
+    result: Mapped[Json | None] = mapped_column(JSON)
     created_by: Mapped[str] = mapped_column(ForeignKey("accounts.id"))
-    created: Mapped[datetime] = mapped_column(Moment, default=now)
-    started: Mapped[datetime | None] = mapped_column(Moment)
-    ended: Mapped[datetime | None] = mapped_column(Moment)
+    created: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
+    started: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    ended: Mapped[datetime | None] = mapped_column(UtcDateTime)
 
 
 class Charge(Table):
@@ -204,15 +231,15 @@ class Charge(Table):
     what: Mapped[str] = mapped_column(String(20))
     releases: Mapped[list[Any]] = mapped_column(JSON)
     note: Mapped[str] = mapped_column(Text, default="")
-    at: Mapped[datetime] = mapped_column(Moment, default=now)
+    at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
 
 
-class Deed(Table):
-    """A line of the audit log."""
+class AuditEntry(Table):
+    """An entry of the audit log."""
 
-    __tablename__ = "deeds"
+    __tablename__ = "audit_entries"
     number: Mapped[int] = mapped_column(Number, primary_key=True, autoincrement=True)
-    at: Mapped[datetime] = mapped_column(Moment, default=now, index=True)
+    at: Mapped[datetime] = mapped_column(UtcDateTime, default=now, index=True)
     account: Mapped[str] = mapped_column(String(100))
     token_id: Mapped[str | None] = mapped_column(String(40))
     what: Mapped[str] = mapped_column(String(60))
@@ -249,21 +276,17 @@ class Storage:
         self._writer.dispose()
 
     def _engine(self, begin: str) -> Engine:
+        options = {"check_same_thread": False, "timeout": 60} if self.sqlite else {}
         try:
-            if not self.sqlite:
-                return create_engine(
-                    self._address, pool_size=20, max_overflow=40, hide_parameters=True
-                )
-            options = {"check_same_thread": False, "timeout": 60}
-            engine = create_engine(
-                self._address,
-                connect_args=options,
-                pool_size=20,
-                max_overflow=40,
-                hide_parameters=True,
-            )
+            engine = create_engine(self._address, connect_args=options, pool_size=20,
+                                   max_overflow=40, hide_parameters=True)  # fmt: skip
         except (ArgumentError, NoSuchModuleError):
-            raise UsageError("The address of the database cannot be read.") from None
+            raise UsageError(
+                "The address of the database is not valid; give sqlite:///FILE or "
+                "postgresql://USER@HOST/NAME."
+            ) from None
+        if not self.sqlite:
+            return engine
 
         @event.listens_for(engine, "connect")
         def _connected(connection: Any, _: Any) -> None:
@@ -281,15 +304,20 @@ class Storage:
     def _migrate(self) -> None:
         from alembic import command
         from alembic.config import Config
+        from alembic.util import CommandError
 
         config = Config()
-        config.set_main_option(
-            "script_location", str(files("tacit.server") / "migrations").replace("%", "%%")
-        )
+        folder = str(files("tacit.server") / "migrations").replace("%", "%%")
+        config.set_main_option("script_location", folder)
         try:
             with self._writer.connect() as connection:
                 config.attributes["connection"] = connection
                 command.upgrade(config, "head")
+        except CommandError:
+            raise DataError(
+                "The database was made by another version of tacit, whose tables this one cannot "
+                "read; start with a new folder and a new database."
+            ) from None
         except OperationalError:
             raise DataError(
                 "The database cannot be reached or written; check its address and that it runs."

@@ -2,11 +2,11 @@
 
 import time
 from functools import cache
-from typing import Any
 
 import numpy as np
 from sqlalchemy import select
 
+from tacit.server import Json
 from tacit.server.run_requests import shape_of
 from tacit.server.storage import Job, Storage
 from tacit.training.settings import Run
@@ -56,7 +56,7 @@ def operations_per_token(run: Run) -> float | None:
     """What a token costs in a step, forward and back; None for a model that is not described."""
     if run.model.kind not in _SIZES:
         return None
-    sizes: dict[str, Any] = _SIZES[run.model.kind] | run.model.config
+    sizes: Json = _SIZES[run.model.kind] | run.model.config
     try:
         width, layers = int(sizes["hidden_size"]), int(sizes["layers"])
         inside = 12.0 * layers * width**2

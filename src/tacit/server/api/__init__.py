@@ -1,23 +1,27 @@
 """The services over HTTP; `make_app` puts the parts together."""
 
+from importlib.resources import files
+from typing import Any
+
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
+from jinja2 import Environment
 from sqlalchemy.exc import OperationalError, TimeoutError
 from starlette.exceptions import HTTPException
 
 from tacit.errors import PrivacyRefused, TacitError
+from tacit.server import Json
 from tacit.server.api import accounts, datasets, models, runs
 from tacit.server.api.metrics import Metrics
-from tacit.server.api.middleware import AccessGate, Guard
-from tacit.server.api.page import page_of
-from tacit.server.errors import Busy, Conflict, NotAllowed, NotKnown, NotThere, TooLarge
+from tacit.server.api.middleware import AccessGate, ApiMiddleware
+from tacit.server.errors import Busy, Conflict, NotAllowed, NotAuthenticated, NotFound, TooLarge
 from tacit.server.services import Services
 
 _CODES: tuple[tuple[type[TacitError], int], ...] = (
-    (NotKnown, 401),
+    (NotAuthenticated, 401),
     (NotAllowed, 403),
-    (NotThere, 404),
+    (NotFound, 404),
     (Conflict, 409),
     (PrivacyRefused, 409),
     (TooLarge, 413),
@@ -40,7 +44,7 @@ def make_app(services: Services) -> FastAPI:
     app.state.metrics = Metrics(services)
     app.state.watchers = 0
     app.state.access = access = AccessGate(services.identity, settings)
-    app.add_middleware(Guard, settings=settings, metrics=app.state.metrics, access=access)
+    app.add_middleware(ApiMiddleware, settings=settings, metrics=app.state.metrics, access=access)
     app.add_exception_handler(TacitError, _refused)
     app.add_exception_handler(RequestValidationError, _not_understood)
     app.add_exception_handler(HTTPException, _not_served)
@@ -64,7 +68,7 @@ def make_app(services: Services) -> FastAPI:
 
     @app.get("/docs", include_in_schema=False)
     def docs() -> HTMLResponse:
-        return HTMLResponse(page_of(app.openapi()))
+        return HTMLResponse(_docs_page(app.openapi()))
 
     return app
 
@@ -73,41 +77,33 @@ def _refused(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, TacitError)
     code = next(code for kind, code in _CODES if isinstance(error, kind))
     headers = {401: {"WWW-Authenticate": "Bearer"}, 429: {"Retry-After": "1"}}.get(code)
-    return JSONResponse(
-        {"error": type(error).__name__, "message": str(error)}, status_code=code, headers=headers
-    )
+    return _refusal(code, type(error).__name__, str(error), headers)
+
+
+def _refusal(code: int, kind: str, message: str, headers: Any = None) -> JSONResponse:
+    return JSONResponse({"error": kind, "message": message}, code, headers)
 
 
 def _not_understood(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     # What was sent is not repeated: it may be somebody's text.
-    problems = [
-        {"where": ".".join(str(part) for part in e["loc"]), "what": e["msg"]}
-        for e in error.errors()[:20]
-    ]
-    said = "; ".join(f"{p['where']}: {p['what']}" for p in problems[:3])
-    return JSONResponse(
-        {"error": "UsageError", "message": f"The request is not accepted: {said}.",
-         "problems": problems},
-        status_code=422,
-    )  # fmt: skip
+    problems = [{"where": ".".join(map(str, e["loc"])), "what": e["msg"]} for e in error.errors()]
+    first = "; ".join(f"{p['where']}: {p['what']}" for p in problems[:3])
+    answer = {"error": "UsageError", "message": f"The request is not accepted: {first}."}
+    return JSONResponse(answer | {"problems": problems[:20]}, status_code=422)
 
 
 def _database_away(_: Request, __: Exception) -> JSONResponse:
-    return JSONResponse(
-        {"error": "Busy", "message": "The database does not answer; try again in a moment."},
-        status_code=503,
-        headers={"Retry-After": "1"},
-    )
+    message = "The database does not answer; try again in a moment."
+    return _refusal(503, "Busy", message, {"Retry-After": "1"})
 
 
 def _not_served(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    return JSONResponse(
-        {"error": "HTTPException", "message": str(error.detail)},
-        status_code=error.status_code,
-        headers=error.headers,
-    )
+    return _refusal(error.status_code, "HTTPException", str(error.detail), error.headers)
 
 
-__all__ = ["make_app"]
+def _docs_page(described: Json) -> str:
+    """The description of the API as a page that asks no other host for anything."""
+    text = (files("tacit.server.api") / "docs.html.jinja").read_text(encoding="utf-8")
+    return Environment(autoescape=True).from_string(text).render(described)

@@ -1,21 +1,23 @@
 """Who calls, and whether they may."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated, Any, get_type_hints
 
 from fastapi import Depends, Path, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
-from tacit.server.errors import NotAllowed
+from tacit.server import Json
+from tacit.server.errors import Conflict, NotAllowed
 from tacit.server.identity import Caller, Permission
 from tacit.server.services import Services
 
-_PERMISSIONS: dict[Callable[..., Any], Permission] = {}
-"""Which permission each dependency asks for."""
+_PERMISSIONS: dict[Callable[..., Any], Permission | None] = {}
+"""Which permission each dependency asks for; None where any valid token is enough."""
 
 _bearer = HTTPBearer(auto_error=False, description="A token that an admin of the server gave out.")
 
-REFUSALS: dict[int | str, dict[str, Any]] = {
+REFUSALS: dict[int | str, Json] = {
     401: {"description": "No token, or none that is valid."},
     403: {"description": "The token does not allow this."},
     404: {"description": "Nothing of that name, or not for you."},
@@ -24,50 +26,74 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
     422: {"description": "Not accepted; the message says why."},
     429: {"description": "Too much at once; try again."},
 }
+IdPath = Annotated[str, Path(pattern=r"^[a-z0-9]{1,40}$", description="Its id.")]
 
 
-async def services_of(request: Request) -> Services:
-    """The services of this app; not a plain function, which would be given a thread each time."""
-    services: Services = request.app.state.services
-    return services
+@dataclass(frozen=True)
+class RequestContext:
+    """Who calls, and the services that answer; what a token is not for is not there to it."""
+
+    services: Services
+    caller: Caller
+
+    def may(self, permission: Permission) -> bool:
+        """Whether the caller has a permission."""
+        return self.caller.may(permission)
+
+    def dataset(self, dataset: str) -> str:
+        """The id of a dataset that is there for the caller."""
+        self.caller.require_dataset(dataset)
+        return self.services.datasets.require(dataset)
+
+    def job(self, job: str, kind: str | None = None) -> Json:
+        """A job that is there for the caller."""
+        found = self.services.jobs.get(job, kind)
+        self.caller.require_dataset(found["dataset"])
+        return found
+
+    def finished_run(self, run: str) -> Json:
+        """A run that is done."""
+        found = self.job(run, "train")
+        if found["state"] != "done":
+            raise Conflict(f"The run is {found['state']}; wait until it is done.")
+        return found
+
+    def note(self, what: str, target: str = "", outcome: str = "done") -> None:
+        """An entry of the audit log."""
+        self.services.note(self.caller, what, target, outcome)
 
 
-async def caller_of(
-    request: Request,
-    given: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],
-) -> Caller:
-    """Who has the token of the request: the guard has asked before it let the request in."""
-    caller: Caller = request.state.caller
-    return caller
+def requires(permission: Permission | None) -> Any:
+    """A dependency: the context of a caller who has the permission."""
+
+    # Not a plain function, which would be given a thread each time. The middleware has looked up
+    # the token before it let the request in; `_bearer` describes it.
+    async def context(
+        request: Request, _: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
+    ) -> RequestContext:
+        caller: Caller = request.state.caller
+        if permission is not None:
+            caller.require(permission)
+        return RequestContext(request.app.state.services, caller)
+
+    _PERMISSIONS[context] = permission
+    return Depends(context)
 
 
-def need(permission: Permission) -> Callable[..., Any]:
-    """A dependency: a caller who has the permission."""
-
-    async def allowed(caller: Annotated[Caller, Depends(caller_of)]) -> Caller:
-        caller.need(permission)
-        return caller
-
-    _PERMISSIONS[allowed] = permission
-    return allowed
+AnyCaller = Annotated[RequestContext, requires(None)]
 
 
 def check(call: Callable[..., Any], caller: Caller) -> None:
     """Refuse a caller whom a call of the API would refuse: what the pages ask before they call it.
 
-    A call that names no caller has no rule, so it is refused whoever asks.
+    A call that takes no context has no rule, so it is refused whoever asks.
     """
     for hint in get_type_hints(call, include_extras=True).values():
         for mark in getattr(hint, "__metadata__", ()):
             asked = getattr(mark, "dependency", None)
-            if asked is caller_of:
-                return
             if asked in _PERMISSIONS:
-                caller.need(_PERMISSIONS[asked])
+                permission = _PERMISSIONS[asked]
+                if permission is not None:
+                    caller.require(permission)
                 return
     raise NotAllowed(f"{call.__name__} is not for pages.")
-
-
-Serving = Annotated[Services, Depends(services_of)]
-Known = Annotated[Caller, Depends(caller_of)]
-IdPath = Annotated[str, Path(pattern=r"^[a-z0-9]{1,40}$", description="Its id.")]

@@ -6,8 +6,8 @@ A stranger is refused before anything of the request is read, and a failure insi
 import json
 import sys
 import time
+import traceback
 from html import escape
-from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -15,10 +15,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tacit.errors import TacitError
 from tacit.server.api.metrics import Metrics
-from tacit.server.errors import Busy, NotKnown
-from tacit.server.identity import Caller, Identity, Rates
+from tacit.server.errors import Busy, NotAuthenticated
+from tacit.server.identity import Caller, Identity, RateLimiter
 from tacit.server.settings import ServerSettings
 
+INTERNAL_ERROR = "The server failed; its operator finds the place in its log."
 UPLOADS = ("/records/file", "/certificates/verify", "/entity-lists/file")
 _HEADERS = (
     (b"x-content-type-options", b"nosniff"),
@@ -33,53 +34,43 @@ _OF_THE_API = (
 
 
 class AccessGate:
-    """Who may come in: those with a token, not too often; strangers are told so, not too often."""
+    """Authentication by token and rate limiting: a bucket for each token, one for each stranger."""
 
     def __init__(self, identity: Identity, settings: ServerSettings) -> None:
         self._identity = identity
-        self._known = Rates(settings.requests_per_second, settings.burst)
-        self._strangers = Rates(settings.requests_per_second / 10, max(1, settings.burst // 10))
+        self._tokens = RateLimiter(settings.requests_per_second, settings.burst)
+        self._anonymous = RateLimiter(settings.requests_per_second / 10, settings.burst // 10 or 1)
 
     async def caller(self, scope: Scope) -> Caller:
         """Who has the token of a request."""
+        kind, _, token = (_header(scope, b"authorization") or "").partition(" ")
+        token = token.strip() if kind.lower() == "bearer" else ""
         try:
-            caller = await self._who(_token(scope))
-        except NotKnown:
-            self.require_patience(scope)
+            if not token:
+                raise NotAuthenticated("Give a token: Authorization: Bearer TOKEN.")
+            caller = self._identity.cached(token)
+            if caller is None:
+                caller = await run_in_threadpool(self._identity.caller, token)
+        except NotAuthenticated:
+            self.limit_anonymous(scope)
             raise
-        if not self.allows(caller):
-            raise Busy("This token has asked too often; wait a second.")
+        self.limit(caller)
         return caller
 
-    def require_patience(self, scope: Scope) -> None:
-        """Refuse a stranger who asks too often."""
+    def limit_anonymous(self, scope: Scope) -> None:
+        """Refuse an address that asks too often without a valid token."""
         client = scope.get("client")
-        if not self._strangers.allows(str(client[0]) if client else "unknown"):
+        if not self._anonymous.allows(str(client[0]) if client else "unknown"):
             raise Busy("Too many requests without a valid token; wait a second.") from None
 
-    def allows(self, caller: Caller) -> bool:
-        """Take one request from the bucket of somebody who is known."""
-        return self._known.allows(caller.token or caller.account)
-
-    async def _who(self, token: str | None) -> Caller:
-        if token is None:
-            raise NotKnown("Give a token: Authorization: Bearer TOKEN.")
-        caller = self._identity.remembered(token)
-        if caller is None:
-            caller = await run_in_threadpool(self._identity.caller, token)
-        return caller
+    def limit(self, caller: Caller) -> None:
+        """Take one request from the caller's bucket; refused if it is empty."""
+        if not self._tokens.allows(caller.token or caller.account):
+            raise Busy("Too many requests; wait a second.")
 
 
-def _token(scope: Scope) -> str | None:
-    for name, value in scope["headers"]:
-        if name == b"authorization":
-            kind, _, token = value.decode("latin-1").partition(" ")
-            return token.strip() if kind.lower() == "bearer" and token.strip() else None
-    return None
-
-
-class Guard:
-    """Between the network and everything else."""
+class ApiMiddleware:
+    """Between the network and everything else: authentication, limits, headers, metrics."""
 
     def __init__(
         self, app: ASGIApp, settings: ServerSettings, metrics: Metrics, access: AccessGate
@@ -91,65 +82,55 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        path = str(scope["path"])
-        limit = self.settings.body_bytes
-        if path.endswith(UPLOADS):
-            limit = self.settings.upload_bytes
+        path, settings = str(scope["path"]), self.settings
+        limit = settings.upload_bytes if path.endswith(UPLOADS) else settings.body_bytes
         started, status, received = time.perf_counter(), 0, 0
+
+        def check_size(size: int) -> None:
+            if size > limit:
+                raise HTTPException(413, f"The request is too large; at most {limit:,} bytes.")
 
         async def counted() -> Message:
             nonlocal received
             message = await receive()
             received += len(message.get("body", b""))
-            if received > limit:
-                raise _too_large(limit)
+            check_size(received)
             return message
 
-        async def headed(message: Message) -> None:
+        async def with_headers(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = int(message["status"])
                 message["headers"] = _with_headers(message.get("headers", []), path)
             await send(message)
 
+        async def refuse(code: int, kind: str, sentence: str) -> None:
+            if not status:
+                await _answer(with_headers, scope, code, kind, sentence)
+
         try:
             if path.startswith("/v1"):
                 scope.setdefault("state", {})["caller"] = await self.access.caller(scope)
-            if _announced(scope) > limit:
-                raise _too_large(limit)
-            await self.app(scope, counted, headed)
+            announced = _header(scope, b"content-length") or ""
+            check_size(int(announced) if announced.isdecimal() else 0)
+            await self.app(scope, counted, with_headers)
         except TacitError as error:
-            if not status:
-                kind = type(error).__name__
-                await _answer(headed, scope, 401 if kind == "NotKnown" else 429, kind, str(error))
+            code = 401 if isinstance(error, NotAuthenticated) else 429
+            await refuse(code, type(error).__name__, str(error))
         except HTTPException as error:
-            if not status:
-                await _answer(headed, scope, error.status_code, "TooLarge", str(error.detail))
+            await refuse(error.status_code, "TooLarge", str(error.detail))
         except Exception as error:
-            # Its message may quote text, so only its kind and place are told, and only inside.
-            print(f"Internal error ({type(error).__name__} {place_of(error)})", file=sys.stderr)  # noqa: T201
-            if not status:
-                sentence = "Something is wrong inside the server."
-                await _answer(headed, scope, 500, "InternalError", sentence)
+            log_internal(error)
+            await refuse(500, "InternalError", INTERNAL_ERROR)
         finally:
-            route = scope.get("route")
-            name = getattr(route, "path", "unknown")
+            name = getattr(scope.get("route"), "path", "unknown")
             self.metrics.count(str(scope["method"]), name, status, time.perf_counter() - started)
 
 
-def _announced(scope: Scope) -> int:
-    for name, value in scope["headers"]:
-        if name == b"content-length":
-            return int(value) if value.isdigit() else 0
-    return 0
-
-
-def _wants_a_page(scope: Scope) -> bool:
-    return any(name == b"accept" and b"text/html" in value for name, value in scope["headers"])
-
-
-def _too_large(limit: int) -> HTTPException:
-    return HTTPException(413, f"The request is too large; at most {limit:,} bytes.")
+def _header(scope: Scope, name: bytes) -> str | None:
+    found = (value for given, value in scope["headers"] if given == name)
+    value = next(found, None)
+    return value.decode("latin-1") if value is not None else None
 
 
 def _with_headers(given: list[tuple[bytes, bytes]], path: str) -> list[tuple[bytes, bytes]]:
@@ -161,7 +142,9 @@ def _with_headers(given: list[tuple[bytes, bytes]], path: str) -> list[tuple[byt
 async def _answer(send: Send, scope: Scope, status: int, kind: str, sentence: str) -> None:
     body = json.dumps({"error": kind, "message": sentence}, allow_nan=False).encode()
     headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
-    if not str(scope["path"]).startswith("/v1") and _wants_a_page(scope):
+    if not str(scope["path"]).startswith("/v1") and "text/html" in (
+        _header(scope, b"accept") or ""
+    ):
         body = f"<!doctype html><title>tacit</title><p>{escape(sentence)}".encode()
         headers[0] = (b"content-type", b"text/html; charset=utf-8")
     if status in (401, 429):
@@ -171,13 +154,11 @@ async def _answer(send: Send, scope: Scope, status: int, kind: str, sentence: st
     await send({"type": "http.response.body", "body": body})
 
 
-def place_of(error: BaseException) -> str:
-    """Where in this package an error arose; its message is not repeated."""
-    trace: Any = error.__traceback__
+def log_internal(error: BaseException) -> None:
+    """Say where in this package an error arose; its message may quote text, so it is not told."""
     place = "somewhere"
-    while trace is not None:
-        module = trace.tb_frame.f_globals.get("__name__", "?")
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        module = frame.f_globals.get("__name__", "?")
         if module.startswith("tacit"):
-            place = f"at {module}, line {trace.tb_lineno}"
-        trace = trace.tb_next
-    return place
+            place = f"at {module}, line {line}"
+    print(f"Internal error ({type(error).__name__} {place})", file=sys.stderr)  # noqa: T201

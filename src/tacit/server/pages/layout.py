@@ -1,25 +1,27 @@
-"""What all pages are made of: the top, cards, figures, sentences, tables, plots."""
+"""What all pages are made of: the header, cards, notices, forms, plots."""
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from markupsafe import Markup
 from nicegui import ui
 
-from tacit.privacy.rounding import up
+from tacit.errors import UsageError
+from tacit.server import Json
 from tacit.server.identity import Permission
-from tacit.server.pages.visits import Visit
+from tacit.server.pages.page_context import PageContext
+from tacit.server.pages.rendering import fragment
 
 Build = Callable[..., Awaitable[None]]
 BLUE, ORANGE, GREY = "#4a7fd0", "#d0722f", "#80868f"
 """Of plots: each stands out on light and on dark paper, and all common eyes tell them apart."""
+NOT_PRIVATE = "not private: keep inside"
 
 
 @dataclass(frozen=True)
-class PageFound:
+class Page:
     """A page: where it lies, what it is called, and who builds it."""
 
     path: str
@@ -27,7 +29,7 @@ class PageFound:
     build: Build
 
 
-PAGES: list[PageFound] = []
+PAGES: list[Page] = []
 
 _NAV: tuple[tuple[str, str, Permission | None], ...] = (
     ("/datasets", "Datasets", "detect"),
@@ -40,41 +42,26 @@ _NAV: tuple[tuple[str, str, Permission | None], ...] = (
 
 
 def page(path: str, title: str) -> Callable[[Build], Build]:
-    """Make a function that fills a page known by its path."""
+    """Register a function that fills a page."""
 
-    def known(build: Build) -> Build:
-        PAGES.append(PageFound(path, title, build))
+    def register(build: Build) -> Build:
+        PAGES.append(Page(path, title, build))
         return build
 
-    return known
+    return register
 
 
-def ways(visit: Visit) -> list[tuple[str, str]]:
+def nav_links(ctx: PageContext) -> list[tuple[str, str]]:
     """The pages that somebody may go to, in a person's order."""
-    found = [(to, name) for to, name, need in _NAV if need is None or visit.may(need)]
-    if visit.may("records:any"):
-        found = [way for way in found if way[0] != "/my-text"]
-    return found
+    found = [(to, name) for to, name, needed in _NAV if needed is None or ctx.may(needed)]
+    return [one for one in found if one[0] != "/my-text" or not ctx.may("records:any")]
 
 
-def top(visit: Visit, path: str) -> None:
+def header(ctx: PageContext, path: str) -> None:
     """The bar above every page."""
-    links = Markup("").join(
-        Markup('<a href="{}"{}>{}</a>').format(
-            to, Markup(' aria-current="page"') if path.startswith(to) else Markup(), name
-        )
-        for to, name in ways(visit)
-    )
-    html(
-        '<a class="skip" href="#main">To the content</a><div class="top-row"><a class="mark" '
-        'href="/">tacit</a><nav class="nav" aria-label="Pages">{}</nav><span class="whoami" '
-        'title="{}">{} · {}</span><button type="button" class="quiet" data-theme-switch '
-        'aria-label="Light or dark">Dark</button><form class="inline-form" method="post" '
-        'action="/sign-out"><input type="hidden" name="key" value="{}"><button class="quiet">'
-        "Sign out</button></form>",
-        links, visit.caller.name, visit.caller.name, visit.caller.role, visit.form_key,
-        tag="header",
-    ).classes("top")  # fmt: skip
+    caller = ctx.caller
+    bar = fragment("header", nav_links(ctx), path, caller.name, caller.role, ctx.form_key)
+    html("{}", bar, tag="header").classes("top")
 
 
 def html(text: str, *values: Any, tag: str = "div") -> ui.html:
@@ -82,73 +69,80 @@ def html(text: str, *values: Any, tag: str = "div") -> ui.html:
     return ui.html(Markup(text).format(*values), sanitize=False, tag=tag)
 
 
+def show(name: str, *values: Any, kind: str = "", tag: str = "div") -> ui.html:
+    """A fragment on the page."""
+    return html("{}", fragment(name, *values), tag=tag).classes(kind)
+
+
+def small(text: str, *values: Any, kind: str = "small") -> ui.html:
+    """A paragraph in small print; of kind `why`, what something is for."""
+    return html(text, *values, tag="p").classes(kind)
+
+
 def title(text: str, lead: str = "", *, crumbs: Sequence[tuple[str, str]] = ()) -> None:
     """The head of a page, with the way back."""
     ui.page_title(f"{text} · tacit")
     if crumbs:
-        way = Markup(" / ").join(Markup('<a href="{}">{}</a>').format(*c) for c in crumbs)
-        html("{} /", way, tag="p").classes("crumbs")
+        show("crumbs", crumbs, kind="crumbs", tag="p")
     html("{}", text, tag="h1")
     if lead:
         html("{}", lead, tag="p").classes("lead")
+
+
+def div(kind: str, style: str = "") -> ui.element:
+    """A part of a page of a kind: `line`, `fields`, `two` columns, `entry`."""
+    return ui.element("div").classes(kind).style(style)
+
+
+def line(above: str = ".8rem") -> ui.element:
+    """Buttons or fields beside each other."""
+    return div("line", f"margin-top: {above}")
 
 
 @contextmanager
 def card(heading: str, why: str = "", *, tag: str = "") -> Iterator[Any]:
     """A part of a page with a heading and, in a sentence, what it is for."""
     with ui.element("section").classes("card") as made:
-        html("{} {}", heading, Markup('<span class="tag">{}</span>').format(tag) if tag else "",
-             tag="h2")  # fmt: skip
+        html("{} {}", heading, fragment("tag", tag, "") if tag else "", tag="h2")
         if why:
-            html("{}", why, tag="p").classes("why")
+            small("{}", why, kind="why")
         yield made
 
 
-NOT_PRIVATE = "not private: keep inside"
+@contextmanager
+def details(name: str) -> Iterator[Any]:
+    """Something to unfold."""
+    with ui.element("details") as made:
+        html("{}", name, tag="summary")
+        yield made
 
 
-def figures(pairs: Iterable[tuple[Any, str]]) -> ui.html:
-    """Numbers with what they are."""
-    return html("{}", figures_markup(pairs)).classes("figures")
-
-
-def figures_markup(pairs: Iterable[tuple[Any, str]]) -> Markup:
-    """The same, to be put into something."""
-    return Markup("").join(
-        Markup("<div><b>{}</b><span>{}</span></div>").format(value, name) for value, name in pairs
-    )
-
-
-class Box:
+class Notice:
     """A place for a sentence; empty it takes no room, and a screen reader is told of changes."""
 
     def __init__(self, sentence: str = "", kind: str = "bad") -> None:
         self._html = ui.html("", sanitize=False).props('role="status" aria-live="polite"')
         if sentence:
-            self.say(sentence, kind)
+            self.show(sentence, kind)
 
-    def say(self, sentence: str, kind: str = "bad") -> None:
+    def show(self, sentence: str, kind: str = "bad") -> None:
         """Show it: `bad`, `warn`, `good` or plain."""
-        self._html.set_content(
-            Markup('<p class="saying {}" role="{}">{}</p>').format(
-                kind, "alert" if kind == "bad" else "note", sentence
-            )
-        )
+        self._html.set_content(fragment("notice", sentence, kind))
 
     def clear(self) -> None:
         """Show nothing."""
         self._html.set_content("")
 
 
-class Part:
+class Refreshable:
     """A part of a page that can be filled anew; by itself, as long as `fill` answers True."""
 
     def __init__(
-        self, visit: Visit, fill: Callable[..., Awaitable[bool | None]], said: "Box | None" = None
+        self, ctx: PageContext, fill: Callable[..., Awaitable[bool | None]], notice: Notice
     ) -> None:
         with ui.element("div") as self._around:
             self._place = ui.element("div")
-        self._fill, self._again = fill, visit.on(self.show, said)
+        self._fill, self._again = fill, ctx.on(self.show, notice)
         self._timer: ui.timer | None = None
 
     async def show(self, *given: Any) -> None:
@@ -173,69 +167,66 @@ def button(
     return made.classes(f"act {kind} {'small-act' if small else ''}")
 
 
-def way(
+def confirm(opener: ui.button, question: str, act: Any) -> None:
+    """Ask once more before something that cannot be undone."""
+    with ui.dialog() as dialog, ui.element("div").style("padding: 1.3rem; max-width: 30rem"):
+        html("{}", question, tag="p")
+        with line("1rem"):
+            button("Yes, delete", kind="bad").on("click", dialog.close).on("click", act)
+            button("No", dialog.close)
+    opener.on("click", dialog.open)
+
+
+def link_button(
     name: str, to: str, *, kind: str = "", new: bool = False, download: bool = False
 ) -> ui.html:
     """A link that looks like a button."""
-    extra = Markup(' target="_blank" rel="noopener"') if new else Markup()
-    extra += Markup(" download") if download else Markup()
-    return html('<a class="act {}" href="{}"{}>{}</a>', kind, to, extra, name)
+    return show("link_button", name, to, kind, new, download)
+
+
+# --- fields -----------------------------------------------------------------------------------
+
+_FIELD = "outlined dense hide-bottom-space"
+
+
+def fields(full: bool = False) -> AbstractContextManager[Any]:
+    """Fields below each other."""
+    return div("fields full" if full else "fields")
 
 
 def text_field(label: str, **options: Any) -> ui.input:
     """A line to write on."""
-    return ui.input(label, **options).props("outlined dense hide-bottom-space")
+    return ui.input(label, **options).props(_FIELD)
 
 
-def table(
-    headings: Sequence[str], rows: Sequence[Sequence[Any]], numbers: Sequence[int] = ()
-) -> ui.html:
-    """Rows; the columns in `numbers` are set to the right."""
-    return html("{}", table_markup(headings, rows, numbers)).classes("scroll-x")
+def text_area(label: str) -> ui.textarea:
+    """Some lines to write on."""
+    return ui.textarea(label).props("outlined autogrow")
 
 
-def table_markup(
-    headings: Sequence[str], rows: Sequence[Sequence[Any]], numbers: Sequence[int] = ()
-) -> Markup:
-    """The same, to be put into something."""
-
-    def cells(kind: str, row: Sequence[Any]) -> Markup:
-        return Markup("").join(
-            Markup('<{0} class="{1}">{2}</{0}>').format(
-                kind, "n" if place in numbers else "", value
-            )
-            for place, value in enumerate(row)
-        )
-
-    body = Markup("").join(Markup("<tr>{}</tr>").format(cells("td", row)) for row in rows)
-    return Markup("<table><thead><tr>{}</tr></thead><tbody>{}</tbody></table>").format(
-        cells("th", headings), body
-    )
+def number_field(label: str, value: float | None = None, **options: Any) -> ui.number:
+    """A number."""
+    return ui.number(label, value=value, **{"format": "%g"} | options).props(_FIELD)
 
 
-def link(name: str, to: str) -> Markup:
-    """A link inside a sentence or a table."""
-    return Markup('<a href="{}">{}</a>').format(to, name)
+def select(label: str, options: dict[str, str], value: str) -> ui.select:
+    """One of several."""
+    made = ui.select(options, label=label, value=value)
+    return made.props(f"{_FIELD} options-dense=false")
 
 
-_TAGS = {
-    "proved": "good", "done": "good", "published": "warn", "heuristic": "warn", "broken": "bad",
-    "failed": "bad", "running": "", "queued": "", "cancelled": "warn", "cancelling": "warn",
-    "deleted": "warn",
-}  # fmt: skip
+def on_enter(act: Any, *fields: Any) -> None:
+    """Do what the form's button does when somebody presses Enter in a field."""
+    for field in fields:
+        field.on("keydown.enter", act)
 
 
-def tag(word: str) -> Markup:
-    """A word in a coloured pill: a standing, a state."""
-    return Markup('<span class="tag {}">{}</span>').format(_TAGS.get(word, ""), word)
-
-
-@contextmanager
-def more(name: str) -> Iterator[Any]:
-    """Something to unfold."""
-    with ui.element("details") as made:
-        html("{}", name, tag="summary")
-        yield made
+def written(field: Any, otherwise: str) -> str:
+    """What stands in a field; a refusal with that sentence if it is empty."""
+    text = (field.value or "").strip()
+    if not text:
+        raise UsageError(otherwise)
+    return str(text)
 
 
 # --- plots ------------------------------------------------------------------------------------
@@ -249,136 +240,72 @@ def plot(options: Mapping[str, Any], says: str, *, short: bool = False) -> ui.ec
     return made
 
 
-def axes(
-    x: Mapping[str, Any], y: Mapping[str, Any], series: Sequence[Any], **more: Any
-) -> dict[str, Any]:
-    """The common look of a plot."""
+def redraw(plot: ui.echart, options: Json) -> None:
+    """Other values in the same plot."""
+    plot.options.clear()
+    plot.options.update(options)
+    plot.update()
+
+
+def axes(x: Mapping[str, Any], y: Mapping[str, Any], series: Sequence[Any], **more: Any) -> Json:
+    """The common look of a plot; a name of y stands on the left above it, one of x below."""
+    named = {"nameLocation": "middle", "nameGap": 26} if "name" in x else {}
     return {
         "textStyle": {"fontFamily": "system-ui, sans-serif", "color": GREY},
-        "grid": {"left": 8, "right": 18, "top": 34, "bottom": 8, "containLabel": True},
-        "tooltip": {"trigger": "axis", "confine": True},
-        "animationDuration": 300,
-        "xAxis": _axis(x),
-        "yAxis": _axis(y),
-        "series": list(series),
-        **more,
-    }
+        "grid": {"left": 8, "right": 18, "top": 34, "bottom": 24 if named else 8,
+                 "containLabel": True},
+        "tooltip": {"trigger": "axis", "confine": True}, "animationDuration": 300,
+        "xAxis": _axis({**named, **x}), "yAxis": _axis(y), "series": list(series), **more,
+    }  # fmt: skip
 
 
-def _axis(given: Mapping[str, Any]) -> dict[str, Any]:
+def _axis(given: Mapping[str, Any]) -> Json:
     rule = {"lineStyle": {"color": "rgba(128,134,143,.28)"}}
+    middle = given.get("nameLocation") == "middle"
     return {
+        "type": "value", "axisTick": {"show": False}, "axisLine": rule,
         "axisLabel": {"color": GREY, "hideOverlap": True, "showMaxLabel": "max" not in given},
-        "nameTextStyle": {"color": GREY},
-        "axisLine": rule,
-        "axisTick": {"show": False},
-        "splitLine": rule if given.get("type", "value") == "value" else {"show": False},
-        **given,
-    }
+        "nameTextStyle": {"color": GREY} | ({} if middle else {"align": "left"}),
+        "splitLine": rule if given.get("type", "value") == "value" else {"show": False}, **given,
+    }  # fmt: skip
+
+
+def curve(name: str, colour: str, points: Sequence[Any], **more: Any) -> Json:
+    """A line of a plot."""
+    return {
+        "type": "line", "name": name, "lineStyle": {"width": 2.5, "color": colour},
+        "itemStyle": {"color": colour}, "data": list(points), **more,
+    }  # fmt: skip
+
+
+def mark_line(at: float, words: str, colour: str = GREY, position: str = "insideEndTop") -> Json:
+    """A dashed line across a plot, where something may end."""
+    return {
+        "silent": True, "symbol": "none", "data": [{"yAxis": at}],
+        "lineStyle": {"color": colour, "type": "dashed"},
+        "label": {"formatter": words, "position": position, "color": GREY},
+    }  # fmt: skip
 
 
 def bars(counts: Mapping[str, Any], x: str, y: str, says: str, *, colour: str = BLUE) -> ui.echart:
     """How many of each."""
-    return plot(
-        axes(
-            {"type": "category", "data": list(counts), "name": x, "nameLocation": "middle",
-             "nameGap": 28},
-            {"type": "value", "name": y, "minInterval": 1, "nameTextStyle": {"color": GREY,
-             "align": "left"}},
-            [{"type": "bar", "name": y, "data": list(counts.values()), "barMaxWidth": 46,
-              "itemStyle": {"color": colour, "borderRadius": [4, 4, 0, 0]}}],
-            grid={"left": 8, "right": 12, "top": 34, "bottom": 26, "containLabel": True},
-        ),
-        says, short=True,
-    )  # fmt: skip
+    bar = {"type": "bar", "name": y, "data": list(counts.values()), "barMaxWidth": 46,
+           "itemStyle": {"color": colour, "borderRadius": [4, 4, 0, 0]}}  # fmt: skip
+    category = {"type": "category", "data": list(counts), "name": x}
+    return plot(axes(category, {"name": y, "minInterval": 1}, [bar]), says, short=True)
 
 
-def sideways(counts: Mapping[str, Any], says: str) -> ui.echart:
+def horizontal_bars(counts: Mapping[str, Any], says: str) -> ui.echart:
     """How many of each, with long names."""
     names = list(counts)[:14][::-1]
-    made = plot(
-        axes(
-            {"type": "value", "minInterval": 1},
-            {"type": "category", "data": [_short(name) for name in names]},
-            [{"type": "bar", "name": "found", "data": [counts[n] for n in names],
-              "barMaxWidth": 16, "itemStyle": {"color": BLUE, "borderRadius": [0, 4, 4, 0]}}],
-            grid={"left": 14 + 6.6 * max(len(_short(name)) for name in names), "right": 24,
-                  "top": 8, "bottom": 24},
-        ),
-        says,
-    )  # fmt: skip
-    return made.style(f"height: {3 + 1.7 * len(names)}rem")
+    labels = [name if len(name) <= 26 else f"{name[:25]}…" for name in names]
+    bar = {"type": "bar", "name": "found", "data": [counts[n] for n in names], "barMaxWidth": 16,
+           "itemStyle": {"color": BLUE, "borderRadius": [0, 4, 4, 0]}}  # fmt: skip
+    grid = {"left": 14 + 6.6 * max(map(len, labels)), "right": 24, "top": 8, "bottom": 24}
+    made = axes({"minInterval": 1}, {"type": "category", "data": labels}, [bar], grid=grid)
+    return plot(made, says).style(f"height: {3 + 1.7 * len(names)}rem")
 
 
-def _short(name: str) -> str:
-    return name if len(name) <= 26 else f"{name[:25]}…"
-
-
-# --- words ------------------------------------------------------------------------------------
-
-
-def number(value: Any, digits: int = 3) -> str:
-    """A number as people write it.
-
-    >>> number(12345), number(2.73168), number("infinity"), number(None)
-    ('12,345', '2.73', 'no bound', '–')
-    """
-    if value is None:
-        return "–"
-    if isinstance(value, str):
-        return "no bound" if value == "infinity" else value
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.{digits}g}"
-
-
-def epsilon(value: float | str | None) -> str:
-    """An epsilon as it is written everywhere, rounded up.
-
-    >>> epsilon(7.98712), epsilon("infinity"), epsilon(None)
-    ('7.988', 'no bound', '–')
-    """
-    return number(value if value is None else up(value))
-
-
-def moment(iso: str | None) -> str:
-    """A time as people write it, in UTC.
-
-    >>> moment("2026-03-01T10:24:15.575371+00:00")
-    '1 Mar 2026, 10:24 UTC'
-    """
-    if not iso:
-        return "–"
-    at = datetime.fromisoformat(iso)
-    return f"{at.day} {at:%b %Y, %H:%M} UTC"
-
-
-def lasting(seconds: float) -> str:
-    """A length of time as people say it.
-
-    >>> lasting(0.4), lasting(75), lasting(7300)
-    ('about a second', 'about 1 minute', 'about 2 hours')
-    """
-    for size, name in ((3600, "hour"), (60, "minute"), (1, "second")):
-        if seconds >= size:
-            count = round(seconds / size)
-            return f"about {count} {name}{'s' if count != 1 else ''}"
-    return "about a second"
-
-
-UNIT_WORDS = {
-    "users": "users",
-    "entities": "entities",
-    "users+entities": "users and entities together",
-    "records": "single records",
-    "tokens": "marked words",
-}
-
-
-def meter(spent: float, limit: float, also: float = 0.0) -> Markup:
-    """How full something is, and how full it would be with `also`."""
-    full = min(100.0, 100 * spent / limit) if limit else 100.0
-    extra = max(0.0, min(100.0 - full, 100 * also / limit)) if limit else 0.0
-    # Widths cannot be had without a style; the policy allows those, and no text is in them.
-    return Markup(
-        '<div class="meter" role="img" aria-label="{:.0f} percent spent"><i style="width:{:.1f}%">'
-        '</i><i class="more" style="width:{:.1f}%"></i></div>'
-    ).format(full, full, extra)
+def figures(pairs: Iterable[tuple[Any, str]]) -> ui.html:
+    """Numbers with what they are."""
+    return show("figures", list(pairs), kind="figures")

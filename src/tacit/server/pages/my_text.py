@@ -1,107 +1,103 @@
 """A contributor's page: add text, see it, delete it. Nobody else's is ever here."""
 
-from typing import Any
-
 from nicegui import ui
 from starlette.responses import Response
 
-from tacit.errors import UsageError
+from tacit.server import Json
 from tacit.server.api import datasets as api
 from tacit.server.pages import layout
-from tacit.server.pages.datasets import budget_words, sure, told, upload_form
-from tacit.server.pages.layout import Box, button, card, html, number
-from tacit.server.pages.visits import Visit
+from tacit.server.pages.datasets import flash_notice, upload_form
+from tacit.server.pages.layout import Notice, Refreshable, button, card, html, small
+from tacit.server.pages.page_context import PageContext
+from tacit.server.pages.rendering import fragment, number, timestamp
 
 DELETED = (
     "Deleting takes your text out of the dataset, out of the copies that earlier runs kept, and "
     "out of what detectors found in it. No future run sees it. Models that already learned from it "
     "stay as they are: how much they can show is bounded by their certificate, where they have one."
 )
+_PAGE = 50
 
 
 @layout.page("/my-text", "My text")
-async def my_text(visit: Visit) -> None:
+async def my_text(ctx: PageContext) -> None:
     """All datasets that one may give text to, each with one's own text."""
-    visit.caller.need("records:own")
-    found = [d for d in await visit.call(api.datasets)]
+    ctx.caller.require("records:own")
+    found = await ctx.call(api.datasets)
     layout.title(
         "My text", "What you gave, and nobody else's. You can add to it, and take it back."
     )
     if not found:
-        html("There is no dataset yet; an admin makes one.", tag="p").classes("why")
-    told(visit, "upload", "records are stored")
+        small("There is no dataset yet; an admin makes one.", kind="why")
+    flash_notice(ctx, "upload", "records are stored")
     for dataset in found:
-        await _one(visit, dataset)
+        await _one(ctx, dataset)
 
 
-async def _one(visit: Visit, dataset: dict[str, Any]) -> None:
+async def _one(ctx: PageContext, dataset: Json) -> None:
     which = dataset["id"]
     with card(dataset["name"], dataset["description"]):
-        html("{}", budget_words(dataset["budget"]["limits"]) + ": how much models that learn from "
-             "it may show of anybody, all together.", tag="p").classes("small")  # fmt: skip
-        said = Box()
-        text = ui.textarea("Your text").props("outlined autogrow").style("max-width: 46rem")
+        small("{}: how much models that learn from it may show of anybody, all together.",
+              fragment("budget_words", dataset["budget"]["limits"]))  # fmt: skip
+        notice = Notice()
+        text = layout.text_area("Your text").style("max-width: 46rem")
 
         async def add() -> None:
-            if not (text.value or "").strip():
-                raise UsageError("Write something first.")
+            layout.written(text, "Write something first.")
             asked = api.NewRecord(text=text.value)
-            await visit.call(api.add_record, which, asked, response=Response())
+            await ctx.call(api.add_record, which, asked, response=Response())
             text.value = ""
-            said.say("Stored.", "good")
-            await shown.show()
+            notice.show("Stored.", "good")
+            await listed.show()
 
-        with ui.element("div").classes("line").style("margin: .7rem 0"):
-            button("Add the text", visit.on(add, said), kind="main")
-        with layout.more("Add a file"):
-            upload_form(visit, which, ask_user=False)
+        with layout.div("line", "margin: .7rem 0"):
+            button("Add the text", ctx.on(add, notice), kind="main")
+        with layout.details("Add a file"):
+            upload_form(ctx, which, ask_user=False)
         html("What you gave", tag="h3")
 
         async def fill(after: str = "") -> None:
-            mine = await visit.call(api.records, which, limit=50, after=after)
+            mine = await ctx.call(api.records, which, limit=_PAGE, after=after)
             if not mine:
-                html("Nothing yet." if not after else "Nothing more.", tag="p").classes("why")
+                small("Nothing yet." if not after else "Nothing more.", kind="why")
                 return
-            html("{}", DELETED, tag="p").classes("small")
+            small("{}", DELETED)
             for record in mine:
-                _record(visit, which, record, said, shown)
-            if len(mine) == 50 or after:
+                _record(ctx, which, record, notice, listed)
+            full = len(mine) == _PAGE
+            if full or after:
 
                 async def further() -> None:
-                    await shown.show(mine[-1]["id"] if len(mine) == 50 else "")
+                    await listed.show(mine[-1]["id"] if full else "")
 
-                button("More" if len(mine) == 50 else "Back to the first", visit.on(further, said),
-                       small=True)  # fmt: skip
+                words = "More" if full else "Back to the first"
+                button(words, ctx.on(further, notice), small=True)
+            with layout.line():
+                question = f"Delete all that you gave to {dataset['name']}? {DELETED}"
+                opener = button("Delete all of mine …", kind="bad")
+                layout.confirm(opener, question, ctx.on(delete_all, notice))
 
-            async def delete_all() -> None:
-                gone = await visit.call(api.forget, which)
-                said.say(f"{number(gone['deleted'])} deleted. {gone['consequence']}", "good")
-                await shown.show()
+        async def delete_all() -> None:
+            gone = await ctx.call(api.forget, which)
+            notice.show(f"{number(gone['deleted'])} deleted. {gone['consequence']}", "good")
+            await listed.show()
 
-            with ui.element("div").classes("line").style("margin-top: .8rem"):
-                sure(
-                    button("Delete all of mine …", kind="bad"),
-                    f"Delete all that you gave to {dataset['name']}? {DELETED}",
-                    visit.on(delete_all, said),
-                )
-
-        shown = layout.Part(visit, fill, said)
-        await shown.show()
+        listed = Refreshable(ctx, fill, notice)
+        await listed.show()
 
 
 def _record(
-    visit: Visit, dataset: str, record: dict[str, Any], said: Box, shown: layout.Part
+    ctx: PageContext, dataset: str, record: Json, notice: Notice, listed: Refreshable
 ) -> None:
+    async def delete() -> None:
+        gone = await ctx.call(api.forget_one, dataset, record["id"])
+        runs = len(gone["runs"])
+        learned = f" {runs} earlier run(s) had learned from it." if runs else ""
+        notice.show(f"Deleted.{learned} {gone['consequence']}", "good")
+        await listed.show()
+
     with ui.element("div").classes("entry"):
         html("{}", record["text"]).classes("textual")
-        with ui.element("div").classes("line"):
-            html("{}", layout.moment(record["created"])).classes("small").style("flex: 1")
-
-            async def delete() -> None:
-                gone = await visit.call(api.forget_one, dataset, record["id"])
-                seen = len(gone["runs"])
-                learned = f" {seen} earlier run(s) had learned from it." if seen else ""
-                said.say(f"Deleted.{learned} {gone['consequence']}", "good")
-                await shown.show()
-
-            button("Delete", visit.on(delete, said), small=True, kind="bad")
+        with layout.div("line"):
+            html("{}", timestamp(record["created"])).classes("small").style("flex: 1")
+            button("Delete", ctx.on(delete, notice), small=True, kind="bad")

@@ -1,4 +1,4 @@
-"""Between the guard and the pages: who has signed in, from which site, and what a browser may load.
+"""Between the API's middleware and the pages: sessions, cross-site checks, content policy.
 
 Every page, every form and the pages' own channel (a WebSocket) pass here. What a page is built from
 and what its buttons do is asked of the API's own calls afterwards, with the caller found here.
@@ -17,13 +17,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tacit.errors import TacitError
 from tacit.server.api.middleware import AccessGate
-from tacit.server.errors import Busy, NotKnown
-from tacit.server.identity import Caller
-from tacit.server.pages.bare_pages import REFERRER, plain_page
+from tacit.server.errors import NotAuthenticated
+from tacit.server.pages.rendering import REFERRER, plain_page
 from tacit.server.services import Services
 
 COOKIE, SECURE_COOKIE = "tacit_session", "__Host-tacit_session"
-_OPEN = ("/sign-in", "/page-files/", "/favicon.ico")
+_PUBLIC = ("/sign-in", "/page-files/", "/favicon.ico")
 _ASSETS = "/_nicegui/"
 _CHANNEL = "/_nicegui_ws/"
 
@@ -51,65 +50,51 @@ class SessionMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer it."""
-        path = path_of(scope)
-        web = scope["type"] == "websocket"
-        headers = Headers(scope=scope)
+        path, headers = str(scope["path"]), Headers(scope=scope)
         # Nobody but a proxy may say where the pages lie, and we have none that does.
         scope["headers"] = [h for h in scope["headers"] if h[0] != b"x-forwarded-prefix"]
         is_asset = path.startswith(_ASSETS) and not path.startswith(f"{_ASSETS}client/")
-        writes = web or str(scope.get("method")) not in ("GET", "HEAD")
-        if writes and not from_here(headers):
-            await self._refuse(scope, receive, send, 403, "This came from another site.")
-        elif (is_asset and not writes) or path.startswith(_OPEN):
-            await self._framed(scope, receive, send)
+        writes = scope["type"] == "websocket" or scope.get("method") not in ("GET", "HEAD")
+        if writes and not same_site(headers):
+            refusal: Response | None = plain_page(
+                "Not possible", "This came from another site.", 403
+            )
+        elif (is_asset and not writes) or path.startswith(_PUBLIC):
+            refusal = None
         else:
-            await self._known(scope, receive, send, headers)
-
-    async def _known(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
-        secret = session_of(headers, self.cookie)
-        try:
-            caller = await self._caller(scope, secret)
-        except NotKnown:
-            await self._to_the_door(scope, receive, send)
-            return
-        except TacitError as error:
-            await self._refuse(scope, receive, send, 429, str(error))
-            return
-        if path_of(scope).startswith(_CHANNEL) and not _own_page(scope, secret):
-            await self._refuse(scope, receive, send, 403, "This is not your page.")
-            return
-        scope.setdefault("state", {}).update(session=secret, caller=caller)
-        await self._framed(scope, receive, send)
-
-    async def _caller(self, scope: Scope, secret: str | None) -> Caller:
-        try:
-            if secret is None:
-                raise NotKnown("Sign in first.")
-            caller = await run_in_threadpool(self.services.sessions.caller, secret)
-        except NotKnown:
-            self.access.require_patience(scope)
-            raise
-        if not self.access.allows(caller):
-            raise Busy("You have asked too often; wait a second.")
-        return caller
-
-    async def _to_the_door(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["method"] == "GET":
-            asked = quote(str(scope["path"]), safe="/")
-            await RedirectResponse(f"/sign-in?next={asked}", 303)(scope, receive, send)
-        else:
-            await self._refuse(scope, receive, send, 401, "You are signed out; sign in again.")
-
-    async def _refuse(
-        self, scope: Scope, receive: Receive, send: Send, status: int, sentence: str
-    ) -> None:
-        if scope["type"] == "websocket":
+            refusal = await self._authenticate(scope, session_of(headers, self.cookie))
+        if refusal is None:
+            await self._with_policy(scope, receive, send)
+        elif scope["type"] == "websocket":
             await receive()
             await send({"type": "websocket.close", "code": 1008})
-            return
-        await plain_page("Not possible", sentence, status)(scope, receive, send)
+        else:
+            await refusal(scope, receive, send)
 
-    async def _framed(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _authenticate(self, scope: Scope, secret: str | None) -> Response | None:
+        """Find who has signed in; what to answer where nobody has."""
+        try:
+            try:
+                if secret is None:
+                    raise NotAuthenticated("Sign in first.")
+                caller = await run_in_threadpool(self.services.sessions.caller, secret)
+            except NotAuthenticated:
+                self.access.limit_anonymous(scope)
+                raise
+            self.access.limit(caller)
+        except NotAuthenticated:
+            if scope.get("method") == "GET":
+                asked = quote(str(scope["path"]), safe="/")
+                return RedirectResponse(f"/sign-in?next={asked}", 303)
+            return plain_page("Not possible", "You are signed out; sign in again.", 401)
+        except TacitError as error:
+            return plain_page("Not possible", str(error), 429)
+        if str(scope["path"]).startswith(_CHANNEL) and not _own_page(scope, secret):
+            return plain_page("Not possible", "This is not your page.", 403)
+        scope.setdefault("state", {}).update(session=secret, caller=caller)
+        return None
+
+    async def _with_policy(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Mark a page's own scripts, and say that no others may run."""
         nonce = secrets.token_urlsafe(16)
         start: Message | None = None
@@ -138,11 +123,6 @@ class SessionMiddleware:
         await self.app(scope, receive, marked)
 
 
-def path_of(scope: Scope) -> str:
-    """What is asked for."""
-    return str(scope["path"])
-
-
 def _own_page(scope: Scope, secret: str | None) -> bool:
     """Whether the page that a channel wants to join was built for this very session."""
     asked = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("client_id", [""])[0]
@@ -160,7 +140,7 @@ def session_of(headers: Headers, cookie: str) -> str | None:
     return found.value if found is not None and 20 <= len(found.value) <= 100 else None
 
 
-def from_here(headers: Headers) -> bool:
+def same_site(headers: Headers) -> bool:
     """Whether a browser says that a page of this very address sent the request."""
     origin = headers.get("origin")
     if origin is not None:
@@ -172,10 +152,9 @@ def from_here(headers: Headers) -> bool:
 def with_session(answer: Response, secret: str | None, *, secure: bool, seconds: int) -> Any:
     """Give a browser its session, or take it away."""
     name = SECURE_COOKIE if secure else COOKIE
+    same: Any = {"path": "/", "secure": secure, "httponly": True, "samesite": "lax"}
     if secret is None:
-        answer.delete_cookie(name, path="/", secure=secure, httponly=True, samesite="lax")
+        answer.delete_cookie(name, **same)
     else:
-        answer.set_cookie(
-            name, secret, max_age=seconds, path="/", secure=secure, httponly=True, samesite="lax"
-        )
+        answer.set_cookie(name, secret, max_age=seconds, **same)
     return answer

@@ -1,12 +1,11 @@
-"""Somebody looking at a page: what they may ask for, and how they are told.
+"""One page in one browser: what its reader may ask for, and how they are answered.
 
-A page has no way to the data but `Visit.call`, which makes a call of the API as the one who signed
-in: the same function, the same permission, the same line in the audit log, the same rate.
+A page has no way to the data but `PageContext.call`, which makes a call of the API as the one who
+signed in: the same function, the same permission, the same entry in the audit log, the same rate.
 """
 
 import inspect
 import re
-import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -16,21 +15,21 @@ from pydantic import ValidationError
 from starlette.concurrency import run_in_threadpool
 
 from tacit.errors import TacitError
-from tacit.server.api.access import check
-from tacit.server.api.middleware import AccessGate, place_of
-from tacit.server.errors import Busy, NotKnown, NotThere
+from tacit.server import Json
+from tacit.server.api.access import RequestContext, check
+from tacit.server.api.middleware import INTERNAL_ERROR, AccessGate, log_internal
+from tacit.server.errors import NotAuthenticated, NotFound
 from tacit.server.identity import Caller, Permission
 from tacit.server.services import Services
 from tacit.server.sessions import form_key
 
 _ID = re.compile(r"[a-z0-9]{1,40}")
-INSIDE_TROUBLE = "Something is wrong inside the server; its operator finds the place in its log."
 
 
-class Saying(Protocol):
+class Shows(Protocol):
     """A place on a page where a sentence can be shown."""
 
-    def say(self, sentence: str, kind: str = "bad") -> None:
+    def show(self, sentence: str, kind: str = "bad") -> None:
         """Show it."""
 
     def clear(self) -> None:
@@ -38,7 +37,7 @@ class Saying(Protocol):
 
 
 @dataclass(frozen=True)
-class Visit:
+class PageContext:
     """One page in one browser, of somebody who has signed in."""
 
     services: Services
@@ -46,7 +45,7 @@ class Visit:
     secret: str
     caller: Caller
     """As of when the page was built; what is allowed is asked anew at every call."""
-    told: dict[str, Any] = field(default_factory=dict)
+    flash: Json = field(default_factory=dict)
     """What a form that was just sent has to say on the next page."""
 
     @property
@@ -61,37 +60,33 @@ class Visit:
     async def call(self, call: Callable[..., Any], *given: Any, **named: Any) -> Any:
         """Make a call of the API as whoever has signed in."""
         caller = await run_in_threadpool(self.services.sessions.caller, self.secret)
-        if not self.access.allows(caller):
-            raise Busy("You have asked too often; wait a second.")
+        self.access.limit(caller)
         check(call, caller)
-        ids = (*given, *named.values())
-        if any(isinstance(one, str) and "\0" in one for one in ids):
-            raise NotThere("There is no such thing.")
-        named |= {"caller": caller}
-        if "services" in inspect.signature(call).parameters:
-            named["services"] = self.services
+        if any(isinstance(one, str) and "\0" in one for one in (*given, *named.values())):
+            raise NotFound("There is no such thing.")
+        named["ctx"] = RequestContext(self.services, caller)
         if inspect.iscoroutinefunction(call):
             return await call(*given, **named)
         return await run_in_threadpool(call, *given, **named)
 
     def on(
-        self, act: Callable[..., Awaitable[Any]], saying: Saying | None = None
+        self, act: Callable[..., Awaitable[Any]], notice: Shows | None = None
     ) -> Callable[..., Awaitable[None]]:
-        """What a button does; a refusal becomes a sentence where `saying` is."""
+        """What a button does; a refusal becomes a sentence in the notice."""
 
         async def done(*given: Any) -> None:
             kinds = [p.kind for p in inspect.signature(act).parameters.values()]
             takes = sum(kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for kind in kinds)
             try:
-                if saying is not None:
-                    saying.clear()
+                if notice is not None:
+                    notice.clear()
                 await act(*given[:takes])
-            except NotKnown:
+            except NotAuthenticated:
                 ui.navigate.to("/sign-in")
             except Exception as error:
                 sentence = sentence_of(error)
-                if saying is not None:
-                    saying.say(sentence)
+                if notice is not None:
+                    notice.show(sentence)
                 else:
                     ui.notify(sentence, close_button="Close", timeout=0, multi_line=True)
 
@@ -101,7 +96,7 @@ class Visit:
 def require_id(given: str) -> str:
     """An id as the API takes it; a page of anything else is not there."""
     if not _ID.fullmatch(given):
-        raise NotThere("There is no such page.")
+        raise NotFound("There is no such page.")
     return given
 
 
@@ -113,5 +108,5 @@ def sentence_of(error: Exception) -> str:
         found = error.errors(include_input=False, include_url=False, include_context=False)[0]
         where = ".".join(str(part) for part in found["loc"]) or "The request"
         return f"{where}: {found['msg']}."
-    print(f"Internal error ({type(error).__name__} {place_of(error)})", file=sys.stderr)  # noqa: T201
-    return INSIDE_TROUBLE
+    log_internal(error)
+    return INTERNAL_ERROR
