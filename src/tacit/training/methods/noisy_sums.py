@@ -128,7 +128,7 @@ class NoisySums(Generic[Drawn_co]):
     ) -> None:
         require_match(sampler, event)
         self._sampler, self._event, self._total = sampler, event, total
-        self._denominator, self._watched = denominator, meter
+        self.denominator, self._watched = denominator, meter
         self._ledger, self._chance, self._phase = ledger, randomness, phase
         self._check = check
 
@@ -152,6 +152,6 @@ class NoisySums(Generic[Drawn_co]):
             total, self._event, self._ledger, self._chance, phase=self._phase, step=step
         )
         for tensor in noisy.values():
-            tensor.div_(self._denominator)
+            tensor.div_(self.denominator)
         loss, records = self._watched.since()
         return noisy, StepStats(total.units, total.clipped, total.not_finite, loss, records)
