@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,8 @@ from scipy import stats
 
 import tacit
 from support.runs import make_run
+from support.steps import inputs_of
+from tacit.audits.auditing import Auditing, passing_ledger
 from tacit.audits.epsilon_bounds import (
     Check,
     Evidence,
@@ -34,14 +37,16 @@ from tacit.audits.token_cases import (
     declared_of,
     worst_model,
 )
-from tacit.audits.white_box import audit_plan, audit_uedp, passing_ledger
+from tacit.audits.white_box import audit_selective, audit_sums, audit_uedp
 from tacit.errors import DataError, UsageError
 from tacit.planning.plan import Plan, calibrated
 from tacit.privacy.certificates.certificate import read_certificate
 from tacit.privacy.events import Selective
 from tacit.replication.published import uedp_claim
 from tacit.training.dp.random_source import RandomSource
-from tacit.training.settings import Run, UedpSettings
+from tacit.training.methods.selective import SelectiveSettings
+from tacit.training.methods.uedp import UedpSettings
+from tacit.training.settings import Run
 
 # (canaries, guesses, correct, delta): epsilon at 95 %, computed elsewhere from the formulas.
 ONE_RUN = {
@@ -215,20 +220,20 @@ def settings(plan: Plan, method: str = "private") -> Run:
     return Run(method=method, **given)  # type: ignore[arg-type]
 
 
+def bound(run: Run, plan: Plan, unit: Any, epsilon: float, canaries: int | None = None) -> Evidence:
+    """What a white-box audit finds, with a seed."""
+    rng, randomness = np.random.default_rng(0), RandomSource(1)
+    auditing = Auditing(run, plan, canaries, rng=rng, randomness=randomness)
+    audit = audit_selective if run.method == "selective" else audit_sums
+    return audit(auditing, {unit: epsilon})[unit]
+
+
 @pytest.mark.parametrize("name", [*PLANS, "fedavg"])
 def test_honest_steps_stay_below_their_certificate(name: str) -> None:
     fields = PLANS.get(name, PLANS["users"])
     plan = calibrated(Plan(epsilon=3, steps=4, clip_norm=0.3, **fields))  # type: ignore[arg-type]
     run = settings(plan, "fedavg" if name == "fedavg" else "private")
-    found = audit_plan(
-        run,
-        plan,
-        plan.protect,
-        canaries=1024,
-        epsilon=3,
-        randomness=RandomSource(1),
-        rng=np.random.default_rng(0),
-    )
+    found = bound(run, plan, plan.protect, 3, canaries=1024)
     assert 0.3 < found.lower <= 3
 
 
@@ -245,10 +250,11 @@ def test_what_is_heard_of_selective_training_is_what_is_declared() -> None:
     rng = np.random.default_rng(0)
     inside = rng.random(600) < 0.5
     with passing_ledger() as ledger:
-        method = Overheard(
-            worst_model(600, 1), canary_records(inside, 3), RandomSource(1), ledger, plan,
-            token_budget=8192, state_clip=0.1,
+        inputs = inputs_of(
+            "selective", worst_model(600, 1), None, canary_records(inside, 3), plan,
+            ledger=ledger, token_budget=8192,
         )  # fmt: skip
+        method = Overheard(inputs, SelectiveSettings(state_clip=0.1))
         for step in range(1, 7):
             method.step(step)
     declared = declared_of(event, inside, 6, rng)
@@ -273,28 +279,13 @@ def test_a_paper_s_figure_beside_a_proved_one_breaks_nothing(tmp_path: Path) -> 
 @pytest.mark.slow
 def test_at_epsilon_8_for_users_the_bound_says_something() -> None:
     plan = calibrated(Plan(protect="users", epsilon=8, steps=30, user_rate=0.1, users=500))
-    found = audit_plan(
-        settings(plan),
-        plan,
-        "users",
-        epsilon=8,
-        randomness=RandomSource(1),
-        rng=np.random.default_rng(0),
-    )
+    found = bound(settings(plan), plan, "users", 8)
     assert 2.5 <= found.lower <= 8
 
 
 def test_at_epsilon_8_without_sampling_fewer_canaries_do() -> None:
     plan = calibrated(Plan(protect="users", epsilon=8, steps=3, user_rate=1.0, users=500))
-    found = audit_plan(
-        settings(plan),
-        plan,
-        "users",
-        canaries=2048,
-        epsilon=8,
-        randomness=RandomSource(1),
-        rng=np.random.default_rng(0),
-    )
+    found = bound(settings(plan), plan, "users", 8, canaries=2048)
     assert 2.5 <= found.lower <= 8
 
 
@@ -307,9 +298,8 @@ def test_the_published_accounting_is_contradicted_where_all_users_share_an_entit
         entity_rule="any", noise="lemma", user_rate=0.05, estimator="f_E+", sensitive=users,
         records=2 * users, steps=steps, delta=1e-5,
     )  # fmt: skip
-    found = audit_uedp(
-        made, users=users, holders=users, steps=steps, runs=40, seed=1, rng=np.random.default_rng(0)
-    )
+    run = Run(method="uedp", steps=steps, corpus="none", detect="gold", uedp=made.model_dump())
+    found = audit_uedp(Auditing(run), users=users, holders=users, runs=40, seed=1)
     assert found.lower > claim.epsilon["users+entities"]
 
 
@@ -361,12 +351,13 @@ MUTANTS = {
 }
 PRELUDE = """
 import numpy as np
-from tacit.audits.white_box import audit_plan, audit_uedp
+from tacit.audits.auditing import Auditing
+from tacit.audits.white_box import audit_selective, audit_sums, audit_uedp
 from tacit.planning.plan import Plan, calibrated
 from tacit.privacy.accounting.pricing import price
 from tacit.replication.published import uedp_release
 from tacit.training.dp.random_source import RandomSource
-from tacit.training.settings import Run, UedpSettings
+from tacit.training.settings import Run
 rng = np.random.default_rng(0)
 """
 AUDITS = {
@@ -374,32 +365,29 @@ AUDITS = {
 plan = calibrated(
     Plan(protect="users", epsilon=1, steps=6, clip_norm=0.01, users=500, user_rate=0.05))
 run = Run(method="private", plan=plan.model_dump(mode="json", exclude_none=True), corpus="none")
-found = audit_plan(run, plan, "users", canaries=2048, epsilon=1,
-                   randomness=RandomSource(1), rng=rng)
-print(found.lower, 1.0)
+given = Auditing(run, plan, 2048, rng=rng, randomness=RandomSource(1))
+print(audit_sums(given, {"users": 1.0})["users"].lower, 1.0)
 """,
     "entities": """
 plan = calibrated(Plan(protect="entities", epsilon=1, steps=6, clip_norm=0.1, users=500,
                        user_rate=0.25, entity_share=0.05))
 fields = plan.model_dump(mode="json", exclude_none=True)
 run = Run(method="private", plan=fields, corpus="none", detect="gold")
-found = audit_plan(run, plan, "entities", canaries=2048, epsilon=1,
-                   randomness=RandomSource(1), rng=rng)
-print(found.lower, 1.0)
+given = Auditing(run, plan, 2048, rng=rng, randomness=RandomSource(1))
+print(audit_sums(given, {"entities": 1.0})["entities"].lower, 1.0)
 """,
     "tokens": """
 plan = calibrated(Plan(protect="tokens", mechanism="selective", epsilon=1, steps=4, clip_norm=0.01,
                        record_rate=0.1, segments=2))
 run = Run(method="selective", plan=plan.model_dump(mode="json", exclude_none=True), corpus="none",
           policy="digits", selective={"state_clip": 0.1})
-found = audit_plan(run, plan, "tokens", canaries=1024, epsilon=1,
-                   randomness=RandomSource(1), rng=rng)
-print(found.lower, 1.0)
+given = Auditing(run, plan, 1024, rng=rng, randomness=RandomSource(1))
+print(audit_selective(given, {"tokens": 1.0})["tokens"].lower, 1.0)
 """,
     "uedp": """
-made = UedpSettings(
-    user_rate=1.0, entity_rate=0.02, noise_multiplier=2 / 11, clip_norm=1.0, delta=1e-5)
-found = audit_uedp(made, users=10, holders=1, steps=20, runs=36, seed=1, rng=rng)
+made = dict(user_rate=1.0, entity_rate=0.02, noise_multiplier=2 / 11, clip_norm=1.0, delta=1e-5)
+run = Run(method="uedp", steps=20, corpus="none", detect="gold", uedp=made)
+found = audit_uedp(Auditing(run), users=10, holders=1, runs=36, seed=1)
 event = uedp_release(users=10, users_per_step=10, entity_rate=0.02, noise_multiplier=2 / 11,
                      holders=1, entity_rule="any", noise="lemma", user_rate=1.0)
 print(found.lower, price({event: 20}, "entities", 1e-5).epsilon)

@@ -11,9 +11,10 @@ import torch
 
 from support.small import dialogs
 from tacit.audits.audit import audit_run
+from tacit.audits.auditing import Auditing
 from tacit.audits.canary_guesses import Reach, declared, evidence_of, log_ratio, reach_of
 from tacit.audits.epsilon_bounds import read_audit
-from tacit.audits.in_situ import Found, Places, audit_in_situ
+from tacit.audits.in_situ import CopyWithGuests, Found, Places, audit_in_situ
 from tacit.audits.worst_cases import Draw
 from tacit.errors import UsageError
 from tacit.planning.plan import read_plan
@@ -53,9 +54,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory, base: dict[str, Any]) -> P
 
 def audited(folder: Path, canaries: int = 512, **options: Any) -> Found:
     run, plan = read_run(folder / "run.yml"), read_plan(folder / "plan.yml")
-    return audit_in_situ(
-        folder, run, plan, {"users": 8.0}, canaries=canaries, rng=np.random.default_rng(), **options
-    )
+    auditing = Auditing(run, plan, canaries, **options)
+    return audit_in_situ(auditing, {"users": 8.0}, folder, CopyWithGuests)
 
 
 def failed(found: Found) -> list[str]:
@@ -166,8 +166,8 @@ FAILS = {
     "half the noise": "noise has the standard deviation that was charged",
     "another shape": "noise is Gaussian",
     "too many": "users are drawn at the rate that was charged",
-    "coins once": "coins of two steps are independent (users)",
-    "fixed size": "each of the users has a coin of its own",
+    "draws once": "draws of two steps are independent (users)",
+    "fixed size": "each of the users is drawn by itself (Poisson sampling)",
     "no entry": "the ledger holds every release as it was made",
     "cheaper entry": "the ledger holds every release as it was made",
     "leak": "the weights are made of what was released and of nothing else",
@@ -207,7 +207,7 @@ def plant(name: str, patch: pytest.MonkeyPatch) -> None:
             lambda self, stream, count: np.sign(normals(self, stream, count)).astype(np.float32),
         ),
         "too many": (PoissonUsers, "draw", lambda self, rng: np.arange(self.users)),
-        "coins once": (
+        "draws once": (
             PoissonUsers, "draw", lambda self, rng: once.setdefault("drawn", draw(self, rng)),
         ),
         "fixed size": (
@@ -234,7 +234,7 @@ def test_a_planted_bug_fails_its_check(
     assert {FAILS[name], refused} & set(failed(audited(trained)))
 
 
-@pytest.mark.parametrize("name", ["one key", "coins once"])
+@pytest.mark.parametrize("name", ["one key", "draws once"])
 def test_what_no_output_shows_breaks_the_certificate(
     tmp_path: Path, trained: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

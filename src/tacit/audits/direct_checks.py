@@ -1,9 +1,9 @@
-"""What no output of a training shows, looked at directly: its noise, its coins, its entries.
+"""What no output of a training shows, looked at directly: noise, Poisson sampling, ledger entries.
 
-A lower bound on epsilon says nothing about noise that is used twice, or about coins that fall once
-for all steps, until somebody makes use of it. So the noise of every release, who was drawn for it
-and what the ledger holds are compared with what was declared. Each check fails an honest run less
-than once in a thousand million times.
+A lower bound on epsilon says nothing about noise that is used twice, or about a draw that is made
+once for all steps, until somebody makes use of it. So the noise of every release, who was drawn for
+it and what the ledger holds are compared with what was declared. Each check fails an honest run
+less than once in a thousand million times.
 """
 
 import math
@@ -34,7 +34,7 @@ _WIDTH = 256
 _PARTS, _IN_PARTS, _RELEASES, _SAMPLE = 16, 64, 1024, 4096
 """Parts of a release that are compared, in how many releases; releases in all, values of each."""
 _UNITS, _STEPS = 16384, 512
-"""Whose coins, and of how many steps, are compared pair by pair."""
+"""Of how many units, and of how many steps, draws are compared pair by pair."""
 _ROUNDING = 1e-3
 """By so much sums that should be equal may differ, over the clip norm."""
 
@@ -97,26 +97,22 @@ class Noise:
         for name, (squares, count) in everything.items():
             if not count:
                 continue
-            p = 2 * min(stats.chi2.cdf(squares, count), stats.chi2.sf(squares, count))
+            p = _chi2_p(squares, count)
             if p <= p_least:
-                p_least, worst = float(p), math.sqrt(squares / count)
+                p_least, worst = p, math.sqrt(squares / count)
                 where = f" in '{name}'" if name else ""
         if p_least * len(everything) >= ALPHA:
             worst, where = math.sqrt(total[0] / total[1]), ""
         return Check(
             "noise has the standard deviation that was charged",
-            bool(p_least * len(everything) >= ALPHA),
+            p_least * len(everything) >= ALPHA,
             f"{worst:.4f} times the declared one{where}, of {int(total[1]):,} draws",
         )
 
     def _shape(self) -> Check:
-        values = np.concatenate(self._samples)
-        distance, p = stats.kstest(values, "norm")
-        return Check(
-            "noise is Gaussian",
-            bool(p >= ALPHA),
-            f"its distribution is within {distance:.4f} of the normal one",
-        )
+        distance, p = stats.kstest(np.concatenate(self._samples), "norm")
+        said = f"its distribution is within {distance:.4f} of the normal one"
+        return Check("noise is Gaussian", bool(p >= ALPHA), said)
 
 
 def _apart(name: str, rows: Array) -> Check:
@@ -128,11 +124,8 @@ def _apart(name: str, rows: Array) -> Check:
     np.fill_diagonal(found, 0)
     allowed = _largest_correlation(width, count * (count - 1) // 2)
     largest = float(found.max())
-    return Check(
-        name,
-        largest <= allowed,
-        f"the largest correlation of {count:,} is {largest:.2f}, chance allows {allowed:.2f}",
-    )
+    said = f"the largest correlation of {count:,} is {largest:.2f}, chance allows {allowed:.2f}"
+    return Check(name, largest <= allowed, said)
 
 
 def _largest_correlation(width: int, pairs: int) -> float:
@@ -153,12 +146,12 @@ def _largest_correlation(width: int, pairs: int) -> float:
     return high
 
 
-class Coins:
-    """Who was drawn, step by step, of a number of units that each have a coin of one rate."""
+class PoissonDraws:
+    """Who was drawn, step by step: Poisson sampling, where each unit is drawn by itself."""
 
     def __init__(self, what: str, units: int, rate: float, rng: np.random.Generator) -> None:
         self._what, self._units, self._rate = what, units, rate
-        self._watched = np.sort(rng.choice(units, size=min(units, _UNITS), replace=False))
+        self._some = np.sort(rng.choice(units, size=min(units, _UNITS), replace=False))
         self._rows: list[NDArray[np.bool_]] = []
         self._times = np.zeros(units, dtype=np.int64)
         self._sizes: list[int] = []
@@ -170,10 +163,10 @@ class Coins:
         self._times += came
         self._sizes.append(int(came.sum()))
         if len(self._rows) < _STEPS:
-            self._rows.append(came[self._watched])
+            self._rows.append(came[self._some])
 
     def checks(self) -> list[Check]:
-        """Whether the coins fall at their rate, in every step anew, each by itself."""
+        """Whether units are drawn at their rate, in every step anew, each by itself."""
         if not self._sizes or not self._units:
             return []
         return [self._at_rate(), self._anew(), self._by_itself()]
@@ -182,24 +175,21 @@ class Coins:
         drawn, tried = sum(self._sizes), self._units * len(self._sizes)
         p = [_two_sided(size, self._units, self._rate) for size in self._sizes]
         passed = min(p) * len(p) >= ALPHA / 2 and _two_sided(drawn, tried, self._rate) >= ALPHA / 2
-        return Check(
-            f"{self._what} are drawn at the rate that was charged",
-            passed,
-            f"{drawn / tried:.4f} of them in a step, charged is {self._rate:.4f}",
-        )
+        name = f"{self._what} are drawn at the rate that was charged"
+        said = f"{drawn / tried:.4f} of them in a step, charged is {self._rate:.4f}"
+        return Check(name, passed, said)
 
     def _anew(self) -> Check:
         """How many two steps have in common, and how often each unit came in all."""
-        name = f"coins of two steps are independent ({self._what})"
+        name = f"draws of two steps are independent ({self._what})"
         came = np.array(self._rows, dtype=np.float32)
         if len(came) < 2:
             return Check(name, True, "there is only one step")
         both = (came @ came.T)[np.triu_indices(len(came), 1)]
         share, units = self._rate**2, came.shape[1]
         p = min(_two_sided(int(extreme), units, share) for extreme in (both.min(), both.max()))
-        # Whoever came never or always, or exactly as often as all others, was not drawn by coins.
-        steps = len(self._sizes)
-        spread = _excess(self._times, steps, self._rate)
+        # Whoever came never or always, or exactly as often as all others, was not drawn anew.
+        spread = _excess(self._times, len(self._sizes), self._rate)
         far = both[np.argmax(np.abs(both - share * units))]
         return Check(
             name,
@@ -210,18 +200,19 @@ class Coins:
 
     def _by_itself(self) -> Check:
         """Batches of a fixed size have sizes that do not spread."""
-        name = f"each of the {self._what} has a coin of its own"
+        name = f"each of the {self._what} is drawn by itself (Poisson sampling)"
         variance = self._units * self._rate * (1 - self._rate)
         if variance < 25 or len(self._sizes) < 2:
             return Check(name, True, "too few to tell")
         squares = np.square(np.array(self._sizes) - self._units * self._rate).sum() / variance
         steps = len(self._sizes)
-        p = 2 * min(stats.chi2.cdf(squares, steps), stats.chi2.sf(squares, steps))
-        return Check(
-            name,
-            bool(p >= ALPHA),
-            f"their number in a step spreads {math.sqrt(squares / steps):.2f} times as declared",
-        )
+        said = f"their number in a step spreads {math.sqrt(squares / steps):.2f} times as declared"
+        return Check(name, _chi2_p(squares, steps) >= ALPHA, said)
+
+
+def _chi2_p(squares: float, count: float) -> float:
+    """How likely a sum of squares of so many normals is as small or as large."""
+    return 2 * float(min(stats.chi2.cdf(squares, count), stats.chi2.sf(squares, count)))
 
 
 def _two_sided(found: int, tried: int, rate: float) -> float:
@@ -249,7 +240,7 @@ class Replayed:
     """The weights as they become if nothing but what was released moves them."""
 
     def __init__(self, model: nn.Module, settings: OptimizerSettings, steps: int) -> None:
-        self._settings, self._steps = settings, steps
+        self._settings, self._last, self.steps = settings, steps, 0
         own = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self._copy = nn.ParameterList([nn.Parameter(p.detach().clone()) for p in own.values()])
         self._names = list(own)
@@ -262,8 +253,9 @@ class Replayed:
 
     def update(self, gradient: Mapping[str, Tensor], step: int) -> None:
         """One step of the run's optimizer, here."""
+        self.steps += 1
         for group in self._optimizer.param_groups:
-            group["lr"] = self._settings.learning_rate * factor(self._settings, step, self._steps)
+            group["lr"] = self._settings.learning_rate * factor(self._settings, step, self._last)
         for name, parameter in zip(self._names, self._copy, strict=True):
             given = gradient.get(name)
             parameter.grad = None if given is None else given.detach().clone()
@@ -331,9 +323,8 @@ def caps_checks(training_data: TrainingData, plan: Plan) -> list[Check]:
     """Whether the records that users give, or that are drawn, are within the caps of the plan."""
     if training_data.owners is None or not plan.caps:
         return []
-    given = (
-        training_data.rows if plan.user_rate is None else np.concatenate(training_data.rows_of_user)
-    )
+    by_user = plan.user_rate is not None
+    given = np.concatenate(training_data.rows_of_user) if by_user else training_data.rows
     used = np.zeros(len(training_data.owners), dtype=bool)
     used[training_data.examples.record[given]] = True
     broken = Caps(**plan.caps).broken_by(training_data.owners.subset(used))
@@ -364,11 +355,6 @@ def ledger_checks(
     if own is not None:
         kinds = {entry.event for entry in own.entries if entry.phase == "train"}
         other = kinds - set(executed)
-        found.append(
-            Check(
-                "the run was charged for what its settings carry out",
-                not other,
-                "the run's ledger holds other events" if other else "the same events",
-            )
-        )
+        said = "the run's ledger holds other events" if other else "the same events"
+        found.append(Check("the run was charged for what its settings carry out", not other, said))
     return found

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from pydantic import TypeAdapter
 from scipy import stats
 
 from tacit.errors import DataError, UsageError
 from tacit.privacy.certificates.certificate import Certificate, Finding, amend, today
 from tacit.privacy.rounding import down, up
-from tacit.saved_json import read_fields, write_fields
+from tacit.saved_json import read_fields, spelled, write_fields
 
 Verdict = Literal["consistent", "contradicted", "broken", "inconclusive"]
 BREAKING: tuple[Verdict, ...] = ("contradicted", "broken")
@@ -44,10 +45,10 @@ def one_run_bound(
     """
     if not 0 <= correct <= guesses <= canaries or guesses < 1:
         raise UsageError(
-            f"canaries={canaries}, guesses={guesses}, correct={correct} cannot be; each is at most "
-            "the one before."
+            f"canaries={canaries}, guesses={guesses}, correct={correct}: each must be at most the "
+            "one before, and guesses at least 1."
         )
-    _need_rates(delta, confidence)
+    _require_rates(delta, confidence)
 
     def p_value(epsilon: float) -> float:
         share = 1 / (1 + math.exp(-epsilon))
@@ -95,15 +96,16 @@ def rates_bound(
     2.6971
     """
     if not (0 <= hits <= members and 0 <= false_alarms <= others and members and others):
-        raise UsageError("Hits and false alarms cannot be more than were tried, nor tried be 0.")
-    _need_rates(delta, confidence)
+        raise UsageError(
+            f"{hits} of {members} hits and {false_alarms} of {others} false alarms: give at least "
+            "one trial of each, and no more hits or alarms than trials."
+        )
+    _require_rates(delta, confidence)
     tail = (1 - confidence) / 2
     tpr = float(stats.beta.ppf(tail, hits, members - hits + 1)) if hits else 0.0
-    fpr = (
-        float(stats.beta.ppf(1 - tail, false_alarms + 1, others - false_alarms))
-        if false_alarms < others
-        else 1.0
-    )
+    fpr = 1.0
+    if false_alarms < others:
+        fpr = float(stats.beta.ppf(1 - tail, false_alarms + 1, others - false_alarms))
     found = 0.0
     for right, wrong in ((tpr, fpr), (1 - fpr, 1 - tpr)):
         if right > delta and wrong > 0:
@@ -111,11 +113,13 @@ def rates_bound(
     return found
 
 
-def _need_rates(delta: float, confidence: float) -> None:
+def _require_rates(delta: float, confidence: float) -> None:
     if not 0 <= delta < 1:
         raise UsageError(f"delta={delta} is not a probability below 1.")
     if not 0.5 <= confidence < 1:
-        raise UsageError(f"confidence={confidence} cannot be; give a number from 0.5 up to 1.")
+        raise UsageError(
+            f"confidence={confidence} is not a confidence; give a number from 0.5 up to 1."
+        )
 
 
 def _largest(ruled_out: Any) -> float:
@@ -204,9 +208,7 @@ class Audit:
 
     def as_dict(self) -> dict[str, Any]:
         """Fields for JSON."""
-        fields = asdict(self)
-        for name in ("upper", "part"):
-            fields[name] = "infinity" if fields[name] == math.inf else fields[name]
+        fields: dict[str, Any] = spelled(asdict(self))
         return fields | {"lower": self.lower, "sentence": self.sentence}
 
 
@@ -270,26 +272,9 @@ def read_audit(path: Path) -> list[Audit]:
     """The audits of a file that `write_audit` wrote."""
     fields = read_fields(path, FORMAT, VERSION)
     try:
-        return [_audit(one) for one in fields["audits"]]
-    except (KeyError, TypeError, ValueError):
+        return TypeAdapter(list[Audit]).validate_python(fields["audits"])
+    except (KeyError, ValueError):
         raise DataError(f"{path} does not hold an audit; run tacit audit again.") from None
-
-
-def _audit(fields: Mapping[str, Any]) -> Audit:
-    return Audit(
-        unit=str(fields["unit"]),
-        delta=float(fields["delta"]),
-        evidence=Evidence(**fields["evidence"]),
-        upper=_number(fields["upper"]),
-        claimed=None if fields["claimed"] is None else float(fields["claimed"]),
-        verdict=fields["verdict"],
-        part=None if fields.get("part") is None else _number(fields["part"]),
-        checks=tuple(Check(**check) for check in fields.get("checks", ())),
-    )
-
-
-def _number(written: Any) -> float:
-    return math.inf if written == "infinity" else float(written)
 
 
 def guesses_of(
@@ -335,12 +320,5 @@ def from_canaries(
     right += sum(not planted[name] for name in order[len(order) - (guesses - high) :])
     lower = one_run_bound(len(names), guesses, right, delta, confidence)
     best = one_run_bound(len(names), guesses, guesses, delta, confidence)
-    return Evidence(
-        "black box: canaries in or out by fair coins, one training run, guessed by loss",
-        lower,
-        confidence,
-        len(names),
-        guesses,
-        right,
-        {"at_best": best},
-    )
+    how = "black box: canaries in or out by fair coins, one training run, guessed by loss"
+    return Evidence(how, lower, confidence, len(names), guesses, right, {"at_best": best})

@@ -18,12 +18,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tacit.planning.plan import Plan
 from tacit.privacy.events import Selective
-from tacit.privacy.ledger import Ledger
 from tacit.training.data.training_data import TrainingData
-from tacit.training.dp.random_source import RandomSource
-from tacit.training.methods import SelectiveTraining
+from tacit.training.methods.method import MethodInputs
+from tacit.training.methods.selective import SelectiveSettings, SelectiveStep
 from tacit.training.models.recurrent import LSTMConfig, LSTMForCausalLM
 from tacit.training.tasks.examples import Examples
 
@@ -83,7 +81,7 @@ def canary_records(inside: NDArray[np.bool_], segments: int) -> TrainingData:
     return TrainingData(examples, each.astype(np.int64), tuple(each.reshape(-1, 1)), None, None)
 
 
-class Overheard(SelectiveTraining):
+class Overheard(SelectiveStep):
     """Selective training as it is, and what an adversary hears of it.
 
     `of_gradients` is the log-likelihood ratio of what was heard of each canary's gradients,
@@ -91,18 +89,11 @@ class Overheard(SelectiveTraining):
     with: hidden and cell, layer by layer.
     """
 
-    def __init__(
-        self,
-        model: LSTMForCausalLM,
-        training_data: TrainingData,
-        randomness: RandomSource,
-        ledger: Ledger,
-        plan: Plan,
-        **rest: Any,
-    ) -> None:
-        super().__init__(model, training_data, randomness, ledger, plan, **rest)
-        self.of_gradients = np.zeros(len(training_data.rows))
-        self.of_states = np.zeros((plan.states, len(training_data.rows)))
+    def __init__(self, inputs: MethodInputs, settings: SelectiveSettings) -> None:
+        super().__init__(inputs, settings)
+        records = len(inputs.training_data.rows)
+        self.of_gradients = np.zeros(records)
+        self.of_states = np.zeros((inputs.need_plan().states, records))
         self._begun = False
 
     def step(self, number: int) -> None:

@@ -7,7 +7,6 @@ audit_log       who did what
 records         text: appended in groups, never lost or doubled, deleted for good
 datasets        what records belong to, and the lists of entities to protect
 budget          what all runs on a dataset may spend together, and where it is reserved
-method_choices  the training methods that a request may name
 run_requests    what a caller asks for, as the settings of a run; nothing in it names a file
 plans           the dry run
 jobs            a queue, and a child process for each run, detection, attack

@@ -22,7 +22,6 @@ from tacit.server import Json
 from tacit.server.budget import Budgets
 from tacit.server.datasets import Datasets
 from tacit.server.errors import Conflict, NotFound
-from tacit.server.method_choices import method_choice
 from tacit.server.records import Records
 from tacit.server.run_requests import (
     Places,
@@ -37,6 +36,7 @@ from tacit.server.storage import Dataset, Job, Storage
 from tacit.server.throughput import records_per_second
 from tacit.training.data.protected_entities import focus_on, list_digest
 from tacit.training.data.scope import entity_scope, scope_of_kinds
+from tacit.training.methods import METHODS
 from tacit.training.settings import Run, run_yaml
 
 _PARTS = (0.1, 0.3, 0.6, 1.0)
@@ -126,7 +126,7 @@ class Plans:
         )
         result: Json = {
             "method": ready.run.method,
-            "standing": method_choice(asked.method).standing if not ready.unproved else "heuristic",
+            "standing": METHODS[asked.method].standing if not ready.unproved else "heuristic",
             "unproved": ready.unproved,
             "fits_budget": refused is None,
             "refused": refused,

@@ -17,7 +17,7 @@ from tacit.errors import UsageError
 from tacit.planning.plan import Plan
 from tacit.privacy.events import NotPrivate
 from tacit.privacy.ledger import Releases
-from tacit.server.method_choices import DEFAULT_METHOD, method_choice
+from tacit.training.methods import DEFAULT_METHOD, METHODS
 from tacit.training.settings import OptimizerSettings, Run
 
 Name = Annotated[str, StringConstraints(pattern=r"^[\w][\w .,()+@-]{0,98}$")]
@@ -133,7 +133,7 @@ _PASSED_ON = {"method", "steps", "batch", "task", "labels", "context", "token_bu
 
 def settings_of(asked: RunRequest, places: Places) -> Run:
     """The run that a request stands for; refused with a sentence if there is none."""
-    method = method_choice(asked.method)
+    method = METHODS[asked.method]
     plain = {"plan": asked.plan, "model.config": asked.model.config,
              "method_settings": asked.method_settings}  # fmt: skip
     for where, value in plain.items():
@@ -154,10 +154,10 @@ def settings_of(asked: RunRequest, places: Places) -> Run:
         fields["detect"] = ",".join(asked.detectors)
     if asked.optimizer is not None:
         fields["optimizer"] = asked.optimizer
-    if own and method.section is None:
+    if own and not method.settings.model_fields:
         raise UsageError(f"method={method.name} has no settings of its own; leave them out.")
-    if own and method.section is not None:
-        fields[method.section] = own
+    if own:
+        fields[method.name] = own
     if places.earlier is not None:
         fields["model"] = {"kind": "folder", "folder": str(places.earlier), "carry_ledger": True,
                            "lora_rank": asked.model.lora_rank}  # fmt: skip
@@ -197,7 +197,7 @@ def _not_plain(name: str, value: Any, depth: int) -> Iterator[str]:
 
 def unproved_reason(run: Run) -> str | None:
     """Why nothing is proved about what a run releases; None where its plan's promise holds."""
-    method = method_choice(run.method)
+    method = run.spec
     if method.standing != "proved":
         about = f"{method.standing}: {method.summary}"
         return f"Method {run.method} has no proved promise ({about})."

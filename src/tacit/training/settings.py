@@ -32,7 +32,7 @@ from tacit.planning.plan import Plan
 from tacit.presets import located
 from tacit.privacy.certificates.documents import canonical_digest
 from tacit.registry import did_you_mean
-from tacit.training.methods import METHODS
+from tacit.training.methods import DEFAULT_METHOD, METHODS
 from tacit.training.models.registries import MODELS, OPTIMIZERS
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ class Run(SettingsPart):
             "what the mentions mark if not given."
         ),
     ] = None
-    method: Annotated[str, Field(description="As `tacit methods` lists them.")] = "private"
+    method: Annotated[str, Field(description="As `tacit methods` lists them.")] = DEFAULT_METHOD
     options: Annotated[
         SerializeAsAny[MethodSettings],
         Field(description="The method's own settings; in a file, the section of its name."),

@@ -12,7 +12,7 @@ import pytest
 
 from support.small import Record, Two, Vectors, data_of, losses
 from support.steps import inputs_of, make_step
-from tacit.audits.direct_checks import Coins, Noise
+from tacit.audits.direct_checks import Noise, PoissonDraws
 from tacit.audits.token_cases import canary_records, worst_model
 from tacit.planning.plan import Plan
 from tacit.privacy.ledger import Ledger
@@ -53,9 +53,9 @@ def made(name: str, randomness: RandomSource, ledger: Ledger) -> NoisySums[Any]:
 @pytest.mark.parametrize("name", [*PLANS, "uedp"])
 def test_steps_share_neither_coins_nor_noise(tmp_path: Path, name: str, randomness: str) -> None:
     rng = np.random.default_rng(0)
-    coins = [Coins("users", USERS, 0.3, rng)]
+    coins = [PoissonDraws("users", USERS, 0.3, rng)]
     if name == "uedp":
-        coins.append(Coins("entities", 50, 0.5, rng))
+        coins.append(PoissonDraws("entities", 50, 0.5, rng))
     noise, heard = Noise(), []
 
     def listening(total: Callable[[int, Any], BoundedSum]) -> Callable[[int, Any], BoundedSum]:
@@ -76,9 +76,9 @@ def test_steps_share_neither_coins_nor_noise(tmp_path: Path, name: str, randomne
             before = heard[-1].tensors
             # The deviation is tested elsewhere; here the noise has whatever it has.
             both = np.concatenate(
-                [(released[n] * method._denominator - before[n]).numpy().ravel() for n in before]
+                [(released[n] * method.denominator - before[n]).numpy().ravel() for n in before]
             )
-            noise.hear(before, released, float(both.std()), scale=method._denominator)
+            noise.hear(before, released, float(both.std()), scale=method.denominator)
     found = [check for own in coins for check in own.checks()] + noise.checks()
     assert [check for check in found if not check.passed and "deviation" not in check.name] == []
 
@@ -86,7 +86,7 @@ def test_steps_share_neither_coins_nor_noise(tmp_path: Path, name: str, randomne
 class Noting(PoissonRecords):
     """The method's own sampler, whose draws are noted."""
 
-    def __init__(self, own: PoissonRecords, coins: Coins) -> None:
+    def __init__(self, own: PoissonRecords, coins: PoissonDraws) -> None:
         super().__init__(own.records, own.rate)
         object.__setattr__(self, "both", (own, coins))
 
@@ -103,7 +103,7 @@ def test_passes_of_selective_training_share_neither(tmp_path: Path, randomness: 
         protect="tokens", mechanism="selective", record_rate=0.3, segments=2,
         **NOISY | {"clip_norm": 0.01},
     )  # fmt: skip
-    coins = Coins("records", 200, 0.3, np.random.default_rng(0))
+    coins = PoissonDraws("records", 200, 0.3, np.random.default_rng(0))
     noise = Noise()
 
     class Heard(SelectiveStep):

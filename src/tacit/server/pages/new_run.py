@@ -14,18 +14,14 @@ from tacit.server.api import datasets as api
 from tacit.server.api import models as api_models
 from tacit.server.api import runs as api_runs
 from tacit.server.errors import NotAuthenticated
-from tacit.server.method_choices import (
-    DEFAULT_METHOD,
-    MethodChoice,
-    method_choice,
-    method_choices,
-)
 from tacit.server.pages import layout
 from tacit.server.pages.datasets import NO_NAMES, detector_boxes
 from tacit.server.pages.layout import Notice, button, card, html, small
 from tacit.server.pages.page_context import PageContext, sentence_of
 from tacit.server.pages.rendering import duration, epsilon, fragment, kind_word, number
 from tacit.server.run_requests import RunRequest
+from tacit.training.methods import DEFAULT_METHOD, METHODS
+from tacit.training.methods.method import MethodSpec
 
 _QUIET_SECONDS = 0.45
 """Nothing is computed while somebody still moves a slider or types."""
@@ -119,7 +115,7 @@ class RunForm:
         self._fit()
 
     def _how(self, models: list[Json]) -> None:
-        methods = {name: method.title for name, method in method_choices().items()}
+        methods = {spec.name: spec.title for spec in METHODS.values()}
         starts = {m["id"]: f"{m['name']} (go on)" for m in models}
         with card("How"), layout.fields(full=True):
             self.name = layout.text_field("Name of the run", value="my first model")
@@ -174,7 +170,7 @@ class RunForm:
 
     def _fit(self, _: Any = None) -> None:
         """Show what the method has."""
-        method = method_choice(self.method.value)
+        method = METHODS[self.method.value]
         chooses = len(method.protects) > 1
         self.whom.set_visibility(chooses)
         self.policy.set_visibility(method.protects_tokens)
@@ -203,7 +199,7 @@ class RunForm:
         name = layout.written(self.name, "Give the run a name.")
         if not self.steps.value:
             raise UsageError("Say how many steps.")
-        method = method_choice(self.method.value)
+        method = METHODS[self.method.value]
         fields: Json = {"name": name, "method": method.name,
                         **model_fields(self.preset.value, self.task.value)}  # fmt: skip
         if method.planned:
@@ -226,7 +222,7 @@ class RunForm:
             del fields["tokenizer"]
         return RunRequest(**fields)
 
-    def _plan(self, method: MethodChoice) -> Json:
+    def _plan(self, method: MethodSpec[Any]) -> Json:
         if not self.exactly.value or not self.rate.value:
             raise UsageError("Say which epsilon, and how large a share takes part in a step.")
         rate = "record_rate" if method.protects_tokens else "user_rate"

@@ -15,6 +15,7 @@ from tacit.registry import Registry
 if TYPE_CHECKING:
     from tacit.training.methods.method import MethodSpec
 
+DEFAULT_METHOD = "private"
 _HERE = "tacit.training.methods"
 
 METHODS: "Registry[MethodSpec[Any]]" = Registry(

@@ -131,6 +131,15 @@ class MethodSpec(Generic[S]):
         """Whether it keeps a plan."""
         return bool(self.protects)
 
+    @property
+    def protects_tokens(self) -> bool:
+        """Whether it protects the tokens that a policy marks, and nothing else."""
+        return self.protects == ("tokens",)
+
+    def takes(self, setting: str) -> bool:
+        """Whether its own settings have a field of that name."""
+        return setting in self.settings.model_fields
+
     def options(self, run: Run) -> S:
         """The method's own settings."""
         assert isinstance(run.options, self.settings)

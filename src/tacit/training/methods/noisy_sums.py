@@ -85,7 +85,7 @@ class NoisySums(Generic[Drawn_co]):
     ) -> None:
         require_match(sampler, event)
         self._sampler, self._event, self._total = sampler, event, total
-        self._denominator, self._meter = denominator, meter
+        self.denominator, self._meter = denominator, meter
         self._ledger, self._randomness, self._check = ledger, randomness, check
 
     def spread(self, over: Callable[[Totals], Totals]) -> None:
@@ -103,7 +103,7 @@ class NoisySums(Generic[Drawn_co]):
             total, self._event, self._ledger, self._randomness, phase="train", step=step
         )
         for tensor in noisy.values():
-            tensor.div_(self._denominator)
+            tensor.div_(self.denominator)
         loss, records = self._meter.since()
         return noisy, StepStats(total.units, total.clipped, total.not_finite, loss, records)
 
