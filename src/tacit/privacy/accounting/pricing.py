@@ -18,7 +18,8 @@ price), `price_cache`.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -101,7 +102,7 @@ def price(
     if stored is not None:
         return stored
     try:
-        result = _price(counted, unit, delta, step, lower)
+        result = _price(tuple(counted.items()), unit, delta, step, lower)
     except GridTooLarge as error:
         raise UsageError(f"step={step!r} is too fine ({error}); give a larger one.") from None
     if not fresh:
@@ -168,14 +169,13 @@ def adversary_gain(
     for fpr in fprs:
         if not (isinstance(fpr, float | int) and 0 <= fpr <= 1):
             raise UsageError(f"fpr={fpr!r} is not a rate; give a number between 0 and 1.")
-    items = dominating_items(counted, unit, common_adjacency(counted, unit))
+    items, composed = _tradeoff(tuple(counted.items()), unit, delta)
     if items is None:
         return tuple(Gain(float(fpr), 1.0, "epsilon and delta") for fpr in fprs)
     if not items:
         return tuple(Gain(float(fpr), float(fpr), "nothing released") for fpr in fprs)
     cost = price(counted, unit, delta, fresh=fresh)
     shift = revealed(items)
-    composed = _tradeoff(items, delta)
     return tuple(_gain(float(fpr), cost, shift, composed, rounding_noise(items)) for fpr in fprs)
 
 
@@ -208,9 +208,16 @@ def calibrate(
     return least_noise(price_of, float(down(target_epsilon)), unit, progress)
 
 
+@lru_cache(maxsize=4096)
 def _price(
-    counted: Mapping[AnyEvent, int], unit: Unit, delta: float, step: float | None, lower: bool
+    releases: tuple[tuple[AnyEvent, int], ...],
+    unit: Unit,
+    delta: float,
+    step: float | None,
+    lower: bool,
 ) -> Price:
+    # A certificate and its checks ask for the same price several times; nothing here has a state.
+    counted = dict(releases)
     adjacency = common_adjacency(counted, unit)
     items = dominating_items(counted, unit, adjacency)
     if items is None:
@@ -254,16 +261,15 @@ def best_accuracy(releases: Releases, unit: Unit, delta: float, *, fresh: bool =
     0.691
     """
     counted, delta, unit = counted_releases(releases), require_delta(delta), require_unit(unit)
-    items = dominating_items(counted, unit, common_adjacency(counted, unit))
+    items, composed = _tradeoff(tuple(counted.items()), unit, delta)
     if items is None:
         return 1.0
     if not items:
         return 0.5
-    cost = price(counted, unit, delta, lower=False, fresh=fresh)
+    cost = price(counted, unit, delta, fresh=fresh)
     apart = [2 * float(ndtr(revealed(items) / 2)) - 1]
     if cost.epsilon < 700:
         apart.append((math.expm1(cost.epsilon) + 2 * delta) / (math.exp(cost.epsilon) + 1))
-    composed = _tradeoff(items, delta)
     if composed is not None:
         noise = rounding_noise(items)
         apart.append(max(_total_variation(losses) for losses in composed) + noise)
@@ -277,10 +283,16 @@ def _total_variation(losses: Losses) -> float:
     return losses.infinite + float(-(losses.probs[positive] @ np.expm1(-values[positive])))
 
 
-def _tradeoff(items: Items, delta: float) -> BothRoles | None:
-    if not grid_works(items, delta):
-        return None
-    return fitting(items, delta, first_step(items, delta))[0]
+@lru_cache(maxsize=64)
+def _tradeoff(
+    releases: tuple[tuple[AnyEvent, int], ...], unit: Unit, delta: float
+) -> tuple[Items | None, BothRoles | None]:
+    """The dominating pairs of releases, and their composed losses where a grid holds them."""
+    counted = dict(releases)
+    items = dominating_items(counted, unit, common_adjacency(counted, unit))
+    if not items or not grid_works(items, delta):
+        return items, None
+    return items, fitting(items, delta, first_step(items, delta))[0]
 
 
 def _gain(fpr: float, cost: Price, shift: float, composed: BothRoles | None, noise: float) -> Gain:

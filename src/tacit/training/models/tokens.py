@@ -6,6 +6,7 @@ some of that text away whatever is trained later, so the default here never sees
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -57,18 +58,9 @@ def public_texts() -> Iterator[str]:
         yield record.text
 
 
-def byte_level_bpe(
-    texts: Iterable[str] | None = None, size: int = 4000, *, min_count: int = 2
-) -> PreTrainedTokenizerFast:
-    """A byte-level BPE of at most `size` entries, learned from *public* texts.
-
-    Every string can be written with it. The same texts give the same tokenizer. Texts are the
-    ones of `public_texts` if none are given; private text must not be among them, and nothing
-    here could notice.
-    """
-    smallest = len(SPECIAL) + 256
-    if size < smallest:
-        raise UsageError(f"size={size} is too small; give {smallest} or more: the bytes alone.")
+@lru_cache(maxsize=8)
+def _learned_bpe(texts: tuple[str, ...], size: int, min_count: int) -> str:
+    """A tokenizer as JSON; runs of one process on the same public text learn it once."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     # Offsets without the space before a word: that belongs to nobody's name.
@@ -81,8 +73,24 @@ def byte_level_bpe(
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(public_texts() if texts is None else texts, trainer)
-    return _wrapped(tokenizer)
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer.to_str()
+
+
+def byte_level_bpe(
+    texts: Iterable[str] | None = None, size: int = 4000, *, min_count: int = 2
+) -> PreTrainedTokenizerFast:
+    """A byte-level BPE of at most `size` entries, learned from *public* texts.
+
+    Every string can be written with it. The same texts give the same tokenizer. Texts are the
+    ones of `public_texts` if none are given; private text must not be among them, and nothing
+    here could notice.
+    """
+    smallest = len(SPECIAL) + 256
+    if size < smallest:
+        raise UsageError(f"size={size} is too small; give {smallest} or more: the bytes alone.")
+    learned = tuple(public_texts() if texts is None else texts)
+    return _wrapped(Tokenizer.from_str(_learned_bpe(learned, size, min_count)))
 
 
 def frequencies(tokenizer: PreTrainedTokenizerBase, public: Corpus) -> NDArray[np.float64]:
