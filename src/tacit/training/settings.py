@@ -11,7 +11,7 @@ optimizer: {name: sgd, learning_rate: 2.0, momentum: 0.9}
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import yaml
 from pydantic import (
@@ -33,13 +33,10 @@ from tacit.presets import located
 from tacit.privacy.certificates.documents import canonical_digest
 from tacit.registry import did_you_mean
 from tacit.training.methods import DEFAULT_METHOD, METHODS
-from tacit.training.models.registries import MODELS, OPTIMIZERS
+from tacit.training.models.registries import MODELS, OPTIMIZERS, TaskName
 
 if TYPE_CHECKING:
     from tacit.training.methods.method import MethodSpec
-
-TaskName = Literal["next-word", "masked-word", "classification", "regression", "tagging"]
-TASKS: tuple[TaskName, ...] = get_args(TaskName)
 
 SUM_OF_UPDATES = {"name": "sgd", "learning_rate": 1.0, "momentum": 0.0}
 """The optimizer of methods whose users send updates: they are added up, nothing is scaled."""

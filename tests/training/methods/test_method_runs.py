@@ -112,7 +112,7 @@ def test_stopped_and_resumed_equals_uninterrupted(
         return
     if name == "redacted":
         entries -= 1  # the phase without noise
-    assert entries == (1 if METHODS[run.method][0] == "heuristic" else 5)
+    assert entries == (1 if run.spec.standing == "heuristic" else 5)
 
 
 def test_fedavg_promises_users_and_charges_what_it_does(
@@ -254,7 +254,7 @@ def test_an_encoder_learns_labels_in_both_phases(tmp_path: Path, base: dict[str,
 def test_a_policy_that_overlooks_on_purpose_is_certified_as_such(
     tmp_path: Path, base: dict[str, Any]
 ) -> None:
-    imperfect = EVERY["selective"] | {"policy": "missing(0.5, given)"}
+    imperfect = EVERY["selective"] | {"policy": "missing(0.5, gold)"}
     fresh = base | {"seed": None}
     certificate = session.train(Run(**fresh, **imperfect), tmp_path / "run").certificate
     assert certificate.standing == "heuristic"
@@ -402,13 +402,13 @@ def test_a_list_that_names_nobody_is_refused(
     [
         ({"method": "fedavg"}, "needs a plan"),
         ({"method": "fedavg", "plan": BOTH}, "entity_share=2"),
-        ({"method": "fedavg", "plan": EVERY["records"]["plan"]}, "about users"),
+        ({"method": "fedavg", "plan": EVERY["records"]["plan"]}, "it protects users"),
         ({"method": "uedp"}, "needs steps"),
         ({"method": "uedp", "steps": 3, "plan": USERS}, "takes no plan"),
         ({"method": "uedp", "steps": 3, "mentions": None}, "needs mentions"),
         ({"method": "uedp", "steps": 3, "uedp": {"user_rate": 2}}, "uedp.user_rate"),
         ({"method": "private", "plan": USERS, "uedp": {}}, "leave them out"),
-        ({"method": "private", "plan": USERS, "fedavg": {"local_step": 1}}, "local_steps"),
+        ({"method": "fedavg", "plan": USERS, "fedavg": {"local_step": 1}}, "local_steps"),
         ({"plan": USERS | {"entity_list": "x"}}, "about entities"),
     ],
 )
@@ -447,7 +447,7 @@ def test_the_examples_of_the_docs_are_runs(tmp_path: Path) -> None:
 def test_every_method_has_its_standing_and_is_carried_out_above() -> None:
     tested = {fields.get("method", "private") for fields in EVERY.values()}
     assert tested == set(METHODS)
-    assert {name: standing for name, (standing, _) in METHODS.items()} == {
+    assert {spec.name: spec.standing for spec in METHODS.values()} == {
         "plain": "heuristic", "deidentify": "heuristic", "private": "proved", "fedavg": "proved",
         "uedp": "published", "selective": "proved",
         "redact-then-private": "proved", "adversarial": "heuristic", "triplet": "heuristic",

@@ -45,6 +45,7 @@ from tacit.privacy.certificates.scope import (
     PublicInput,
     Scope,
     Standing,
+    plugins_of,
     stated,
     worst_standing,
 )
@@ -184,6 +185,8 @@ def certify(
     standing, sentence = _stands(promise, cost, scope, leaks, seeded, published)
     if earlier is not None:
         standing = worst_standing([standing, earlier.standing])
+    foreign = plugins_of(about)
+    standing = worst_standing([standing, *(one.standing for one in foreign)])
     if contents.broken:
         standing = "broken"
     open_points = not_covered(releases, promise.by_degree, leaks, scope.entities)
@@ -191,6 +194,7 @@ def certify(
     assumed = assumptions(
         releases, promise.by_degree, capped=not replaces, public=public, earlier=earlier
     )
+    assumed += [one.assumption for one in foreign]
     return Certificate(
         standing=standing,
         protect=promise.protect,
@@ -258,14 +262,6 @@ def _stands(
     if seeded and (math.isfinite(epsilon) or replaces):
         sentence = f"{NOT_FOR_RELEASE} With unpredictable randomness it would be: {sentence}"
     return standing, sentence
-
-
-def issue(contents: LedgerContents, *, plan: Mapping[str, Any], **given: Any) -> Certificate:
-    """`certify` under its former name, with its former arguments."""
-    for stands_in_the_ledger in ("plan_digest", "config_digest", "data", "randomness"):
-        given.pop(stands_in_the_ledger)
-    names = ("protect", "units", "delta", "by_degree")
-    return certify(contents, Promise(plan=plan, **{n: given.pop(n) for n in names}), **given)
 
 
 def _need_scope(scope: Scope, promise: Promise) -> None:

@@ -212,6 +212,33 @@ class Inherited(Frozen):
     not_covered: tuple[str, ...]
 
 
+class Plugin(Frozen):
+    """Code of another package that took part in a run: what it is, whose, and how far it claims."""
+
+    what: str
+    origin: str
+    standing: Standing = "proved"
+
+    @property
+    def assumption(self) -> str:
+        """That it does what it declares, which nothing here can show."""
+        return (
+            f"The {self.what} of the package {self.origin} does what it declares; it is no part of "
+            "tacit, and its code was not checked."
+        )
+
+
+def plugins_of(about: Mapping[str, Any]) -> tuple[Plugin, ...]:
+    """The plug-ins that a ledger's first line names."""
+    try:
+        return tuple(Plugin.model_validate_json(_json(one)) for one in about.get("plugins", ()))
+    except (ValidationError, TypeError):
+        raise DataError(
+            "The ledger's first line names plug-ins in a form that this version does not know; "
+            "train again."
+        ) from None
+
+
 def stated(about: Mapping[str, Any]) -> tuple[Scope, tuple[PublicInput, ...], Inherited | None]:
     """What a ledger's first line says on all this; anything unknown in it is refused."""
     try:

@@ -16,7 +16,8 @@ from tacit.training.data.attributes import Attribute
 from tacit.training.data.training_data import TrainingData
 from tacit.training.dp.random_source import RandomSource
 from tacit.training.methods.independence import Losses, UnitCheck
-from tacit.training.settings import TASKS, MethodSettings, Run, TaskName
+from tacit.training.models.registries import TASKS, TaskName
+from tacit.training.settings import MethodSettings, Run
 
 Standing = Literal["proved", "published", "heuristic"]
 S = TypeVar("S", bound=MethodSettings)

@@ -22,13 +22,15 @@ from tacit.privacy.arguments import require_small_delta
 from tacit.privacy.certificates.certificate import (
     Certificate,
     Finding,
+    Promise,
+    certify,
     commitment,
-    issue,
     own_salt,
     publish,
     read_certificate,
 )
 from tacit.privacy.certificates.manifest import KEPT, make_manifest
+from tacit.privacy.certificates.scope import Plugin
 from tacit.privacy.events import Unit
 from tacit.privacy.ledger import Ledger, read_ledger
 from tacit.saved_json import spelled
@@ -40,10 +42,12 @@ from tacit.training.data.scope import scope_of
 from tacit.training.data.training_data import TrainingData, found_and_kept, prepare
 from tacit.training.evaluation.model_card import model_card
 from tacit.training.evaluation.scoring import scores
+from tacit.training.methods import METHODS
 from tacit.training.methods.method import Method, MethodInputs, SequentialMethod
 from tacit.training.methods.noisy_sums import LossMeter, NoisySumMethod, NoisySums
 from tacit.training.models import weights
 from tacit.training.models.optimizers import make_optimizer
+from tacit.training.models.registries import MODELS, OPTIMIZERS
 from tacit.training.phases.budget_line import BudgetLine
 from tacit.training.phases.checkpoints import kept_folder, kept_steps, read_place
 from tacit.training.phases.continuing import (
@@ -375,6 +379,8 @@ class Session:
         }
         if ctx.leaks:
             about["leaks"] = ctx.leaks
+        if foreign := [one.model_dump(mode="json") for one in _plugins(ctx.run)]:
+            about["plugins"] = foreign
         if self.earlier is not None:
             about["earlier"] = self.earlier.inherited().model_dump(mode="json")
         return about | self.about
@@ -392,7 +398,7 @@ class Session:
             return BudgetLine.of(self.plan)
         inputs = self.inputs()
         spec, event = inputs.run.spec, inputs.run.spec.event(inputs)
-        claim = spec.claim(inputs, {})
+        claim = spec.claim(inputs, {event: 1}) if event is not None else None
         if event is None or claim is None:
             return None
 
@@ -422,7 +428,7 @@ class Session:
         self, before: Mapping[str, str], stopped: str | None, took: Mapping[str, Timed]
     ) -> Trained:
         """Write the model, its scores and its certificate, from what the ledger holds."""
-        ctx, run, plan, folder = self.ctx, self.ctx.run, self.plan, self.folder
+        run, plan, folder = self.ctx.run, self.plan, self.folder
         metrics = self._metrics(before, took)
         saved = self._save(folder)
         write_text(
@@ -431,21 +437,8 @@ class Session:
         )
         books = read_ledger(folder / "ledger.jsonl")
         claim = run.spec.claim(self.inputs(), books.releases())
-        units: tuple[Unit, ...] = plan.units if plan else _units(claim)
-        certificate = issue(
-            books,
-            protect=plan.protect if plan else units[-1],
-            units=units,
-            delta=plan.delta if plan else claim.delta if claim else 1e-5,
-            plan=plan.model_dump(mode="json") if plan else {},
-            plan_digest=plan.digest() if plan else "",
-            config_digest=run.digest(),
-            data=self.data,
-            randomness=ctx.randomness.name,
-            by_degree=plan.by_degree if plan else None,
-            published=claim,
-            context=self._context(),
-        )
+        promise = _promise(plan, claim)
+        certificate = certify(books, promise, published=claim, context=self._context())
         write_text(folder / "README.md", model_card(run, certificate))
         write_text(folder / "settings.yml", yaml.safe_dump(run.shareable(), sort_keys=False))
         files = make_manifest(folder)
@@ -501,9 +494,23 @@ class Session:
                 raise DataError(f"{name} was not written by this run; take it away, then --resume.")
 
 
-def _units(claim: PublishedPrice | None) -> tuple[Unit, ...]:
-    """What the certificate of a run without a plan speaks of."""
-    return ("users", "entities", "users+entities") if claim else ("users",)
+def _promise(plan: Plan | None, claim: PublishedPrice | None) -> Promise:
+    """What the certificate speaks of: the plan's units, or those of a paper's claim."""
+    if plan is not None:
+        fields = plan.model_dump(mode="json")
+        return Promise(plan.protect, plan.units, plan.delta, fields, plan.by_degree)
+    units: tuple[Unit, ...] = ("users", "entities", "users+entities") if claim else ("users",)
+    return Promise(units[-1], units, claim.delta if claim else 1e-5, {})
+
+
+def _plugins(run: Run) -> Iterator[Plugin]:
+    """What of other packages takes part in a run: its method, model family and optimizer."""
+    if origin := METHODS.origin(run.method):
+        yield Plugin(what=f"method {run.method}", origin=origin, standing=run.spec.standing)
+    if origin := MODELS.origin(run.model.kind):
+        yield Plugin(what=f"model family {run.model.kind}", origin=origin)
+    if origin := OPTIMIZERS.origin(run.optimizer.name):
+        yield Plugin(what=f"optimizer {run.optimizer.name}", origin=origin)
 
 
 def _found_before(folder: Path, entries: int) -> tuple[Finding, ...]:
