@@ -277,16 +277,16 @@ def _published(name: str, given: Mapping[str, Any], as_json: bool) -> None:
 
 def _against(values: Mapping[str, Any]) -> dict[str, Any]:
     """A case in the same setting in which more is certainly lost than the formula says."""
-    from tacit.replication.counterexample import lower_bound
+    from tacit.replication.counterexample import Instance, lower_bound
 
-    names = ("users", "users_per_step", "entity_rate", "noise_multiplier", "steps", "delta")
-    setting = {name: values[name] for name in names if name in values}
-    found = lower_bound(holders=int(values["users"]), **setting)
+    names = ("users", "users_per_step", "entity_rate", "noise_multiplier")
+    instance = Instance(holders=int(values["users"]), **{name: values[name] for name in names})
+    found = lower_bound(instance, values["steps"], values.get("delta", 1e-5))
     return {
-        "holders": int(values["users"]),
-        "epsilon_at_least": found.epsilon,
+        "holders": instance.holders,
+        "epsilon_at_least": found,
         "sentence": f"With exactly this noise, an entity that all {int(values['users']):,} users "
-        f"name has epsilon of at least {down(found.epsilon)}.",
+        f"name has epsilon of at least {down(found)}.",
     }
 
 
