@@ -14,7 +14,7 @@ from tacit.errors import PrivacyRefused, UsageError
 from tacit.files import require_file
 from tacit.owners import Owners
 from tacit.owners.bounding import Bounded, bound
-from tacit.planning.plan import Plan, least_noise, prices
+from tacit.planning.plan import Plan, calibrated, least_noise, prices, require_trainable
 from tacit.privacy.accounting.pricing import adversary_gain, best_accuracy
 from tacit.privacy.certificates.attacker_gain import CHOOSING, Gained, choosing
 from tacit.privacy.certificates.explanation import rendered
@@ -86,7 +86,7 @@ def noise_to_signal(plan: Plan, owners: Owners, kept: NDArray[np.bool_]) -> floa
     return noise / (plan.sampling_rate * signal) if signal > 0 else float("inf")
 
 
-def search(
+def search_caps(
     plan: Plan,
     owners: Owners,
     *,
@@ -134,7 +134,71 @@ def _changed(plan: Plan, **fields: Any) -> Plan:
     return Plan(**plan.model_dump() | fields)
 
 
-# --- in prose ---------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class DryRun:
+    """A calibrated plan, what its caps keep of an owner graph, and what else was tried."""
+
+    plan: Plan
+    owners: Owners | None = None
+    """The whole graph; `graph` is what of it the plan protects."""
+    graph: Owners | None = None
+    bounded: Bounded | None = None
+    tried: Sequence[Candidate] = ()
+
+    def explain(self, records_per_second: float | None = None) -> str:
+        """The plan in prose; see `explain`."""
+        return explain(
+            self.plan,
+            self.graph,
+            self.bounded,
+            records_per_second=records_per_second,
+            entities=meant(self.plan, self.owners),
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """The plan, its prices and what its caps keep."""
+        costs = {unit: cost.as_json() for unit, cost in prices(self.plan).items()}
+        bounding = {} if self.bounded is None else {"bounding": self.bounded.summary()}
+        return {
+            "plan": self.plan.model_dump(mode="json"),
+            "plan_digest": self.plan.digest(),
+            "epsilon": {unit: cost["epsilon"] for unit, cost in costs.items()},
+            "standing": costs[self.plan.protect]["standing"],
+            "prices": costs,
+            "record_clip": self.plan.record_clip,
+            "caps": self.plan.caps,
+            **bounding,
+            **({"tried": [c.as_json() for c in self.tried]} if self.tried else {}),
+        }
+
+
+def dry_run(
+    plan: Plan,
+    owners: Owners | None = None,
+    *,
+    search: bool = False,
+    rates: Sequence[float] = (),
+    progress: Callable[[int], None] | None = None,
+) -> DryRun:
+    """Calibrate a plan, with the best caps on the graph if asked; refuse what training would."""
+    require_trainable(plan)
+    if owners is not None and plan.adjacency == "by-degree":
+        raise PrivacyRefused(
+            "by-degree adjacency hides the owner graph, so a plan may not look at it; leave "
+            "--owners out."
+        )
+    graph = None if owners is None else protected_part(plan, owners)
+    tried: Sequence[Candidate] = ()
+    if search and graph is not None:
+        tried = search_caps(plan, graph, user_rate=rates, progress=progress)
+        plan = tried[0].plan
+    plan = calibrated(plan)
+    if graph is None:
+        return DryRun(plan)
+    bounded = apply_caps(plan, graph)
+    users = len(np.unique(graph.record_user[bounded.kept]))
+    require_trainable(plan, users if plan.sampled == "users" else bounded.records_kept)
+    return DryRun(plan, owners, graph, bounded, tried)
 
 
 def explain(
@@ -241,10 +305,3 @@ def protected_part(plan: Plan, owners: Owners) -> Owners:
             f"{plan.entity_list}; list ids alone, or leave --owners out."
         )
     return owners.of_entities(listed)
-
-
-def counted_units(plan: Plan, owners: Owners, bounded: Bounded) -> int:
-    """How many users (records, where these are sampled) the caps keep."""
-    if plan.sampled == "records":
-        return bounded.records_kept
-    return len(np.unique(owners.record_user[bounded.kept]))

@@ -109,6 +109,11 @@ def renyi(order: float, rate: float, noise_multiplier: float, steps: int) -> flo
     return max(0.0, undone)
 
 
+def _inputs(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a formula as its result states them; delta stands apart."""
+    return {name: value for name, value in arguments.items() if name != "delta"}
+
+
 # --- user-entity DP -----------------------------------------------------------------------------
 
 
@@ -168,6 +173,7 @@ def uedp(
     ...            delta=1e-5).epsilon["users+entities"], 3)
     0.603
     """
+    inputs = _inputs(locals())
     rate = uedp_rate(
         estimator=estimator,
         users=users,
@@ -181,16 +187,7 @@ def uedp(
         method="uedp",
         epsilon={"users+entities": epsilon},
         delta=delta,
-        inputs={
-            "estimator": estimator,
-            "users": users,
-            "users_per_step": users_per_step,
-            "entity_rate": entity_rate,
-            "sensitive": sensitive,
-            "records": records,
-            "noise_multiplier": noise_multiplier,
-            "steps": steps,
-        },
+        inputs=inputs,
         is_bound=False,
         why_not=UEDP_WHY_NOT,
         source=f"{UEDP_SOURCE}, Theorem 1",
@@ -260,18 +257,14 @@ def user(
     >>> round(user(users=946, users_per_step=50, noise_multiplier=2, steps=500).epsilon["users"], 2)
     3.4
     """
+    inputs = _inputs(locals())
     rate = check_user_rate(users, users_per_step)
     epsilon = moments_epsilon(rate, noise_multiplier, steps, delta, UEDP_ORDERS)
     return PublishedPrice(
         method="user",
         epsilon={"users": epsilon},
         delta=delta,
-        inputs={
-            "users": users,
-            "users_per_step": users_per_step,
-            "noise_multiplier": noise_multiplier,
-            "steps": steps,
-        },
+        inputs=inputs,
         is_bound=True,
         why_not="",
         condition=(
@@ -309,6 +302,7 @@ def selective(
     Guarantee: none; `tacit.privacy.accounting` prices selective training without amplification,
     at twice the clip norm, with the number of private segments per record capped.
     """
+    inputs = _inputs(locals())
     check_whole("gradient_releases", gradient_releases, least=0)
     check_whole("state_releases", state_releases, least=0)
     releases = gradient_releases + state_releases
@@ -322,12 +316,7 @@ def selective(
         method="selective",
         epsilon={"tokens": epsilon},
         delta=delta,
-        inputs={
-            "noise_multiplier": noise_multiplier,
-            "record_rate": record_rate,
-            "gradient_releases": gradient_releases,
-            "state_releases": state_releases,
-        },
+        inputs=inputs,
         is_bound=False,
         why_not=SELECTIVE_WHY_NOT,
         source=f"{SELECTIVE_SOURCE}, Theorem 2",
@@ -387,17 +376,14 @@ def gdp(
     Source: Mireshghallah et al. 2021, after Bu et al. 2020; mu to epsilon after Dong et al. 2022.
     Guarantee: none, an approximation; the paper itself calls its own value practically infinite.
     """
+    inputs = _inputs(locals())
     require_delta(delta)
     mu = gdp_mu(record_rate=record_rate, noise_multiplier=noise_multiplier, steps=steps)
     return PublishedPrice(
         method="gdp",
         epsilon={"records": math.inf if math.isinf(mu) else gaussian_epsilon(mu, delta)},
         delta=delta,
-        inputs={
-            "record_rate": record_rate,
-            "noise_multiplier": noise_multiplier,
-            "steps": steps,
-        },
+        inputs=inputs,
         is_bound=False,
         why_not=GDP_WHY_NOT,
         source=REGULARIZATION_SOURCE,
@@ -415,6 +401,7 @@ def dpnr(*, epsilon: float, dimensions: int, word_dropout: float = 0.0) -> Publi
     >>> round(dpnr(epsilon=0.05, dimensions=768).epsilon["tokens"], 2)
     38.4
     """
+    inputs = _inputs(locals())
     check_not_negative("epsilon", epsilon)
     check_whole("dimensions", dimensions, least=1)
     check_probability("word_dropout", word_dropout)
@@ -422,11 +409,7 @@ def dpnr(*, epsilon: float, dimensions: int, word_dropout: float = 0.0) -> Publi
         method="dpnr",
         epsilon={"tokens": _dropout_epsilon(dimensions * epsilon, word_dropout)},
         delta=0.0,
-        inputs={
-            "epsilon": epsilon,
-            "dimensions": dimensions,
-            "word_dropout": word_dropout,
-        },
+        inputs=inputs,
         is_bound=True,
         why_not="",
         condition=(
