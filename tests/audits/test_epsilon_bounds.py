@@ -343,7 +343,7 @@ MUTANTS = {
         "tokens",
     ),
     "an entity's coin counted where any entity lets a record in": (
-        "replication/published/user_entity.py",
+        "replication/published.py",
         'entity_rate=entity_rate if entity_rule == "all" else 1.0',
         "entity_rate=entity_rate",
         "uedp",

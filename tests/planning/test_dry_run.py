@@ -5,7 +5,7 @@ import pytest
 
 from tacit.errors import PrivacyRefused, UsageError
 from tacit.owners import Owners
-from tacit.planning.dry_run import apply_caps, explain, noise_to_signal, search
+from tacit.planning.dry_run import apply_caps, explain, noise_to_signal, search_caps
 from tacit.planning.plan import Plan, calibrated
 
 PLAN = Plan(protect="users+entities", epsilon=4, steps=10, user_rate=0.2)
@@ -29,7 +29,7 @@ def test_caps_of_the_plan_hold_on_what_is_kept(owners: Owners) -> None:
 
 
 def test_search_meets_the_target_and_ranks(owners: Owners) -> None:
-    found = search(
+    found = search_caps(
         PLAN, owners, users_per_entity=(1, 2), entity_share=(0.5, 1.0), records_per_user_entity=(1,)
     )
     assert len(found) == 4
@@ -44,9 +44,9 @@ def test_search_reads_the_graph_so_by_degree_refuses_it(owners: Owners) -> None:
         adjacency="by-degree", entity_share=2,
     )  # fmt: skip
     with pytest.raises(PrivacyRefused, match="by-degree"):
-        search(hidden, owners)
+        search_caps(hidden, owners)
     with pytest.raises(UsageError, match="Only userclip"):
-        search(Plan(protect="users", epsilon=4, steps=10, user_rate=0.2), owners)
+        search_caps(Plan(protect="users", epsilon=4, steps=10, user_rate=0.2), owners)
 
 
 def test_the_noise_model_follows_noise_and_data(owners: Owners) -> None:

@@ -10,10 +10,10 @@ from dp_accounting.pld import privacy_loss_distribution
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support import papers
 from tacit.errors import UsageError
 from tacit.replication import published
-from tacit.replication.published import PUBLISHED, PublishedPrice
-from tacit.replication.published.moments import renyi
+from tacit.replication.published import PUBLISHED, PublishedPrice, renyi
 
 CONLL: dict[str, Any] = {
     "users": 946,
@@ -34,7 +34,7 @@ def conll(steps: int, sensitive: int = 11_176, **more: Any) -> float:
 
 
 def test_all_27_printed_epsilons_are_reproduced() -> None:
-    rows = published.uedp_table()
+    rows = papers.uedp_table()
     assert len(rows) == 27
     assert max(abs(row.residual) for row in rows) < 0.012
     assert math.sqrt(sum(row.residual**2 for row in rows) / 27) < 0.005
@@ -61,7 +61,7 @@ def test_recomputed_figures_do_not_drift(
 ) -> None:
     (row,) = [
         row
-        for row in published.uedp_table()
+        for row in papers.uedp_table()
         if (row.corpus, row.steps, row.estimator, row.category)
         == (corpus, steps, estimator, category)
     ]
@@ -135,14 +135,14 @@ SCALE: dict[str, Any] = {
 
 
 def test_lemmas_and_patent_by_hand() -> None:
-    one = published.lemma1(**SCALE)
+    one = papers.lemma1(**SCALE)
     assert one.sensitivity == pytest.approx(51 * 0.1 / (50 * 5588))
     assert one.noise_std == pytest.approx(2 * one.sensitivity)
-    two = published.lemma2(**SCALE, plain_rate=1.0, plain_weight_sum=2_864.0)
+    two = papers.lemma2(**SCALE, plain_rate=1.0, plain_weight_sum=2_864.0)
     assert two.sensitivity == pytest.approx(51 * 0.1 / (50 * (5588 + 2864)))
-    three = published.patent(**SCALE)
+    three = papers.patent(**SCALE)
     assert three.sensitivity == pytest.approx(947 / 51 * one.sensitivity)
-    four = published.patent(**SCALE, plain_rate=1.0, plain_weight_sum=2_864.0)
+    four = papers.patent(**SCALE, plain_rate=1.0, plain_weight_sum=2_864.0)
     assert four.sensitivity == pytest.approx(947 / 51 * two.sensitivity)
     assert not any(scale.is_bound for scale in (one, two, three, four))
     assert all(scale.why_not and scale.standing == "published" for scale in (one, two, three, four))
@@ -150,20 +150,20 @@ def test_lemmas_and_patent_by_hand() -> None:
 
 def test_squaring_the_noise_loses_a_factor_of_forty_thousand() -> None:
     """The size of the mistake of passing a variance where a standard deviation is wanted."""
-    scale = published.lemma2(**SCALE, plain_rate=1.0, plain_weight_sum=2_864.0)
+    scale = papers.lemma2(**SCALE, plain_rate=1.0, plain_weight_sum=2_864.0)
     assert scale.noise_std / scale.noise_std**2 == pytest.approx(41_431, rel=1e-4)
 
 
 def test_weights_enter_the_scale() -> None:
-    capped = published.lemma1(**SCALE, user_weight_cap=0.5)
-    assert capped.sensitivity == pytest.approx(published.lemma1(**SCALE).sensitivity / 2)
-    heavier = published.lemma1(**{**SCALE, "user_weight_sum": 2 * 946.0})
-    assert heavier.sensitivity == pytest.approx(published.lemma1(**SCALE).sensitivity / 2)
+    capped = papers.lemma1(**SCALE, user_weight_cap=0.5)
+    assert capped.sensitivity == pytest.approx(papers.lemma1(**SCALE).sensitivity / 2)
+    heavier = papers.lemma1(**{**SCALE, "user_weight_sum": 2 * 946.0})
+    assert heavier.sensitivity == pytest.approx(papers.lemma1(**SCALE).sensitivity / 2)
 
 
 def test_an_empty_denominator_is_refused() -> None:
     with pytest.raises(UsageError, match="denominator"):
-        published.lemma1(**{**SCALE, "entity_rate": 0.0})
+        papers.lemma1(**{**SCALE, "entity_rate": 0.0})
 
 
 # --- the other papers ---------------------------------------------------------------------------
@@ -194,7 +194,7 @@ def test_gdp_mu_known_value_and_the_printed_order_of_magnitude() -> None:
     assert math.log10(published.gdp_mu(**one_pass, noise_multiplier=0.1)) == pytest.approx(
         20, abs=1
     )
-    implied = published.gdp_noise_multiplier(mu=1e20, **one_pass)
+    implied = papers.gdp_noise_multiplier(mu=1e20, **one_pass)
     assert implied == pytest.approx(0.1, abs=0.002)
     assert published.gdp_mu(**one_pass, noise_multiplier=implied) == pytest.approx(1e20, rel=1e-9)
 
@@ -203,7 +203,7 @@ def test_gdp_mu_known_value_and_the_printed_order_of_magnitude() -> None:
     ("mu", "expected"), [(0.25, 0.9263), (0.5, 1.9931), (1, 4.3772), (2, 9.9973), (4, 24.3816)]
 )
 def test_gdp_epsilon_reference_values(mu: float, expected: float) -> None:
-    noise = published.gdp_noise_multiplier(mu=mu, record_rate=0.01, steps=1000)
+    noise = papers.gdp_noise_multiplier(mu=mu, record_rate=0.01, steps=1000)
     price = published.gdp(record_rate=0.01, noise_multiplier=noise, steps=1000, delta=1e-5)
     assert price.details["mu"] == pytest.approx(mu)
     assert price.epsilon["records"] == pytest.approx(expected, abs=1e-4)
@@ -243,20 +243,18 @@ def test_dropout_amplification_holds_in_the_worst_case() -> None:
 
 
 def test_binary_encoding_as_argued_there() -> None:
-    price = published.binary_encoding(
-        epsilon_per_bit=0.1, elements=3, integer_bits=2, fraction_bits=3
-    )
+    price = papers.binary_encoding(epsilon_per_bit=0.1, elements=3, integer_bits=2, fraction_bits=3)
     by_hand = 3 * 0.1 * (2**3 + (1 + 2) + (1 / 2 + 1 / 4 + 1 / 8))
     assert price.epsilon["records"] == pytest.approx(by_hand)
     assert price.details["plain_sum"] == pytest.approx(3 * 0.1 * 6)
     assert price.details["label"] == "as argued there"
     assert price.is_bound
-    fractions = published.binary_encoding(
+    fractions = papers.binary_encoding(
         epsilon_per_bit=0.1, elements=3, integer_bits=0, fraction_bits=9
     )
     assert not fractions.is_bound
     assert fractions.why_not
-    giant = published.binary_encoding(
+    giant = papers.binary_encoding(
         epsilon_per_bit=1.0, elements=1, integer_bits=5000, fraction_bits=0
     )
     assert giant.epsilon["records"] == math.inf

@@ -287,7 +287,7 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
         "training/methods/test_methods.py::test_updates_leave_the_weights_and_refuse_what_they_cannot_bound",
     ),
     "published noise without the added user": (
-        "replication/published/user_entity.py",
+        "replication/published.py",
         '    units = users_per_step + 1 if noise == "lemma" else users + 1\n    return UserClip(',
         '    units = users_per_step if noise == "lemma" else users + 1\n    return UserClip(',
         "training/methods/test_methods.py::test_published_noise_has_the_published_deviation",

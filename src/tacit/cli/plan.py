@@ -1,18 +1,22 @@
 """`tacit plan`: the dry run of a promise; `tacit verify`: the check of one that was made."""
 
-import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markdown import Markdown
 from rich.markup import escape
 
-from tacit.cli.common import AsJson, Overwrite, err, out, print_json, progress, say, simple_table
-from tacit.errors import DataError, PrivacyRefused, UsageError
+from tacit.cli.common import AsJson, Overwrite, out, print_json, progress, say, simple_table
+from tacit.errors import DataError, UsageError
 from tacit.files import refuse_overwrite, whole_file
 from tacit.privacy.rounding import up
+
+if TYPE_CHECKING:
+    from tacit.planning.dry_run import Candidate
+    from tacit.verification.runs import Check
 
 
 def plan(
@@ -67,50 +71,25 @@ def plan(
         )
     if rates and not search:
         raise UsageError("--rates goes with --search.")
+    if search and owners is None:
+        raise UsageError("--search tries caps on the owner graph; give it with --owners FILE.")
     if to:
         refuse_overwrite(to, overwrite=overwrite)
-    chosen = plans.read_plan(file, fields) if file else plans.Plan(**fields)
-    plans.require_trainable(chosen)
-    if owners and chosen.adjacency == "by-degree":
-        raise PrivacyRefused(
-            "by-degree adjacency hides the owner graph, so a plan may not look at it; leave "
-            "--owners out."
-        )
+    asked = plans.read_plan(file, fields) if file else plans.Plan(**fields)
     whole = Owners.load(owners) if owners else None
-    graph = None if whole is None else dry_run.protected_part(chosen, whole)
-    tried: list[Any] = []
-    if search:
-        if graph is None:
-            raise UsageError("--search tries caps on the owner graph; give it with --owners FILE.")
-        tries = _rates(rates)
-        with progress("Trying caps", 9 * max(1, len(tries))) as advance:
-            tried = dry_run.search(chosen, graph, user_rate=tries, progress=advance)
-        chosen = tried[0].plan
-    with err.status("Finding the noise") as status:
-        chosen = plans.calibrated(
-            chosen,
-            progress=lambda unit, noise, epsilon: status.update(
-                f"Finding the noise for {unit}: multiplier {noise:.4g} gives epsilon {up(epsilon)}"
-            ),
-        )
-    bounded = None
-    if graph is not None:
-        bounded = dry_run.apply_caps(chosen, graph)
-        plans.require_trainable(chosen, dry_run.counted_units(chosen, graph, bounded))
+    tries = _rates(rates)
+    with progress("Planning", 9 * max(1, len(tries)) if search else None) as advance:
+        made = dry_run.dry_run(asked, whole, search=search, rates=tries, progress=advance)
     if to:
         with whole_file(to) as draft:
-            draft.write_text(pipeline.plan_file(chosen, whole), encoding="utf-8")
+            draft.write_text(pipeline.plan_file(made.plan, whole), encoding="utf-8")
     if as_json:
-        print_json(_summary(chosen, bounded, tried))
+        print_json(made.as_json())
     else:
-        _print_tried(tried)
-        text = dry_run.explain(
-            chosen, graph, bounded, records_per_second=records_per_second,
-            entities=dry_run.meant(chosen, whole),
-        )  # fmt: skip
-        out.print(Markdown(text))
+        _print_tried(made.tried)
+        out.print(Markdown(made.explain(records_per_second)))
     if to:
-        say(f"calibrated plan: {to}")
+        say(f"calibrated plan: {to} (train with: tacit train RUN.yml --plan {to} -o RUN)")
 
 
 def _rates(text: str) -> list[float]:
@@ -120,39 +99,19 @@ def _rates(text: str) -> list[float]:
         raise UsageError(f"--rates {text}: give numbers with commas between.") from None
 
 
-def _summary(plan: Any, bounded: Any, tried: list[Any]) -> dict[str, Any]:
-    from tacit.planning.plan import prices
-
-    costs = {unit: cost.as_json() for unit, cost in prices(plan).items()}
-    return {
-        "plan": plan.model_dump(mode="json"),
-        "plan_digest": plan.digest(),
-        "epsilon": {unit: cost["epsilon"] for unit, cost in costs.items()},
-        "standing": costs[plan.protect]["standing"],
-        "prices": costs,
-        "record_clip": plan.record_clip,
-        "caps": plan.caps,
-        **({"bounding": bounded.summary()} if bounded is not None else {}),
-        **({"tried": [c.as_json() for c in tried]} if tried else {}),
-    }
-
-
-def _print_tried(tried: list[Any]) -> None:
+def _print_tried(tried: "Sequence[Candidate]") -> None:
     if not tried:
         return
     table = simple_table(
         "k", "tau", "records of one entity", "rate", "noise", "kept", "noise/signal"
     )
     for c in tried[:8]:
+        p = c.plan
+        cells = [p.entity_share, p.records_per_user_entity, p.user_rate]
         table.add_row(
-            str(c.plan.users_per_entity),
-            f"{c.plan.entity_share:g}",
-            str(c.plan.records_per_user_entity),
-            f"{c.plan.user_rate:g}",
-            f"{c.plan.noise_multiplier:.3g}",
-            f"{c.kept:,}",
-            f"{c.noise_to_signal:.3g}",
-        )
+            str(p.users_per_entity), *(f"{cell:g}" for cell in cells), f"{p.noise_multiplier:.3g}",
+            f"{c.kept:,}", f"{c.noise_to_signal:.3g}",
+        )  # fmt: skip
     out.print("[bold]Settings tried, least noise to signal first (the first is taken)[/bold]")
     out.print(table)
 
@@ -195,7 +154,7 @@ def verify(
         raise typer.Exit(4)
 
 
-def _print_checks(checks: list[Any]) -> None:
+def _print_checks(checks: "Sequence[Check]") -> None:
     table = simple_table("", "checked", "")
     for column in table.columns:
         column.justify = "left"
@@ -205,8 +164,10 @@ def _print_checks(checks: list[Any]) -> None:
     out.print(table)
 
 
-def _print_verdict(run: Path, checks: list[Any], signed_by: Path | None) -> None:
+def _print_verdict(run: Path, checks: "Sequence[Check]", signed_by: Path | None) -> None:
     """What was recomputed, and apart from that what somebody vouches for."""
+    from tacit.privacy.ledger import read_ledger
+
     bad = [c for c in checks if not c.ok and c.what != "signature"]
     broken = next((c.detail for c in reversed(bad) if c.detail.startswith("broken")), None)
     if broken is not None:
@@ -218,9 +179,8 @@ def _print_verdict(run: Path, checks: list[Any], signed_by: Path | None) -> None
             "[bold]Recomputed: everything matches[/bold] (figures from the ledger, sentences from "
             "the figures, files from their digests).", soft_wrap=True,
         )  # fmt: skip
-    fixed = _fixed_seed(run)
-    if fixed and not bad:
-        out.print("[bold]Not for release[/bold]: the randomness came from a fixed seed.")
+        if read_ledger(run / "ledger.jsonl").about["randomness"] == "fixed seed":
+            out.print("[bold]Not for release[/bold]: the randomness came from a fixed seed.")
     if signed_by is None:
         said = "Vouched for: by nobody. That the ledger is whole and the assumptions are true is "
         said += "for a signer to say (tacit sign, then --signed-by KEY.pub)."
@@ -263,17 +223,6 @@ def sign(
     if key is None:
         raise UsageError("Give your private key with --key, or make one with --new-key KEY.")
     say(f"signature: {put(run, key)} (check it with: tacit verify {run} --signed-by {key}.pub)")
-
-
-def _fixed_seed(run: Path) -> bool:
-    try:
-        fields = json.loads((run / "certificate.json").read_text(encoding="utf-8"))
-        said = (
-            fields["randomness"] if "randomness" in fields else fields["provenance"]["randomness"]
-        )
-        return bool(said == "fixed seed")
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
 
 
 def spent(

@@ -1,8 +1,9 @@
 """`tacit price`: what a plan would cost, what the papers say, and where they are wrong."""
 
+import functools
 import inspect
 import math
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,70 +24,69 @@ from tacit.errors import UsageError
 from tacit.files import refuse_overwrite
 from tacit.privacy.rounding import down, percent, up
 
+_OPTIONS: tuple[tuple[str, Any, str], ...] = (
+    ("protect", str, "records, users, entities, users+entities or tokens."),
+    ("flat", bool, "Records are the units (flat)."),
+    ("replace", bool, "Neighbours replace one unit instead of removing it."),
+    ("selective", bool, "Tokens: noise on sensitive segments only."),
+    ("user_rate", float, "Poisson sampling rate of users in a step."),
+    ("record_rate", float, "Poisson sampling rate of records in a step."),
+    ("entity_rate", float, "Poisson sampling rate of entities in a step."),
+    ("users_per_entity", int, "Cap k (1)."),
+    ("entity_share", float, "Tau, from 0 to 2 (0.5)."),
+    ("records_per_user", int, "Cap on a user's records (flat)."),
+    ("records_per_entity", int, "Cap on an entity's records (flat)."),
+    ("segments", int, "Selective: sensitive segments of a record, at most (4)."),
+    ("states", int, "Selective: hidden states passed on (2, as in an LSTM)."),
+    ("noise_multiplier", float, "Noise over clip norm."),
+    ("state_noise_multiplier", float, "The same, for states."),
+    ("steps", int, "How many releases."),
+    ("delta", float, "Delta (1e-5; with --published, the paper's own)."),
+    ("degrees", str, "Entity degrees of the curve, comma-separated; empty for none."),
+    ("curves", None, "Curves over steps and degree (not in JSON unless asked)."),
+    ("published", str, "A paper's own formula: uedp, user, selective, gdp or dpnr."),
+    ("counterexample", bool, "Show where the published UeDP bound fails."),
+    ("estimator", str, "Published: f_E or f_E+."),
+    ("users", int, "Published: users in all."),
+    ("users_per_step", float, "Published: users in a step."),
+    ("sensitive", int, "Published: sensitive records."),
+    ("records", int, "Published: records in all."),
+    ("gradient_releases", int, "Published selective: gradients."),
+    ("state_releases", int, "Published selective: states."),
+    ("epsilon", float, "Published dpnr: epsilon of a dimension."),
+    ("dimensions", int, "Published dpnr: dimensions."),
+    ("word_dropout", float, "Published dpnr: share of words dropped."),
+    ("plot", Path, "Picture of the curves: .png, .svg or .html."),
+)
 
-def _option(help: str) -> Any:
-    return typer.Option(help=help)
+
+def _with_options(command: Callable[[dict[str, Any]], None]) -> Callable[..., None]:
+    """Give a command that takes its options as a mapping those of the table."""
+    options: dict[str, tuple[Any, Any]] = {}
+    for name, kind, says in _OPTIONS:
+        option = typer.Option(help=says, min=0 if name == "steps" else None)
+        if kind is bool:
+            option = typer.Option(f"--{name}", help=says)
+        default = {"degrees": "1,2,4,8,16,32"}.get(name, False if kind is bool else None)
+        shown = kind or bool
+        options[name] = (Annotated[shown if default is not None else shown | None, option], default)
+    options |= {"as_json": (AsJson, False), "overwrite": (Overwrite, False)}
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    parameters = [
+        inspect.Parameter(name, keyword, default=default, annotation=annotation)
+        for name, (annotation, default) in options.items()
+    ]
+
+    @functools.wraps(command)
+    def wrapper(**given: Any) -> None:
+        command(given)
+
+    wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return wrapper
 
 
-def price(
-    protect: Annotated[
-        str | None, _option("records, users, entities, users+entities or tokens.")
-    ] = None,
-    flat: Annotated[bool, typer.Option("--flat", help="Records are the units (flat).")] = False,
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Neighbours replace one unit instead of removing it.")
-    ] = False,
-    selective: Annotated[
-        bool, typer.Option("--selective", help="Tokens: noise on sensitive segments only.")
-    ] = False,
-    user_rate: Annotated[float | None, _option("Chance of a user to be in a step.")] = None,
-    record_rate: Annotated[float | None, _option("Chance of a record to be in a step.")] = None,
-    entity_rate: Annotated[float | None, _option("Chance of an entity to be in a step.")] = None,
-    users_per_entity: Annotated[int | None, _option("Cap k (1).")] = None,
-    entity_share: Annotated[float | None, _option("Tau, from 0 to 2 (0.5).")] = None,
-    records_per_user: Annotated[int | None, _option("Cap on a user's records (flat).")] = None,
-    records_per_entity: Annotated[int | None, _option("Cap on an entity's records (flat).")] = None,
-    segments: Annotated[
-        int | None, _option("Selective: sensitive segments of a record, at most (4).")
-    ] = None,
-    states: Annotated[
-        int | None, _option("Selective: hidden states passed on (2, as in an LSTM).")
-    ] = None,
-    noise_multiplier: Annotated[float | None, _option("Noise over clip norm.")] = None,
-    state_noise_multiplier: Annotated[float | None, _option("The same, for states.")] = None,
-    steps: Annotated[int | None, typer.Option(min=0, help="How many releases.")] = None,
-    delta: Annotated[
-        float | None, _option("Delta (1e-5; with --published, the paper's own).")
-    ] = None,
-    degrees: Annotated[
-        str, _option("Entity degrees of the curve, comma-separated; empty for none.")
-    ] = "1,2,4,8,16,32",
-    curves: Annotated[
-        bool | None, typer.Option(help="Curves over steps and degree (not in JSON unless asked).")
-    ] = None,
-    published: Annotated[
-        str | None, _option("A paper's own formula: uedp, user, selective, gdp or dpnr.")
-    ] = None,
-    counterexample: Annotated[
-        bool,
-        typer.Option("--counterexample", help="Show where the published UeDP bound fails."),
-    ] = False,
-    estimator: Annotated[str | None, _option("Published: f_E or f_E+.")] = None,
-    users: Annotated[int | None, _option("Published: users in all.")] = None,
-    users_per_step: Annotated[float | None, _option("Published: users in a step.")] = None,
-    sensitive: Annotated[int | None, _option("Published: sensitive records.")] = None,
-    records: Annotated[int | None, _option("Published: records in all.")] = None,
-    gradient_releases: Annotated[int | None, _option("Published selective: gradients.")] = None,
-    state_releases: Annotated[int | None, _option("Published selective: states.")] = None,
-    epsilon: Annotated[float | None, _option("Published dpnr: epsilon of a dimension.")] = None,
-    dimensions: Annotated[int | None, _option("Published dpnr: dimensions.")] = None,
-    word_dropout: Annotated[
-        float | None, _option("Published dpnr: share of words dropped.")
-    ] = None,
-    plot: Annotated[Path | None, _option("Picture of the curves: .png, .svg or .html.")] = None,
-    as_json: AsJson = False,
-    overwrite: Overwrite = False,
-) -> None:
+@_with_options
+def price(given: dict[str, Any]) -> None:
     """What would this cost? Epsilon for users, entities and both, from our accountants.
 
     Examples: `tacit price --protect users+entities --user-rate 0.05 --noise-multiplier 8 --steps
@@ -94,15 +94,14 @@ def price(
     --noise-multiplier 2 --steps 500 --sensitive 5187 --records 14040` ·
     `tacit price --counterexample`
     """
-    given = dict(locals())
-    if counterexample:
+    as_json, plot, curves = given["as_json"], given["plot"], given["curves"]
+    if given["counterexample"]:
         _refuse_unused(given, {"counterexample"}, "--counterexample")
-        _counterexample(as_json)
-        return
-    if published:
-        _published(published, given, as_json)
-        return
-    if protect is None or noise_multiplier is None or steps is None:
+        return _counterexample(as_json)
+    if given["published"]:
+        return _published(given["published"], given, as_json)
+    protect, steps = given["protect"], given["steps"]
+    if protect is None or given["noise_multiplier"] is None or steps is None:
         raise UsageError(
             "Give --protect, --noise-multiplier and --steps (or --published NAME, or "
             "--counterexample); `tacit price --help` has examples."
@@ -111,21 +110,17 @@ def price(
         from tacit.reports.plots import format_of
 
         format_of(plot)
-        refuse_overwrite(plot, overwrite=overwrite)
+        refuse_overwrite(plot, overwrite=given["overwrite"])
     event = _event(given)
-    wanted = curves if curves is not None else (not as_json or plot is not None)
     from tacit.planning.prices import quote
 
-    holders = whole_numbers(degrees, "--degrees") if wanted and "entities" in protect else []
-    with progress("Pricing", (8 + len(holders)) if wanted else 0) as advance:
+    wanted = curves if curves is not None else (not as_json or plot is not None)
+    by_degree = wanted and "entities" in protect
+    degrees = whole_numbers(given["degrees"], "--degrees") if by_degree else []
+    delta = 1e-5 if given["delta"] is None else given["delta"]
+    with progress("Pricing", (8 + len(degrees)) if wanted else 0) as advance:
         found = quote(
-            event,
-            steps,
-            1e-5 if delta is None else delta,
-            protect,  # type: ignore[arg-type]  # the event was made, so it is a unit
-            over_steps=wanted,
-            degrees=holders,
-            progress=advance,
+            event, steps, delta, protect, over_steps=wanted, degrees=degrees, advance=advance
         )
     if plot:
         from tacit.reports.plots import save
@@ -277,16 +272,16 @@ def _published(name: str, given: Mapping[str, Any], as_json: bool) -> None:
 
 def _against(values: Mapping[str, Any]) -> dict[str, Any]:
     """A case in the same setting in which more is certainly lost than the formula says."""
-    from tacit.replication.counterexample import lower_bound
+    from tacit.replication.counterexample import Instance, lower_bound
 
-    names = ("users", "users_per_step", "entity_rate", "noise_multiplier", "steps", "delta")
-    setting = {name: values[name] for name in names if name in values}
-    found = lower_bound(holders=int(values["users"]), **setting)
+    names = ("users", "users_per_step", "entity_rate", "noise_multiplier")
+    instance = Instance(holders=int(values["users"]), **{name: values[name] for name in names})
+    found = lower_bound(instance, values["steps"], values.get("delta", 1e-5))
     return {
-        "holders": int(values["users"]),
-        "epsilon_at_least": found.epsilon,
+        "holders": instance.holders,
+        "epsilon_at_least": found,
         "sentence": f"With exactly this noise, an entity that all {int(values['users']):,} users "
-        f"name has epsilon of at least {down(found.epsilon)}.",
+        f"name has epsilon of at least {down(found)}.",
     }
 
 

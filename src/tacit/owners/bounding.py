@@ -142,16 +142,8 @@ class Bounded:
         return bounded
 
 
-def bound(
-    owners: Owners,
-    *,
-    records_per_user: int | None = None,
-    users_per_entity: int | None = None,
-    records_per_entity: int | None = None,
-    records_per_user_entity: int | None = None,
-    seed: int,
-) -> Bounded:
-    """Keep records so that every given cap holds and no dropped record could come back.
+def bound(owners: Owners, *, seed: int, **given: int | None) -> Bounded:
+    """Keep records so that every given cap (of `Caps`) holds and no dropped record could come back.
 
     First each user's records are cut to a random `records_per_user`; then, while an entity
     has too many users, the (entity, user) whose loss costs least is given up, with its
@@ -165,7 +157,7 @@ def bound(
     >>> bounded.kept.tolist(), bounded.dropped_by
     ([True, True, False, True], {'users_per_entity': 1})
     """
-    caps = Caps(records_per_user, users_per_entity, records_per_entity, records_per_user_entity)
+    caps = Caps(**given)
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise UsageError(f"seed={seed!r} is not a seed; give a whole number from 0 up.")
     # One independent number for each record is all the chance there is. `random` is the
@@ -189,31 +181,17 @@ class Kept:
 
 
 def preview(
-    owners: Owners,
-    caps: Sequence[int] = (1, 2, 4, 8, 16, 32),
-    *,
-    records_per_user: int | None = None,
-    records_per_entity: int | None = None,
-    records_per_user_entity: int | None = None,
-    seed: int,
+    owners: Owners, caps: Sequence[int] = (1, 2, 4, 8, 16, 32), *, seed: int, **given: int | None
 ) -> list[Kept]:
     """What each cap on the users of an entity would keep, the other caps being as given."""
     rows = []
     for cap in caps:
-        bounded = bound(
-            owners,
-            records_per_user=records_per_user,
-            users_per_entity=cap,
-            records_per_entity=records_per_entity,
-            records_per_user_entity=records_per_user_entity,
-            seed=seed,
-        )
-        kept = bounded.kept
-        entries = np.repeat(kept, owners.entities_per_record)
+        kept = bound(owners, users_per_entity=cap, seed=seed, **given).kept
+        entries = kept[owners.record_of_entry]
         rows.append(
             Kept(
                 users_per_entity=cap,
-                records=bounded.records_kept,
+                records=int(kept.sum()),
                 sensitive_records=int((kept & owners.sensitive).sum()),
                 entities=len(np.unique(owners.indices[entries])),
                 users=len(np.unique(owners.record_user[kept])),
@@ -252,7 +230,7 @@ def _strain(owners: Owners, caps: Caps) -> Counts:
     if caps.records_per_entity is not None:
         crowded += (owners.records_per_entity > caps.records_per_entity)[owners.indices]
     if caps.records_per_user_entity is not None:
-        _, pair_of, sizes = _pairs(owners.incidence_pairs)
+        _, pair_of, sizes = owners.numbered_pairs
         crowded += (sizes > caps.records_per_user_entity)[pair_of]
     running = np.concatenate([[0], np.cumsum(crowded)])
     return np.asarray(running[owners.indptr[1:]] - running[owners.indptr[:-1]])
@@ -266,14 +244,14 @@ def _peel(owners: Owners, cap: int, candidates: Mask, luck: NDArray[np.float64])
     less. The pair worth least, over all entities that are still crowded, is given up next;
     ties fall by luck. A pair's worth only falls, so a heap with stale entries is exact.
     """
-    entries = np.flatnonzero(np.repeat(candidates, owners.entities_per_record))
-    pairs, _, _ = _pairs(owners.incidence_pairs[entries])
+    entries = np.flatnonzero(candidates[owners.record_of_entry])
+    pairs = np.unique(owners.incidence_pairs[entries])
     degrees = np.bincount(pairs // max(1, len(owners.users)), minlength=len(owners.entities))
     entries = entries[(degrees > cap)[owners.indices[entries]]]
     if len(entries) == 0:
         return []
-    record_of = _record_of_entry(owners)[entries]
-    pairs, pair_of, _ = _pairs(owners.incidence_pairs[entries])
+    record_of = owners.record_of_entry[entries]
+    pairs, pair_of = np.unique(owners.incidence_pairs[entries], return_inverse=True)
     # The luck of a pair is the sum over its records: two pairs that tie in it are the same
     # records, so how users and entities are numbered cannot matter. Pairs go by luck from here.
     by_luck = np.argsort(np.bincount(pair_of, weights=luck[record_of]), kind="stable")
@@ -284,25 +262,22 @@ def _peel(owners: Owners, cap: int, candidates: Mask, luck: NDArray[np.float64])
     pair_worth = np.bincount(pair_of, weights=worth[record_of]).astype(np.int64)
     return _give_up(
         cap,
-        degree=degrees.tolist(),
-        entity=(pairs // max(1, len(owners.users)))[by_luck].tolist(),
-        value=pair_worth.tolist(),
-        worth=worth.tolist(),
-        records_of=_grouped(record_of, pair_of, len(pairs)),
-        pairs_of=_grouped(pair_of, record_of, len(owners)),
+        degrees.tolist(),
+        (pairs // max(1, len(owners.users)))[by_luck].tolist(),
+        pair_worth.tolist(),
+        worth.tolist(),
+        _grouped(record_of, pair_of, len(pairs)),
+        _grouped(pair_of, record_of, len(owners)),
     )
 
 
+_Groups = tuple[list[int], list[int]]
+
+
 def _give_up(
-    cap: int,
-    *,
-    degree: list[int],
-    entity: list[int],
-    value: list[int],
-    worth: list[int],
-    records_of: tuple[list[int], list[int]],
-    pairs_of: tuple[list[int], list[int]],
-) -> list[int]:
+    cap: int, degree: list[int], entity: list[int], value: list[int], worth: list[int],
+    records_of: _Groups, pairs_of: _Groups,
+) -> list[int]:  # fmt: skip
     """The loop of `_peel`, on plain lists, which Python walks faster than arrays."""
     pairs = len(value)
     records, first_record = records_of
@@ -349,10 +324,10 @@ def _fill(owners: Owners, caps: Caps, order: Counts) -> Mask:
     pair_cap = caps.records_per_user_entity or everything
 
     # Only what is over a cap in the whole graph can ever be refused; the rest is kept unseen.
-    pairs, pair_of, sizes = _pairs(owners.incidence_pairs)
+    pairs, pair_of, sizes = owners.numbered_pairs
     tight_entity = (owners.users_per_entity > holder_cap) | (owners.records_per_entity > entity_cap)
     tight = tight_entity[owners.indices] | (sizes > pair_cap)[pair_of]
-    record_of = _record_of_entry(owners)[tight]
+    record_of = owners.record_of_entry[tight]
     kept = owners.records_per_user[owners.record_user] <= user_cap
     kept[record_of] = False
 
@@ -390,8 +365,8 @@ def _fill(owners: Owners, caps: Caps, order: Counts) -> Mask:
 def _reasons(owners: Owners, caps: Caps, kept: Mask) -> dict[str, int]:
     """How many dropped records each cap keeps from coming back, each under the first such."""
     everything = len(owners) + 1
-    entry_kept = np.repeat(kept, owners.entities_per_record)
-    pairs, pair_of, _ = _pairs(owners.incidence_pairs)
+    entry_kept = kept[owners.record_of_entry]
+    pairs, pair_of, _ = owners.numbered_pairs
     pair_load = np.bincount(pair_of[entry_kept], minlength=len(pairs))
     held = pairs[pair_load > 0] // max(1, len(owners.users))
     holders = np.bincount(held, minlength=len(owners.entities))[owners.indices]
@@ -410,23 +385,13 @@ def _reasons(owners: Owners, caps: Caps, kept: Mask) -> dict[str, int]:
             stopped = user_load[owners.record_user] >= cap
         else:
             stopped = np.zeros(len(owners), dtype=np.bool_)
-            stopped[_record_of_entry(owners)[full_entries[name]]] = True
+            stopped[owners.record_of_entry[full_entries[name]]] = True
         reasons[name] = int((left & stopped).sum())
         left &= ~stopped
     return reasons
 
 
-def _pairs(numbers: Counts) -> tuple[Counts, Counts, Counts]:
-    """The distinct numbers of (entity, user) pairs, which one each entry is, how many of each."""
-    distinct, inverse, counts = np.unique(numbers, return_inverse=True, return_counts=True)
-    return distinct, inverse, counts
-
-
-def _record_of_entry(owners: Owners) -> Counts:
-    return np.repeat(np.arange(len(owners)), owners.entities_per_record)
-
-
-def _grouped(values: NDArray[Any], groups: Counts, count: int) -> tuple[list[int], list[int]]:
+def _grouped(values: NDArray[Any], groups: Counts, count: int) -> _Groups:
     """The values by group, as one list, and where each group starts in it."""
     order = np.argsort(groups, kind="stable")
     starts = np.concatenate([[0], np.cumsum(np.bincount(groups, minlength=count))])

@@ -7,9 +7,10 @@ apart, has those). Every cap, every guarantee about users or entities, and every
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
@@ -95,22 +96,20 @@ class Owners:
         names = list(kind_of_entity)
         # "e2" before "e10": numbering by id makes the graph independent of mention order.
         order = sorted(range(len(names)), key=lambda i: (len(names[i]), names[i]))
-        rank = np.empty(len(names), dtype=np.int64)
-        rank[order] = np.arange(len(names))
-        indptr, indices = _rows_to_csr(
-            np.array(rows, dtype=np.int64),
-            rank[np.array(codes, dtype=np.int64)],
-            len(row_of),
-            len(names),
-        )
+        rank = np.argsort(np.array(order, dtype=np.int64))
+        ranks = rank[np.array(codes, dtype=np.int64)]
+        # The distinct (row, rank), as the start of each row and its entities in order.
+        width = max(1, len(names))
+        distinct = np.unique(np.array(rows, dtype=np.int64) * width + ranks)
+        counts = np.bincount(distinct // width, minlength=len(row_of))
         return cls(
             record_ids=tuple(row_of),
             users=tuple(users.dictionary.to_pylist()),
             entities=tuple(names[i] for i in order),
             kinds=tuple(kind_of_entity[names[i]] for i in order),
             record_user=users.indices.to_numpy(),
-            indptr=indptr,
-            indices=indices.astype(np.int32),
+            indptr=np.concatenate([[0], np.cumsum(counts)]),
+            indices=(distinct % width).astype(np.int32),
             origin=Origin(provenance, None if kinds is None else tuple(kinds)),
         )
 
@@ -188,12 +187,22 @@ class Owners:
         """For each pair of `pairs`, how many records of that user name that entity."""
         return self.pairs[2]
 
-    @cached_property
+    @property
     def pairs(self) -> tuple[Counts, Counts, Counts]:
         """Every (entity, user) that share a record, and the number of records they share."""
-        distinct, counts = np.unique(self.incidence_pairs, return_counts=True)
+        distinct, _, counts = self.numbered_pairs
         width = max(1, len(self.users))
         return distinct // width, distinct % width, counts
+
+    @cached_property
+    def numbered_pairs(self) -> tuple[Counts, Counts, Counts]:
+        """The distinct `incidence_pairs`, which of them each entry is, and how many of each."""
+        return np.unique(self.incidence_pairs, return_inverse=True, return_counts=True)
+
+    @cached_property
+    def record_of_entry(self) -> Counts:
+        """For each entry of `indices`, the record that it belongs to."""
+        return np.repeat(np.arange(len(self)), self.entities_per_record)
 
     @cached_property
     def incidence_pairs(self) -> Counts:
@@ -237,8 +246,7 @@ class Owners:
     def _of_entities(self, which: Sequence[bool]) -> "Owners":
         wanted = np.array(which, dtype=np.bool_)
         kept = wanted[self.indices]
-        record = np.repeat(np.arange(len(self)), self.entities_per_record)
-        counts = np.bincount(record[kept], minlength=len(self))
+        counts = np.bincount(self.record_of_entry[kept], minlength=len(self))
         return replace(
             self,
             entities=tuple(self.entities[i] for i in np.flatnonzero(wanted)),
@@ -317,21 +325,17 @@ def describe(owners: Owners, *, shared: int = 20) -> dict[str, Any]:
 
     Entities come as ids; whoever may see the entity table joins the names.
     """
-    kinds: dict[str, int] = {}
-    for kind in owners.kinds:
-        kinds[kind] = kinds.get(kind, 0) + 1
+    counted = ("records_per_user", "users_per_entity", "records_per_entity",
+               "records_per_user_entity", "entities_per_record")  # fmt: skip
+    kinds = sorted(Counter(owners.kinds).items(), key=lambda item: (-item[1], item[0]))
     return {
         "records": len(owners),
         "sensitive_records": int(owners.sensitive.sum()),
         "users": len(owners.users),
         "entities": len(owners.entities),
-        "kinds": dict(sorted(kinds.items(), key=lambda item: (-item[1], item[0]))),
+        "kinds": dict(kinds),
         "shared_entities": int((owners.users_per_entity > 1).sum()),
-        "records_per_user": spread(owners.records_per_user),
-        "users_per_entity": spread(owners.users_per_entity),
-        "records_per_entity": spread(owners.records_per_entity),
-        "records_per_user_entity": spread(owners.records_per_user_entity),
-        "entities_per_record": spread(owners.entities_per_record),
+        **{name: spread(getattr(owners, name)) for name in counted},
         "most_shared": [
             {
                 "entity": owners.entities[i],
@@ -361,9 +365,9 @@ def _edges(
     if not 0.0 <= minimum_score <= 1.0:
         raise UsageError(f"minimum_score={minimum_score} is not a score; give 0 to 1.")
     asked = None if kinds is None else {kind_of(k) for k in kinds}
+    wanted_kind = cache(lambda kind: asked is None or matches(kind, asked))
+    missing = set(entities or ())
     protected = None if entities is None else frozenset(entities)
-    missing = set(protected or ())
-    accepted: dict[str, bool] = {}
     code_of: dict[str, int] = {}
     first_kind: dict[str, str] = {}
     rows, codes = [], []
@@ -384,12 +388,7 @@ def _edges(
             if entity not in protected:
                 continue
             missing.discard(entity)
-        if asked is not None:
-            if kind not in accepted:
-                accepted[kind] = matches(kind, asked)
-            if not accepted[kind]:
-                continue
-        if mention.score < minimum_score:
+        if not wanted_kind(kind) or mention.score < minimum_score:
             continue
         rows.append(row)
         codes.append(code_of.setdefault(entity, len(code_of)))
@@ -401,14 +400,6 @@ def _edges(
     return rows, codes, {entity: first_kind[entity] for entity in code_of}
 
 
-def _rows_to_csr(rows: Counts, codes: Counts, height: int, width: int) -> tuple[Counts, Ints]:
-    """The distinct (row, code), as the start of each row and its codes in order."""
-    distinct = np.unique(rows * max(1, width) + codes)
-    counts = np.bincount(distinct // max(1, width), minlength=height)
-    indptr = np.concatenate([[0], np.cumsum(counts)])
-    return indptr, (distinct % max(1, width)).astype(np.int32)
-
-
 def _strings(values: Any) -> tuple[str, ...]:
     if not isinstance(values, list) or not all(isinstance(v, str) for v in values):
         raise TypeError
@@ -418,9 +409,11 @@ def _strings(values: Any) -> tuple[str, ...]:
 def _check(owners: Owners) -> None:
     """Refuse a graph whose parts do not fit together."""
     records, entries = len(owners.record_ids), len(owners.indices)
-    _check_distinct(owners.record_ids, "record")
-    _check_distinct(owners.users, "user")
-    _check_distinct(owners.entities, "entity")
+    for ids, what in (
+        (owners.record_ids, "record"), (owners.users, "user"), (owners.entities, "entity")
+    ):  # fmt: skip
+        if len(set(ids)) != len(ids):
+            raise DataError(f"two {what} ids are the same; each {what} has its own id.")
     if len(owners.kinds) != len(owners.entities):
         raise DataError(
             f"there are {len(owners.kinds):,} kinds for {len(owners.entities):,} entities; "
@@ -444,8 +437,3 @@ def _check(owners: Owners) -> None:
     first[ends[:-1][ends[:-1] < entries]] = True
     if (~first[1:] & (np.diff(owners.indices) <= 0)).any():
         raise DataError("the entities of a record are ascending and each once; these are not.")
-
-
-def _check_distinct(ids: Sequence[str], what: str) -> None:
-    if len(set(ids)) != len(ids):
-        raise DataError(f"two {what} ids are the same; each {what} has its own id.")

@@ -14,13 +14,12 @@ from tacit.errors import PrivacyRefused, UsageError
 from tacit.files import require_file
 from tacit.owners import Owners
 from tacit.owners.bounding import Bounded, bound
-from tacit.planning.plan import Plan, least_noise, prices
-from tacit.privacy.accounting.pricing import Price, adversary_gain, best_accuracy
+from tacit.planning.plan import Plan, calibrated, least_noise, prices, require_trainable
+from tacit.privacy.accounting.pricing import adversary_gain, best_accuracy
 from tacit.privacy.certificates.attacker_gain import CHOOSING, Gained, choosing
+from tacit.privacy.certificates.explanation import rendered
 from tacit.privacy.certificates.scope import DetectorFacts, EntityScope
-from tacit.privacy.certificates.wording import STANDINGS, assumptions, guarantee, not_covered
-from tacit.privacy.events import Unit
-from tacit.privacy.rounding import down, up
+from tacit.privacy.certificates.wording import assumptions, guarantee, not_covered
 
 ALIGNMENT = 0.1
 """How much a record's gradient points in the common direction (a cosine); a public guess."""
@@ -87,7 +86,7 @@ def noise_to_signal(plan: Plan, owners: Owners, kept: NDArray[np.bool_]) -> floa
     return noise / (plan.sampling_rate * signal) if signal > 0 else float("inf")
 
 
-def search(
+def search_caps(
     plan: Plan,
     owners: Owners,
     *,
@@ -135,7 +134,71 @@ def _changed(plan: Plan, **fields: Any) -> Plan:
     return Plan(**plan.model_dump() | fields)
 
 
-# --- in prose ---------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class DryRun:
+    """A calibrated plan, what its caps keep of an owner graph, and what else was tried."""
+
+    plan: Plan
+    owners: Owners | None = None
+    """The whole graph; `graph` is what of it the plan protects."""
+    graph: Owners | None = None
+    bounded: Bounded | None = None
+    tried: Sequence[Candidate] = ()
+
+    def explain(self, records_per_second: float | None = None) -> str:
+        """The plan in prose; see `explain`."""
+        return explain(
+            self.plan,
+            self.graph,
+            self.bounded,
+            records_per_second=records_per_second,
+            entities=meant(self.plan, self.owners),
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """The plan, its prices and what its caps keep."""
+        costs = {unit: cost.as_json() for unit, cost in prices(self.plan).items()}
+        bounding = {} if self.bounded is None else {"bounding": self.bounded.summary()}
+        return {
+            "plan": self.plan.model_dump(mode="json"),
+            "plan_digest": self.plan.digest(),
+            "epsilon": {unit: cost["epsilon"] for unit, cost in costs.items()},
+            "standing": costs[self.plan.protect]["standing"],
+            "prices": costs,
+            "record_clip": self.plan.record_clip,
+            "caps": self.plan.caps,
+            **bounding,
+            **({"tried": [c.as_json() for c in self.tried]} if self.tried else {}),
+        }
+
+
+def dry_run(
+    plan: Plan,
+    owners: Owners | None = None,
+    *,
+    search: bool = False,
+    rates: Sequence[float] = (),
+    progress: Callable[[int], None] | None = None,
+) -> DryRun:
+    """Calibrate a plan, with the best caps on the graph if asked; refuse what training would."""
+    require_trainable(plan)
+    if owners is not None and plan.adjacency == "by-degree":
+        raise PrivacyRefused(
+            "by-degree adjacency hides the owner graph, so a plan may not look at it; leave "
+            "--owners out."
+        )
+    graph = None if owners is None else protected_part(plan, owners)
+    tried: Sequence[Candidate] = ()
+    if search and graph is not None:
+        tried = search_caps(plan, graph, user_rate=rates, progress=progress)
+        plan = tried[0].plan
+    plan = calibrated(plan)
+    if graph is None:
+        return DryRun(plan)
+    bounded = apply_caps(plan, graph)
+    users = len(np.unique(graph.record_user[bounded.kept]))
+    require_trainable(plan, users if plan.sampled == "users" else bounded.records_kept)
+    return DryRun(plan, owners, graph, bounded, tried)
 
 
 def explain(
@@ -151,44 +214,43 @@ def explain(
     `entities` says which entities are meant, as far as that is known by now.
     """
     costs = prices(plan)
-    events = list(plan.releases())
+    main, events, releases = costs[plan.protect], list(plan.releases()), plan.releases()
     entities = entities or meant(plan)
-    parts = ["# What this plan promises", _promises(plan, costs, entities)]
-    parts += ["## What an adversary could gain", _gains(plan)]
-    parts += ["## How it is kept", _mechanics(plan)]
+    gains = {
+        unit: Gained(
+            best_accuracy(releases, unit, plan.delta),
+            adversary_gain(releases, unit, plan.delta, (0.01,))[0].tpr,
+        )
+        for unit in costs
+    }
+    kept = None
     if owners is not None and bounded is not None:
-        parts += ["## What the caps keep", _keeping(plan, owners, bounded)]
-        parts += ["## How long it takes", _duration(plan, bounded, records_per_second)]
-    parts += ["## What is assumed", _list(assumptions(events, plan.by_degree))]
-    parts += [
-        "## What is not covered",
-        _list(not_covered(events, plan.by_degree, entities=entities)),
-    ]
-    parts += ["## Choosing epsilon and delta", _choosing(plan)]
-    return "\n\n".join(parts) + "\n"
-
-
-def _promises(plan: Plan, costs: dict[Unit, Price], entities: EntityScope | None) -> str:
-    lines = []
-    for unit, cost in costs.items():
-        target = plan.limits.get(unit)
-        wanted = f", target {target:g}" if target is not None else ""
-        lines.append(
-            f"- **{unit}**: epsilon **{up(cost.epsilon)}** at delta {up(plan.delta)}{wanted} "
-            f"({cost.standing}; {cost.accountant}; no accountant could certify less than "
-            f"{down(cost.lower)}{f'; {cost.beside}' if cost.beside else ''})."
-        )
-    main = costs[plan.protect]
-    sentence = guarantee(
-        plan.protect, main.adjacency, main.epsilon, plan.delta, plan.by_degree, entities
+        kept = {
+            "records": bounded.records_kept,
+            "of": len(owners),
+            "sensitive": int((bounded.kept & owners.sensitive).sum()),
+            "of_sensitive": int(owners.sensitive.sum()),
+            "dropped_by": bounded.dropped_by,
+            "noise_to_signal": noise_to_signal(plan, owners, bounded.kept),
+            "passes": plan.steps * plan.sampling_rate,
+        }
+    header, rows = choosing(plan.delta)
+    return rendered(
+        "plan.md.jinja",
+        plan=plan,
+        costs=costs,
+        entities=entities,
+        gains=gains,
+        kept=kept,
+        speed=records_per_second,
+        sentence=guarantee(
+            plan.protect, main.adjacency, main.epsilon, plan.delta, plan.by_degree, entities
+        ),
+        assumed=assumptions(events, plan.by_degree),
+        open=not_covered(events, plan.by_degree, entities=entities),
+        CHOOSING=CHOOSING,
+        table=[header, *rows],
     )
-    if entities is not None and not entities.detectors:
-        sentence += (
-            " Which detectors mark entities, and which kinds these look for and do not find, is "
-            "written down when a run begins, and stands on its certificate."
-        )
-    standing = f"*Proved* means: {STANDINGS['proved']}."
-    return "\n\n".join(["\n".join(lines), sentence, standing])
 
 
 def meant(plan: Plan, owners: Owners | None = None) -> EntityScope | None:
@@ -243,86 +305,3 @@ def protected_part(plan: Plan, owners: Owners) -> Owners:
             f"{plan.entity_list}; list ids alone, or leave --owners out."
         )
     return owners.of_entities(listed)
-
-
-def counted_units(plan: Plan, owners: Owners, bounded: Bounded) -> int:
-    """How many users (records, where these are sampled) the caps keep."""
-    if plan.sampled == "records":
-        return bounded.records_kept
-    return len(np.unique(owners.record_user[bounded.kept]))
-
-
-def _choosing(plan: Plan) -> str:
-    header, rows = choosing(plan.delta)
-    table = [header, ["---"] * len(header), *rows]
-    lines = ["| " + " | ".join(row) + " |" for row in table]
-    return CHOOSING + "\n\n" + "\n".join(lines)
-
-
-def _gains(plan: Plan) -> str:
-    lines = []
-    for unit in prices(plan):
-        (caught,) = adversary_gain(plan.releases(), unit, plan.delta, (0.01,))
-        left = Gained(best_accuracy(plan.releases(), unit, plan.delta), caught.tpr)
-        lines.append(f"**{unit}** (protection: {left.grade}): {left.verdict} {left.figures}")
-    return _list(lines)
-
-
-def _mechanics(plan: Plan) -> str:
-    lines = [
-        f"{plan.steps:,} steps; in each, every {plan.sampled[:-1]} takes part with probability "
-        f"{plan.sampling_rate:g}, independently of the others (Poisson sampling).",
-        f"Updates are clipped to norm {plan.clip_norm:g}; noise of standard deviation "
-        f"{(plan.noise_multiplier or 0) * plan.clip_norm:.4g} is added to their sum "
-        f"(noise multiplier {plan.noise_multiplier or 0:.4g}).",
-    ]
-    if plan.record_clip is not None:
-        lines.append(
-            f"Each record is clipped to {plan.record_clip:.4g} first, and a user keeps at most "
-            f"{plan.records_per_user_entity} record(s) that name one entity, so that an entity "
-            f"moves a user by at most {plan.entity_share:g} of the clip norm."
-        )
-    if plan.records_per_step is not None:
-        lines.append(
-            f"A drawn user gives at most {plan.records_per_step:,} records, chosen at random anew."
-        )
-    if plan.caps:
-        caps = ", ".join(f"{name.replace('_', ' ')} {cap}" for name, cap in plan.caps.items())
-        lines.append(f"Caps on the owner graph: {caps} (seed {plan.seed}).")
-    return _list(lines)
-
-
-def _keeping(plan: Plan, owners: Owners, bounded: Bounded) -> str:
-    kept = bounded.kept
-    sensitive = int(owners.sensitive.sum())
-    kept_sensitive = int((kept & owners.sensitive).sum())
-    share = kept_sensitive / sensitive if sensitive else 1.0
-    lines = [
-        f"{bounded.records_kept:,} of {len(owners):,} records "
-        f"({bounded.records_kept / len(owners):.0%}); of those that name an entity, "
-        f"{kept_sensitive:,} of {sensitive:,} ({share:.0%}).",
-    ]
-    lines += [
-        f"{count:,} dropped for {reason.replace('_', ' ')}."
-        for reason, count in bounded.dropped_by.items()
-        if count
-    ]
-    ratio = noise_to_signal(plan, owners, kept)
-    lines.append(f"Noise to signal of a step, in a simple model of gradients: {ratio:.3g}.")
-    return _list(lines) + "\n\nThese are exact counts over private data: keep them inside."
-
-
-def _duration(plan: Plan, bounded: Bounded, records_per_second: float | None) -> str:
-    passes = plan.steps * plan.sampling_rate
-    touched = passes * bounded.records_kept
-    text = f"About {touched:,.0f} records pass through the model ({passes:,.1f} times the corpus)."
-    if records_per_second:
-        minutes = touched / records_per_second / 60
-        text += f" At {records_per_second:,.0f} records a second that is {minutes:,.1f} minutes."
-    else:
-        text += " Give --records-per-second, as a short training run prints it, for a time."
-    return text
-
-
-def _list(lines: Sequence[str]) -> str:
-    return "\n".join(f"- {line}" for line in lines)

@@ -4,8 +4,7 @@ Every field of a plan is public. A plan never sees a corpus; what it may know ab
 owner graph, and that only under fixed-graph adjacency, which holds the graph fixed.
 """
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -278,10 +277,9 @@ class Plan(BaseModel):
         return canonical_digest(self.model_dump(mode="json"))
 
 
-def _problems(plan: Plan) -> list[str]:
+def _problems(plan: Plan) -> Iterator[str]:
     """What is wrong with fields that are each right by themselves, and the mechanism's default."""
-    found = []
-    entities = "entities" in plan.protect
+    entities, whose = "entities" in plan.protect, f"protect={plan.protect}"
     accepted: tuple[Mechanism | None, ...] = (None,)
     if entities:
         accepted = ("userclip", "flat")
@@ -291,69 +289,62 @@ def _problems(plan: Plan) -> list[str]:
         object.__setattr__(plan, "mechanism", accepted[0])
     if plan.mechanism not in accepted:
         names = " or ".join(str(a) for a in accepted if a) or "none: leave it out"
-        found.append(
-            f"mechanism={plan.mechanism} does not protect {plan.protect}; accepted: {names}."
-        )
-    by_user = plan.protect == "users" or (entities and plan.mechanism != "flat")
+        yield f"mechanism={plan.mechanism} does not protect {plan.protect}; accepted: {names}."
+    flat = plan.mechanism == "flat"
+    by_user = plan.protect == "users" or (entities and not flat)
     rate, other = ("user_rate", "record_rate") if by_user else ("record_rate", "user_rate")
     if getattr(plan, rate) is None:
-        found.append(f"protect={plan.protect} needs {rate}; give a probability above 0, up to 1.")
+        yield f"{whose} needs {rate}; give a probability above 0, up to 1."
     if getattr(plan, other) is not None:
-        found.append(f"{other} has no meaning where {rate} draws; leave it out.")
+        yield f"{other} has no meaning where {rate} draws; leave it out."
     if not entities and plan.records_per_user is not None:
-        found.append(
-            f"records_per_user drops records by a rule over the whole graph, and protect="
-            f"{plan.protect} does not hold the graph fixed; leave it out"
+        yield (
+            f"records_per_user drops records by a rule over the whole graph, and {whose} does not "
+            "hold the graph fixed; leave it out"
             + (", or give records_per_step." if plan.protect == "users" else ".")
         )
     if plan.records_per_step is not None and not by_user:
-        found.append(
-            f"records_per_step is about drawn users, and protect={plan.protect} here draws "
-            "records; leave it out."
+        yield (
+            f"records_per_step is about drawn users, and {whose} here draws records; leave it out."
         )
     for name in ("entity_list", "kinds"):
         if getattr(plan, name) is not None and not entities:
-            found.append(f"{name} is about entities; protect={plan.protect} needs none.")
+            yield f"{name} is about entities; {whose} needs none."
     if plan.protect in plan.targets:
-        found.append(f"targets repeats {plan.protect}, which epsilon is for; give one of the two.")
-    if plan.mechanism == "flat":
-        for name in ("records_per_user", "records_per_entity"):
-            if getattr(plan, name) is None:
-                found.append(f"mechanism=flat needs {name}; give a whole number from 1 up.")
-        if plan.entity_rate < 1:
-            found.append("entity_rate below 1 has no meaning for flat; leave it out.")
+        yield f"targets repeats {plan.protect}, which epsilon is for; give one of the two."
+    for name in ("records_per_user", "records_per_entity") if flat else ():
+        if getattr(plan, name) is None:
+            yield f"mechanism=flat needs {name}; give a whole number from 1 up."
+    if flat and plan.entity_rate < 1:
+        yield "entity_rate below 1 has no meaning for flat; leave it out."
     if plan.adjacency == "by-degree":
-        found.extend(_by_degree_problems(plan, entities))
+        yield from _by_degree_problems(plan)
     for unit in plan.limits:
         if unit not in plan.units:
-            found.append(
-                f"A target for {unit} cannot be met by protect={plan.protect}; "
-                f"it bounds {', '.join(plan.units)}."
+            yield (
+                f"A target for {unit} cannot be met by {whose}; it bounds {', '.join(plan.units)}."
             )
-    return found
 
 
-def _by_degree_problems(plan: Plan, entities: bool) -> list[str]:
-    if not entities:
-        return [f"adjacency=by-degree is about entities; protect={plan.protect} needs none of it."]
-    found = []
-    if plan.records_per_user is not None:
-        found.append(
+def _by_degree_problems(plan: Plan) -> Iterator[str]:
+    if "entities" not in plan.protect:
+        yield f"adjacency=by-degree is about entities; protect={plan.protect} needs none of it."
+    elif plan.records_per_user is not None:
+        yield (
             "records_per_user drops records by the graph, which by-degree adjacency does not "
             "allow; leave it out or use fixed-graph."
         )
-    if plan.mechanism == "userclip" and plan.entity_share < 2:
-        found.append(
+    elif plan.mechanism == "flat":
+        yield "mechanism=flat needs caps, which by-degree adjacency does not allow."
+    elif plan.entity_share < 2:
+        yield (
             f"entity_share={plan.entity_share:g} needs a cap on the records that name one entity, "
             "which by-degree adjacency does not allow; give 2 or use fixed-graph."
         )
-    if plan.mechanism == "flat":
-        found.append("mechanism=flat needs caps, which by-degree adjacency does not allow.")
-    if plan.mechanism == "userclip" and plan.users is None:
-        found.append(
+    elif plan.users is None:
+        yield (
             "adjacency=by-degree needs users, the public denominator: the graph may not be counted."
         )
-    return found
 
 
 # --- what training needs beside a plan that is right in itself ----------------------------------
@@ -466,20 +457,15 @@ def _explain(error: ValidationError) -> str:
 
 # --- arithmetic -------------------------------------------------------------------------------
 
-Trials = Callable[[Unit, float, float], None]
-"""Told after every price of a calibration: unit, noise multiplier, epsilon."""
 
-
-def calibrated(
-    plan: Plan, *, also: Mapping[AnyEvent, int] | None = None, progress: Trials | None = None
-) -> Plan:
+def calibrated(plan: Plan, *, also: Mapping[AnyEvent, int] | None = None) -> Plan:
     """The plan with the least noise that meets every target, re-priced and never above it.
 
     `also` is what was released before by the model that the run goes on from: the targets hold for
     both together.
     """
     if plan.noise_multiplier is None:
-        least = least_noise(plan, also=also, progress=progress)
+        least = least_noise(plan, also=also)
         plan = plan.model_copy(update={"noise_multiplier": least})
     for unit, target in plan.limits.items():
         cost = price([*plan.releases().items(), *(also or {}).items()], unit, plan.delta)
@@ -491,9 +477,7 @@ def calibrated(
     return plan
 
 
-def least_noise(
-    plan: Plan, *, also: Mapping[AnyEvent, int] | None = None, progress: Trials | None = None
-) -> float:
+def least_noise(plan: Plan, *, also: Mapping[AnyEvent, int] | None = None) -> float:
     """The least noise multiplier that meets every target of the plan, with `also` besides."""
     planned = plan.model_copy(update={"noise_multiplier": 1.0}).releases()
     besides: list[tuple[AnyEvent, int]] = [
@@ -502,22 +486,11 @@ def least_noise(
     besides += (also or {}).items()
     found = []
     for unit, target in plan.limits.items():
-        report = None
-        if progress is not None:
-            report = partial(_report, progress, unit)
         try:
-            found.append(
-                calibrate(
-                    plan.event, target, plan.delta, unit, plan.steps, also=besides, progress=report
-                )
-            )
+            found.append(calibrate(plan.event, target, plan.delta, unit, plan.steps, also=besides))
         except TacitError as error:
             raise type(error)(f"epsilon={target:g} for {unit}: {error}") from None
     return max(found)
-
-
-def _report(progress: Trials, unit: Unit, _: int, noise: float, epsilon: float) -> None:
-    progress(unit, noise, epsilon)
 
 
 def prices(plan: Plan) -> dict[Unit, Price]:

@@ -17,8 +17,6 @@ from tacit.privacy.certificates.attacker_gain import Gained
 from tacit.privacy.certificates.wording import guarantee
 from tacit.privacy.events import AnyEvent, Flat, Unit, UserClip, write_event
 
-DEGREES = (1, 2, 4, 8, 16, 32)
-
 
 @dataclass(frozen=True)
 class Quote:
@@ -83,24 +81,19 @@ def quote(
     *,
     over_steps: bool = False,
     degrees: Sequence[int] = (),
-    progress: Callable[[int], None] | None = None,
+    advance: Callable[[int], None] = lambda _: None,
 ) -> Quote:
     """Price an event repeated `steps` times, for every unit that it bounds."""
     releases = {event: steps}
     prices = price_all(releases, delta)
-    counts = _step_counts(steps) if over_steps else []
-    curve = []
-    for count in counts:
-        curve += curve_over_steps(event, [count], protect, delta)
-        if progress:
-            progress(1)
-    by_degree = []
-    if isinstance(event, UserClip | Flat):
-        unit: Unit = protect if "entities" in protect else "entities"
-        for degree in degrees:
-            by_degree += curve_over_degree(event, [degree], unit, delta, steps)
-            if progress:
-                progress(1)
+    unit: Unit = protect if "entities" in protect else "entities"
+    curves: list[list[tuple[int, Price]]] = [[], []]
+    for count in _step_counts(steps) if over_steps else ():
+        curves[0] += curve_over_steps(event, [count], protect, delta)
+        advance(1)
+    for degree in degrees if isinstance(event, UserClip | Flat) else ():
+        curves[1] += curve_over_degree(event, [degree], unit, delta, steps)  # type: ignore[arg-type]
+        advance(1)
     return Quote(
         event=event,
         steps=steps,
@@ -109,8 +102,8 @@ def quote(
         prices=prices,
         gains={unit: adversary_gain(releases, unit, delta) for unit in prices},
         accuracy={unit: best_accuracy(releases, unit, delta) for unit in prices},
-        over_steps=curve,
-        over_degree=by_degree,
+        over_steps=curves[0],
+        over_degree=curves[1],
     )
 
 

@@ -9,17 +9,21 @@ renamed; that is said, with the price of both together.
 
 import base64
 import binascii
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse.csgraph import connected_components
 
 from tacit.errors import DataError
 from tacit.privacy.accounting.pricing import price_all
-from tacit.privacy.ledger import LedgerContents, Releases, read_ledger
+from tacit.privacy.events import AnyEvent
+from tacit.privacy.ledger import LedgerContents, read_ledger
 from tacit.saved_json import read_fields
 
 ACCOUNT = "account.json"
@@ -82,23 +86,14 @@ def _unpacked(text: Any, path: Path) -> Names:
 
 def _linked(runs: list[_Read]) -> list[list[_Read]]:
     """Runs in groups that share users, directly or through others, or the same commitment."""
-    group = list(range(len(runs)))
-
-    def root(i: int) -> int:
-        while group[i] != i:
-            i = group[i]
-        return i
-
-    for i, one in enumerate(runs):
-        for j in range(i):
-            other = runs[j]
-            same = one.data == other.data or _shared(one.users, other.users) > 0
-            if same:
-                group[root(i)] = root(j)
-    made: dict[int, list[_Read]] = {}
-    for i, run in enumerate(runs):
-        made.setdefault(root(i), []).append(run)
-    return list(made.values())
+    links = np.eye(len(runs), dtype=np.bool_)
+    for (i, one), (j, other) in combinations(enumerate(runs), 2):
+        same = one.data == other.data or _shared(one.users, other.users) > 0
+        links[i, j] = same
+    count, groups = connected_components(links, directed=False)
+    return [
+        [run for run, group in zip(runs, groups, strict=True) if group == g] for g in range(count)
+    ]
 
 
 def _shared(one: Names | None, other: Names | None) -> int:
@@ -118,26 +113,18 @@ def _overlaps(accounts: list[list[_Read]], delta: float) -> Iterator[dict[str, A
 
 
 def _sum(account: list[_Read], delta: float) -> dict[str, Any]:
-    releases: Releases = {}
+    releases: Counter[AnyEvent] = Counter()
     for one in account:
-        for event, count in one.contents.own_releases().items():
-            releases[event] = releases.get(event, 0) + count
         # What a run continued is counted with the run it continued, if that is here, too.
-        if one.contents.about.get("earlier") and not _has_earlier(one, account):
-            for event, count in one.contents.releases().items():
-                extra = count - one.contents.own_releases().get(event, 0)
-                if extra:
-                    releases[event] = releases.get(event, 0) + extra
+        earlier = one.contents.about.get("earlier")
+        here = earlier and any(o.contents.digest == earlier.get("ledger") for o in account)
+        whole = earlier and not here
+        releases.update(one.contents.releases() if whole else one.contents.own_releases())
     users = [one.users for one in account if one.users is not None]
-    costs = {u: c.as_json()["epsilon"] for u, c in price_all(releases, delta).items()}
+    costs = price_all(releases, delta)
     return {
         "runs": [one.name for one in account],
         "users": int(np.unique(np.concatenate(users)).size) if users else None,
-        "releases": sum(releases.values()),
-        "epsilon": costs,
+        "releases": releases.total(),
+        "epsilon": {unit: cost.as_json()["epsilon"] for unit, cost in costs.items()},
     }
-
-
-def _has_earlier(one: _Read, account: list[_Read]) -> bool:
-    wanted = one.contents.about["earlier"].get("ledger")
-    return any(other.contents.digest == wanted for other in account)

@@ -11,9 +11,8 @@ with it clip(-1 + 2) = +1. One step therefore releases, with K holders drawn out
 
 and the published noise has standard deviation noise_multiplier * (users per step + 1).
 
-Two independent certificates that epsilon is larger than claimed: `lower_bound` composes the exact
-distributions and rounds only downwards; `attack` plays the game with random numbers and states a
-confidence. Neither says anything about the sound prices, which must lie above both.
+`lower_bound` composes the exact distributions and rounds only downwards, so that no accountant can
+prove less. It says nothing about the sound prices, which must lie above it.
 """
 
 import math
@@ -24,25 +23,19 @@ from typing import Any, Literal
 
 import numpy as np
 from dp_accounting.pld import privacy_loss_distribution
-from numpy.typing import NDArray
-from scipy import stats
+from scipy import special, stats
 
 from tacit.errors import UsageError
 from tacit.privacy.accounting.divergences import Array
-from tacit.privacy.arguments import check_positive, check_whole, require_delta
+from tacit.privacy.arguments import (
+    check_one_of,
+    check_positive,
+    check_probability,
+    check_user_rate,
+    check_whole,
+    require_delta,
+)
 from tacit.replication import published
-from tacit.replication.counterexample_step import LARGEST_EPSILON, OneStep
-
-__all__ = [
-    "HOLDERS",
-    "PAPER",
-    "CounterexampleRow",
-    "LowerBound",
-    "SampledAttack",
-    "attack",
-    "counterexample_table",
-    "lower_bound",
-]
 
 # The setting of the published CoNLL-2003 figures.
 PAPER: Mapping[str, Any] = MappingProxyType(
@@ -54,10 +47,6 @@ PAPER: Mapping[str, Any] = MappingProxyType(
         "delta": 1e-5,
     }
 )
-_INPUTS = (
-    *("users", "users_per_step", "entity_rate", "noise_multiplier", "steps", "holders"),
-    *("sign_flip", "rule", "noise"),
-)
 HOLDERS: tuple[int, ...] = (1, 8, 16, 32, 64, 112, 250, 500, 946)
 
 # The grid to which the losses of one step are rounded down.
@@ -67,36 +56,117 @@ _MOST_POINTS_PER_STEP = 2**18
 _MOST_POINTS = 2_000_000
 # Added to delta: more than the tail that the composition cuts off plus its rounding errors.
 _DELTA_SLACK = 1e-9
+# Above this exp(-loss) underflows in the library; a larger bound is reported as this one.
+LARGEST_EPSILON = 700.0
+
+# Cells into which one step's output is cut.
+_CELLS = 4_000
+# More than the relative error of a cumulative probability in double precision.
+_RELATIVE_ERROR = 1e-12
+# Numbers of drawn holders less likely than this are left out, and their mass counted as error.
+_LEAST_PROBABILITY = 1e-100
 
 
 @dataclass(frozen=True)
-class LowerBound:
-    """Epsilon is at least this much: a certified lower bound at `delta` for one instance."""
+class Instance:
+    """One step in which `holders` of the users name the entity, in units of the clip norm.
 
-    epsilon: float
-    delta: float
-    noise_std: float
-    inputs: Mapping[str, Any]
-    kind: Literal["certified"] = "certified"
+    `sign_flip=False` leaves out the plain records, so that an entity moves a holder by one clip
+    norm instead of two. `rule="any"` uses a record as soon as any of its entities is drawn, in
+    the limit of many of them: the protected record is then used in every step. `noise="patent"`
+    takes the patent's noise, noise_multiplier * (users + 1).
 
-
-@dataclass(frozen=True)
-class SampledAttack:
-    """What a likelihood-ratio attack achieved, and the epsilon it certifies with `confidence`.
-
-    `epsilon` is 0 when the attack shows nothing. The counts are those of the scoring half; the
-    threshold and the direction were chosen on the other half of the runs.
+    Legend: K holders drawn ~ Binomial(holders, users per step / users); s noise std; Q output
+    without the entity, E_K N(-K, s^2) (with sign flip) or N(0, s^2); A = E_K N(K, s^2);
+    P = (1 - rate) Q + rate A output with the entity. p/q increases in x in both cases.
     """
 
-    epsilon: float
-    delta: float
-    confidence: float
-    runs: int
-    true_positives: int
-    false_positives: int
-    direction: Literal["with", "without"]
-    inputs: Mapping[str, Any]
-    kind: Literal["sampled"] = "sampled"
+    users: int
+    users_per_step: float
+    entity_rate: float
+    noise_multiplier: float
+    holders: int
+    sign_flip: bool = True
+    rule: Literal["drawn", "any"] = "drawn"
+    noise: Literal["lemma", "patent"] = "lemma"
+
+    def __post_init__(self) -> None:
+        check_user_rate(self.users, self.users_per_step)
+        check_probability("entity_rate", self.entity_rate)
+        check_positive("noise_multiplier", self.noise_multiplier)
+        check_whole("holders", self.holders, least=1)
+        if self.holders > self.users:
+            raise UsageError(
+                f"holders={self.holders} is larger than users={self.users}; "
+                f"give a count between 1 and {self.users}."
+            )
+        check_one_of("rule", self.rule, ("drawn", "any"))
+        check_one_of("noise", self.noise, ("lemma", "patent"))
+
+    @property
+    def user_rate(self) -> float:
+        """The sampling rate of users."""
+        return self.users_per_step / self.users
+
+    @property
+    def rate(self) -> float:
+        """How often the record that names the entity is used."""
+        return self.entity_rate if self.rule == "drawn" else 1.0
+
+    @property
+    def noise_std(self) -> float:
+        """The published noise, as a standard deviation."""
+        units = self.users_per_step if self.noise == "lemma" else self.users
+        return self.noise_multiplier * (units + 1)
+
+    @property
+    def drawn(self) -> tuple[Array, Array]:
+        """The values of K with their probabilities; absurdly unlikely ones are left out."""
+        count = np.arange(self.holders + 1, dtype=np.float64)
+        probability = stats.binom.pmf(count, self.holders, self.user_rate)
+        keep = probability > _LEAST_PROBABILITY
+        return count[keep], np.asarray(probability[keep], dtype=np.float64)
+
+    @property
+    def reach(self) -> float:
+        """Outputs beyond this, on either side, have no mass worth a cell of their own."""
+        mean = self.holders * self.user_rate
+        most = mean + 10 * math.sqrt(mean) + 10
+        return min(most, float(self.holders)) + 10 * self.noise_std
+
+    def _centres(self, count: Array, sign: int) -> Array:
+        return sign * count if sign > 0 or self.sign_flip else np.zeros_like(count)
+
+    def cells(self) -> tuple[Array, Array, Array, Array]:
+        """Lowest and highest probability of each output cell, with and then without the entity.
+
+        The two differ by numerical errors only; taking the unfavourable one keeps bounds certified.
+        """
+        edges = np.linspace(-self.reach, self.reach, _CELLS)
+        absent, absent_error = self._cell_mass(edges, -1)
+        moved, moved_error = self._cell_mass(edges, +1)
+        present = (1 - self.rate) * absent + self.rate * moved
+        present_error = absent_error + moved_error
+        return (
+            np.maximum(present - present_error, 0.0),
+            present + present_error,
+            np.maximum(absent - absent_error, 0.0),
+            absent + absent_error,
+        )
+
+    def _cell_mass(self, edges: Array, sign: int) -> tuple[Array, Array]:
+        """Mass of A or Q between consecutive edges, and more than its error.
+
+        Each difference is taken on the side where the cumulative probability is small.
+        """
+        count, probability = self.drawn
+        scaled = (edges[:, None] - self._centres(count, sign)) / self.noise_std
+        below = np.concatenate(([0.0], special.ndtr(scaled) @ probability, [1.0]))
+        above = np.concatenate(([1.0], special.ndtr(-scaled) @ probability, [0.0]))
+        low_side = below[1:] < 0.5
+        mass = np.where(low_side, np.diff(below), -np.diff(above))
+        rounding = _RELATIVE_ERROR * np.where(low_side, below[1:], above[:-1])
+        return np.maximum(mass, 0.0), rounding + self.holders * _LEAST_PROBABILITY
 
 
 @dataclass(frozen=True)
@@ -114,125 +184,22 @@ class CounterexampleRow:
         return self.at_least > self.claimed
 
 
-def lower_bound(
-    *,
-    users: int,
-    users_per_step: float,
-    entity_rate: float,
-    noise_multiplier: float,
-    steps: int,
-    holders: int,
-    delta: float = 1e-5,
-    sign_flip: bool = True,
-    rule: str = "drawn",
-    noise: str = "lemma",
-    grid: float = _GRID,
-) -> LowerBound:
-    """A certified lower bound on the user-entity epsilon of the published method.
+def lower_bound(instance: Instance, steps: int, delta: float = 1e-5, grid: float = _GRID) -> float:
+    """A certified lower bound on the user-entity epsilon of the published method at `delta`.
 
-    `sign_flip=False` leaves out the plain records, so that an entity moves a holder by one clip
-    norm instead of two. `rule="any"` uses a record as soon as any of its entities is drawn, in
-    the limit of many of them: the protected record is then used in every step. `noise="patent"`
-    takes the patent's noise, noise_multiplier * (users + 1).
-
-    Guarantee: no accountant can prove less than `epsilon` at `delta` for this method, up to
-    floating-point slack that is taken off on the safe side. Each step's output is cut into cells
-    (which cannot create privacy loss), each cell's loss is rounded down to a multiple of `grid`,
-    and the library composes the result. Rounding gives away about steps * grid / 2, which is why
-    a rare entity gets 0; a finer grid is tighter and slower.
+    Guarantee: no accountant can prove less for this method, up to floating-point slack that is
+    taken off on the safe side. Each step's output is cut into cells (which cannot create privacy
+    loss), each cell's loss is rounded down to a multiple of `grid`, and the library composes the
+    result. Rounding gives away about steps * grid / 2, which is why a rare entity gets 0; a finer
+    grid is tighter and slower.
     """
-    model = OneStep.build(
-        users=users,
-        users_per_step=users_per_step,
-        entity_rate=entity_rate,
-        noise_multiplier=noise_multiplier,
-        holders=holders,
-        sign_flip=sign_flip,
-        rule=rule,
-        noise=noise,
-    )
     check_whole("steps", steps, least=1)
     require_delta(delta)
     check_positive("grid", grid)
-    present_low, present_high, absent_low, absent_high = model.cells()
-    epsilon = max(
+    present_low, present_high, absent_low, absent_high = instance.cells()
+    return max(
         _composed_epsilon(present_low, absent_high, steps, delta, grid),
         _composed_epsilon(absent_low, present_high, steps, delta, grid),
-    )
-    return LowerBound(
-        epsilon=epsilon,
-        delta=delta,
-        noise_std=model.noise_std,
-        inputs=_inputs(locals()),
-    )
-
-
-def attack(
-    *,
-    users: int,
-    users_per_step: float,
-    entity_rate: float,
-    noise_multiplier: float,
-    steps: int,
-    holders: int,
-    delta: float = 1e-5,
-    sign_flip: bool = True,
-    rule: str = "drawn",
-    noise: str = "lemma",
-    runs: int = 400_000,
-    confidence: float = 0.99,
-    rng: np.random.Generator,
-) -> SampledAttack:
-    """Play the game: `runs` trainings in all, half with the entity, guess by likelihood ratio.
-
-    Half of the runs choose threshold and direction, the other half score them, so that choosing
-    costs nothing. Both error rates are bounded by Clopper and Pearson's exact intervals. Ten
-    million steps (runs times steps) take about a second; what can be certified is limited by the
-    logarithm of `runs`.
-
-    Guarantee: with probability `confidence` over the runs, the true epsilon at `delta` is at
-    least `epsilon`.
-    """
-    model = OneStep.build(
-        users=users,
-        users_per_step=users_per_step,
-        entity_rate=entity_rate,
-        noise_multiplier=noise_multiplier,
-        holders=holders,
-        sign_flip=sign_flip,
-        rule=rule,
-        noise=noise,
-    )
-    check_whole("steps", steps, least=1)
-    require_delta(delta)
-    check_whole("runs", runs, least=8)
-    if not 0 < confidence < 1:
-        raise UsageError(f"confidence={confidence} is out of range; give a value between 0 and 1.")
-    inputs = _inputs(locals())
-    each = runs // 4
-    scores = model.score_table()
-    chosen_on = [model.play(scores, steps, each, present, rng) for present in (True, False)]
-    scored_on = [model.play(scores, steps, each, present, rng) for present in (True, False)]
-    direction, threshold = _choose(*chosen_on, delta=delta, confidence=confidence)
-    present, absent = scored_on
-    if direction == "with":
-        true_positives = int(np.count_nonzero(present >= threshold))
-        false_positives = int(np.count_nonzero(absent >= threshold))
-    else:
-        true_positives = int(np.count_nonzero(absent <= threshold))
-        false_positives = int(np.count_nonzero(present <= threshold))
-    epsilon = _clopper_pearson_epsilon(
-        np.array([true_positives]), np.array([false_positives]), each, delta, confidence
-    )[0]
-    return SampledAttack(
-        epsilon=max(0.0, float(epsilon)),
-        delta=delta,
-        confidence=confidence,
-        runs=runs,
-        true_positives=true_positives,
-        false_positives=false_positives,
-        direction=direction,
-        inputs=inputs,
     )
 
 
@@ -244,18 +211,14 @@ def counterexample_table(
     The claim is that of `f_E`; those of `f_E+` are smaller still. An entity in few users is
     protected better than claimed, one in many users far worse: the noise has the wrong scale.
     """
+    setting = {name: value for name, value in PAPER.items() if name != "delta"}
     rows = []
     for number in steps:
         claim = published.uedp(estimator="f_E", steps=number, **PAPER).epsilon["users+entities"]
         for count in holders:
-            bound = lower_bound(steps=number, holders=count, **PAPER)
-            rows.append(CounterexampleRow(count, number, claim, bound.epsilon))
+            at_least = lower_bound(Instance(holders=count, **setting), number, PAPER["delta"])
+            rows.append(CounterexampleRow(count, number, claim, at_least))
     return rows
-
-
-# ---------------------------------------------------------------------------------------------
-# From cells to epsilon
-# ---------------------------------------------------------------------------------------------
 
 
 def _composed_epsilon(upper: Array, lower: Array, steps: int, delta: float, grid: float) -> float:
@@ -285,57 +248,3 @@ def _composed_epsilon(upper: Array, lower: Array, steps: int, delta: float, grid
     )
     epsilon = one.self_compose(steps).get_epsilon_for_delta(delta + _DELTA_SLACK)
     return min(float(epsilon), LARGEST_EPSILON)
-
-
-# ---------------------------------------------------------------------------------------------
-# From runs to epsilon
-# ---------------------------------------------------------------------------------------------
-
-
-def _choose(
-    present: Array, absent: Array, *, delta: float, confidence: float
-) -> tuple[Literal["with", "without"], float]:
-    """The direction and threshold that would certify most on these runs."""
-    each = len(present)
-    margin = 0.2 * float(np.std(absent))  # so that the threshold holds on the other half too
-    thresholds = np.quantile(np.concatenate([present, absent]), np.linspace(0.0, 1.0, 2001))
-    present, absent = np.sort(present), np.sort(absent)
-    upward = _clopper_pearson_epsilon(
-        each - np.searchsorted(present, thresholds, side="left"),
-        each - np.searchsorted(absent, thresholds - margin, side="left"),
-        each,
-        delta,
-        confidence,
-    )
-    downward = _clopper_pearson_epsilon(
-        np.searchsorted(absent, thresholds, side="right"),
-        np.searchsorted(present, thresholds + margin, side="right"),
-        each,
-        delta,
-        confidence,
-    )
-    if upward.max() >= downward.max():
-        return "with", float(thresholds[int(np.argmax(upward))])
-    return "without", float(thresholds[int(np.argmax(downward))])
-
-
-def _clopper_pearson_epsilon(
-    true_positives: NDArray[np.int64],
-    false_positives: NDArray[np.int64],
-    runs: int,
-    delta: float,
-    confidence: float,
-) -> Array:
-    """ln[(TPR - delta) / FPR] at the worse ends of two exact intervals; -inf shows nothing."""
-    side = (1 - confidence) / 2
-    with np.errstate(all="ignore"):
-        low = stats.beta.ppf(side, true_positives, runs - true_positives + 1)
-        high = stats.beta.ppf(1 - side, false_positives + 1, runs - false_positives)
-        low = np.where(true_positives == 0, 0.0, low)
-        high = np.where(false_positives == runs, 1.0, high)
-        gain = np.log(np.maximum(low - delta, 0.0)) - np.log(high)
-    return np.asarray(gain, dtype=np.float64)
-
-
-def _inputs(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    return MappingProxyType({name: given[name] for name in _INPUTS})

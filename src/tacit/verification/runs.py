@@ -134,18 +134,11 @@ def _ledger_checks(certificate: Certificate, contents: LedgerContents) -> Iterat
     bound = bound and closing.get("files") == certificate.files
     detail = "binds this certificate and its files" if bound else "does not bind this certificate"
     yield Check("ledger's last line", bound, detail)
-    yield Check(
-        "ledger digest",
-        contents.digest == certificate.ledger_digest,
-        f"{len(contents.entries):,} releases"
-        if contents.digest == certificate.ledger_digest
-        else "the ledger is not the one that was certified",
-    )
-    yield Check(
-        "number of releases",
-        len(contents.entries) == certificate.ledger_entries,
-        f"{len(contents.entries):,} in the ledger, {certificate.ledger_entries:,} certified",
-    )
+    here, same = len(contents.entries), contents.digest == certificate.ledger_digest
+    detail = f"{here:,} releases" if same else "the ledger is not the one that was certified"
+    yield Check("ledger digest", same, detail)
+    detail = f"{here:,} in the ledger, {certificate.ledger_entries:,} certified"
+    yield Check("number of releases", here == certificate.ledger_entries, detail)
     phases = contents.phases()
     yield Check("phases", phases == certificate.phases, ", ".join(phases) or "none")
     earlier = certificate.earlier
@@ -294,10 +287,10 @@ def _claim(certificate: Certificate, contents: LedgerContents) -> PublishedPrice
 def _compare(unit: str, certified: Cost, found: Cost, same_code: bool) -> Check:
     """By the same code the figures are equal; by other code the certified one may be larger."""
     said, now = float(certified.epsilon), float(found.epsilon)
+    figures = {"epsilon", "no_less_than", "opinions", "true_positive_rate", "accuracy"}
     close = said == now or math.isclose(said, now, rel_tol=1e-6)
-    rest = {"epsilon", "no_less_than", "opinions", "true_positive_rate", "accuracy"}
     ok = (close and _near(certified, found)) if same_code else _no_better(certified, found)
-    ok = ok and certified.model_dump(exclude=rest) == found.model_dump(exclude=rest)
+    ok = ok and certified.model_dump(exclude=figures) == found.model_dump(exclude=figures)
     detail = f"certified {up(said)}, recomputed {up(now)}"
     if not ok and up(said) == up(now):
         detail += ", and its details differ"
@@ -318,19 +311,18 @@ def _no_better(certified: Cost, found: Cost) -> bool:
 
 
 def _near(one: Cost, other: Cost) -> bool:
-    if one.opinions.keys() != other.opinions.keys():
-        return False
-    if one.true_positive_rate.keys() != other.true_positive_rate.keys():
-        return False
-    pairs = [
-        (one.no_less_than, other.no_less_than),
-        (one.accuracy, other.accuracy),
-        *((one.opinions[k], other.opinions[k]) for k in one.opinions),
-        *((one.true_positive_rate[k], other.true_positive_rate[k]) for k in one.true_positive_rate),
-    ]
-    return all(
-        float(a) == float(b) or math.isclose(float(a), float(b), rel_tol=1e-6, abs_tol=1e-9)
-        for a, b in pairs
+    """Whether all other figures are the same, up to the last digits of floating point."""
+
+    def figures(cost: Cost) -> dict[str, float]:
+        made = {"no less than": cost.no_less_than, "accuracy": cost.accuracy}
+        made |= {f"opinion {name}": value for name, value in cost.opinions.items()}
+        made |= {f"rate {name}": value for name, value in cost.true_positive_rate.items()}
+        return {name: float(value) for name, value in made.items()}
+
+    mine, theirs = figures(one), figures(other)
+    return mine.keys() == theirs.keys() and all(
+        value == theirs[name] or math.isclose(value, theirs[name], rel_tol=1e-6, abs_tol=1e-9)
+        for name, value in mine.items()
     )
 
 

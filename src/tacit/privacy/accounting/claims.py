@@ -45,19 +45,3 @@ class PublishedPrice:
             "inputs": dict(self.inputs),
             "details": dict(self.details),
         }
-
-
-@dataclass(frozen=True)
-class PublishedScale:
-    """A sensitivity and the noise that a paper derives from it, for one released average.
-
-    Both are in units of the released average, after division by the denominator. `noise_std` is
-    a standard deviation; passing its square to a sampler is the classic way to lose everything.
-    """
-
-    sensitivity: float
-    noise_std: float
-    source: str
-    why_not: str
-    is_bound: bool = False
-    standing: Literal["published"] = "published"

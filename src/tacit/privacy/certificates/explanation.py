@@ -38,7 +38,7 @@ _PROTECTED = {
 
 def certificate_markdown(c: Certificate) -> str:
     """`certificate.md`."""
-    return _rendered("certificate.md.jinja", c=c, title=TITLE, headline=headline, left=gained)
+    return rendered("certificate.md.jinja", c=c, title=TITLE, headline=headline, left=gained)
 
 
 def certificate_html(c: Certificate) -> str:
@@ -104,7 +104,7 @@ def protected(c: Certificate) -> list[str]:
 
 def local_pages(c: LocalCertificate) -> dict[str, str]:
     """The certificate of a sanitized corpus for people, by the names of its files."""
-    text = _rendered(
+    text = rendered(
         "local_certificate.md.jinja", c=c, title=LOCAL_TITLE, headline=local_headline, left=_told
     )
     return {"certificate.md": text, "certificate.html": page(text, LOCAL_TITLE)}
@@ -172,7 +172,8 @@ def _templates() -> jinja2.Environment:
     return made
 
 
-def _rendered(template: str, **values: Any) -> str:
+def rendered(template: str, **values: Any) -> str:
+    """A template of ours with these values."""
     return _templates().get_template(template).render(**values)
 
 
@@ -186,4 +187,4 @@ def page(markdown: str, title: str) -> str:
     body = body.replace("<table>", '<div class="scroll"><table>')
     body = body.replace("</table>", "</table></div>")
     body = body.replace(f"<h2>{EXACTLY}", f'<h2 class="new">{EXACTLY}')  # begins a page on paper
-    return _rendered("page.html.jinja", body=body, title=title)
+    return rendered("page.html.jinja", body=body, title=title)
