@@ -7,7 +7,7 @@ asking for `PII` asks for all of them.
 
 from collections.abc import Iterable
 
-from tacit.errors import UsageError
+from tacit.errors import DataError, UsageError
 
 KINDS = {
     "PERSON": "people, real or invented",
@@ -117,6 +117,20 @@ def kind_of(name: str) -> str:
         f"kind={name!r} is unknown; accepted: {', '.join(known_kinds())}, "
         "and the names that spaCy, Stanza, Presidio and CoNLL use for them."
     )
+
+
+def kind_in(name: str, where: str) -> str:
+    """The same for a name that stands in somebody's data.
+
+    It stays unsaid: in a file of mixed-up columns it is somebody's text.
+    """
+    try:
+        return kind_of(name)
+    except UsageError:
+        raise DataError(
+            f"{where} names an unknown kind; accepted are the kinds that `tacit detect list` "
+            "shows, and the names that spaCy, Stanza, Presidio and CoNLL use for them."
+        ) from None
 
 
 def family(kind: str) -> str:

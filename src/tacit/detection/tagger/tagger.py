@@ -16,14 +16,14 @@ import json
 import random
 import shutil
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tacit.corpus import Corpus, Record
+from tacit.corpus import Corpus, Record, Span
 from tacit.detection.detector import Finding
+from tacit.detection.scoring import Tally
 from tacit.detection.tagger.features import FEATURES, Types, document_features
 from tacit.detection.tagger.folder import (
     ABOUT,
@@ -356,33 +356,16 @@ def _deal(
 def _score(tagger: Tagger, held_out: list[tuple[int, Record]], gold: Gold) -> dict[str, KindScore]:
     if not held_out:
         return {}
-    right: Counter[str] = Counter()
-    found: Counter[str] = Counter()
-    wanted: Counter[str] = Counter()
+    tally = Tally()
     for (i, record), findings in zip(held_out, tagger.find([r for _, r in held_out]), strict=True):
         if record.text and gold.lines[i] and gold.lines[i][0].offsets[-1][1] == 0:
             continue  # tokens that do not stand in the text have no places to compare
-        true = _places(gold.lines[i])
-        seen = {(f.start, f.end, f.kind) for f in findings}
-        for tally, places in ((right, true & seen), (found, seen), (wanted, true)):
-            for _, _, kind in places:
-                tally[kind] += 1
-                tally["all"] += 1
+        tags = [tag for line in gold.lines[i] for tag in line.tags]
+        true = _findings(gold.lines[i], tags, [1.0] * len(tags))
+        tally.add(*([Span(f.start, f.end, f.kind) for f in some] for some in (true, findings)))
+    scores = tally.scores()
+    named = {"all": scores.micro, **scores.kinds} if scores.kinds else {}
     return {
-        kind: _kind_score(right[kind], found[kind], wanted[kind])
-        for kind in sorted({*wanted, *found}, key=lambda k: (k != "all", k))
+        kind: KindScore(*(round(v, 4) for v in (s.precision, s.recall, s.f1)), s.support)
+        for kind, s in named.items()
     }
-
-
-def _kind_score(right: int, found: int, wanted: int) -> KindScore:
-    return KindScore(
-        precision=round(right / found, 4) if found else 0.0,
-        recall=round(right / wanted, 4) if wanted else 0.0,
-        f1=round(2 * right / (found + wanted), 4) if found + wanted else 0.0,
-        mentions=wanted,
-    )
-
-
-def _places(lines: list[Line]) -> set[tuple[int, int, str]]:
-    tags = [tag for line in lines for tag in line.tags]
-    return {(f.start, f.end, f.kind) for f in _findings(lines, tags, [1.0] * len(tags))}
