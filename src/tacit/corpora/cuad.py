@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -39,22 +40,7 @@ _COLLECTED = re.compile(r"[\"“”]([^\"“”]+)[\"“”]")
 
 # What parties call each other. Experts list these as party names too, but "Company" names
 # nobody, and would tie hundreds of filers together as one entity.
-_ROLE_WORDS = """
-    a above adviser advisor affiliate affiliates agency agent agents agreement an and as
-    assignee assignor association b bank borrower buyer by c carrier client collectively
-    commonly company consultant contractor corporation cover customer dealer developer
-    distributor each employee employer entities entity executive first franchisee franchisor
-    fund guarantor hereinafter holder identified in individual individually investment
-    investor issuer landlord legal lender lessee lessor licensee licensor listed manager
-    manufacturer marketing master member members named of on operator or our owner page
-    parent participant parties partner partners party persons principal producer
-    professional promoter provider publisher publishers purchaser receiver recipient
-    referred remarketing representative reseller sales schedule second seller service
-    servicer shareholder shareholders shipper sometimes sponsor subcontractor subsidiary
-    supplier talent tenant the this to transferee transferor transporter trust trustee
-    undersigned us vendor we you your
-"""
-ROLES = frozenset(_ROLE_WORDS.split())
+ROLES = frozenset((files("tacit.corpora") / "cuad_roles.txt").read_text().split())
 
 
 @dataclass

@@ -37,7 +37,7 @@ from tacit.detection.tagger.folder import (
     sha256_of,
     write_json,
 )
-from tacit.detection.tagger.lexicon import Lexicon, count_documents, seen_in
+from tacit.detection.tagger.lexicon import Counts, Lexicon, document_words
 from tacit.detection.tagger.lines import (
     Document,
     Gold,
@@ -157,19 +157,19 @@ def train(
 
 def _teach(trainer: Any, documents: Sequence[Document], rng: random.Random) -> Lexicon:
     """Give the trainer every document, and give back the word lists of all."""
-    seen = [seen_in(document) for document in documents]
-    counts = count_documents(seen)
+    words = [document_words(document) for document in documents]
+    counts = Counts(words)
     types = Types()
-    for document, own in zip(documents, seen, strict=True):
-        others = counts.lexicon_without(own)
+    for document, own in zip(documents, words, strict=True):
+        others = counts.without(own)
         copies = [[line for _, line in document]]
         if rng.random() < _LOWERED:
-            copies.append(_lowered(copies[0]))
+            copies.append([replace(x, tokens=[t.lower() for t in x.tokens]) for x in copies[0]])
         for lines in copies:
             items = document_features(lines, others, types, _hidden(lines, rng))
             for line, features in zip(lines, items, strict=True):
                 trainer.append(features, line.tags)
-    return counts.lexicon()
+    return counts.lexicon
 
 
 def _hidden(lines: Sequence[Line], rng: random.Random) -> frozenset[str]:
@@ -190,10 +190,6 @@ def _hidden(lines: Sequence[Line], rng: random.Random) -> frozenset[str]:
             *(word for word in words if rng.random() < _HIDDEN_WORDS),
         ]
     )
-
-
-def _lowered(lines: Sequence[Line]) -> list[Line]:
-    return [replace(line, tokens=[token.lower() for token in line.tokens]) for line in lines]
 
 
 def _about(
