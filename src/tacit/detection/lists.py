@@ -70,11 +70,7 @@ def read_list(path: Path) -> list[Term]:
             raise DataError(
                 f"{path} is a damaged gzip file; compress it again, or give it plain."
             ) from None
-    return list(_parse(BytesIO(raw), _list_name(path), str(path)))
-
-
-def _list_name(path: Path) -> str:
-    return path.name.removesuffix(".gz")
+    return list(_parse(BytesIO(raw), path.name.removesuffix(".gz"), str(path)))
 
 
 def embedded() -> tuple[str, ...]:

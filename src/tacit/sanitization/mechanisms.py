@@ -7,7 +7,7 @@ claim needs a proof, so only the four classes of `PROVED`, exactly as they stand
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -74,10 +74,6 @@ class Recipe:
                 "method that replaces words, such as santext."
             )
         return found
-
-    def as_json(self) -> dict[str, Any]:
-        """The parameters, without those that the method does not have."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 @dataclass(frozen=True)
