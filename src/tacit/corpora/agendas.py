@@ -78,7 +78,7 @@ def agendas() -> tuple[Agenda, ...]:
             for variant in line.variants
             for part in variant
         )
-        made.append(Agenda(name, exchanges, frozenset(s for s in slots if s in SLOT_KINDS)))
+        made.append(Agenda(name, exchanges, frozenset(s for s in slots if s and s in SLOT_KINDS)))
     return tuple(made)
 
 

@@ -9,7 +9,7 @@ import re
 import unicodedata
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -91,7 +91,9 @@ def _read_contracts(folder: Path) -> tuple[list[tuple[str, str, str]], Path]:
     if texts.is_dir():
         contracts = []
         for path in sorted(texts.glob("*.txt")):
-            contracts.append((path.stem, _company(path.stem), read_text(path)))
+            # The filer is what a file's name opens with.
+            company = re.split(r"_| - ", path.stem, maxsplit=1)[0].strip().lower()
+            contracts.append((path.stem, company, read_text(path)))
         require_rows(texts, contracts, "one .txt file for each contract")
         return contracts, texts
     path = need(folder, "cuad", "contracts.jsonl")
@@ -99,11 +101,6 @@ def _read_contracts(folder: Path) -> tuple[list[tuple[str, str, str]], Path]:
     contracts = [(r["title"], r["company"], r["text"]) for _, r in read_json(path, fields)]
     require_rows(path, contracts, "JSON lines with title, company and text")
     return contracts, path
-
-
-def _company(title: str) -> str:
-    """The filer that a file name opens with."""
-    return re.split(r"_| - ", title, maxsplit=1)[0].strip().lower()
 
 
 def _key(title: str) -> str:
@@ -149,7 +146,12 @@ def _fill(sheet: Sheet, category: str, strings: Iterable[str]) -> None:
         if category == "Parties":
             for name in _party_names(string):
                 sheet.names.setdefault(name, "ORG")
-        elif category in DATE_CATEGORIES and _is_date(string):
+        elif (
+            category in DATE_CATEGORIES
+            and len(string) <= _LONGEST_DATE
+            and any(c.isdigit() for c in string)
+            and not _COLLECTED.search(string)
+        ):
             sheet.names[string.strip(" ,.;")] = "DATE"
         elif category not in _NOT_CLAUSES:
             for piece in string.split("<omitted>"):
@@ -164,11 +166,6 @@ def _party_names(string: str) -> Iterator[str]:
         words = re.findall(r"\w+", name.lower())
         if len(name) > 1 and any(word not in ROLES for word in words):
             yield name
-
-
-def _is_date(string: str) -> bool:
-    short = len(string) <= _LONGEST_DATE and not _COLLECTED.search(string)
-    return short and any(c.isdigit() for c in string)
 
 
 def _search(text: str, sheet: Sheet) -> Found:
@@ -189,21 +186,16 @@ def _search(text: str, sheet: Sheet) -> Found:
         if string in sheet.names and _whole_words(text, start, end):
             found.names.append((start, end, sheet.names[string]))
     found.clauses.sort()
-    found.names = _leftmost_longest(found.names)
+    names, found.names = sorted(found.names, key=lambda s: (s[0], -s[1])), []
+    for span in names:  # the leftmost, and of these the longest
+        if not found.names or span[0] >= found.names[-1][1]:
+            found.names.append(span)
     return found
 
 
 def _whole_words(text: str, start: int, end: int) -> bool:
     before = start == 0 or not (text[start - 1].isalnum() and text[start].isalnum())
     return before and (end == len(text) or not (text[end - 1].isalnum() and text[end].isalnum()))
-
-
-def _leftmost_longest(spans: Sequence[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
-    kept: list[tuple[int, int, str]] = []
-    for span in sorted(spans, key=lambda s: (s[0], -s[1])):
-        if not kept or span[0] >= kept[-1][1]:
-            kept.append(span)
-    return kept
 
 
 def _bounds(text: str) -> Iterator[tuple[int, int]]:

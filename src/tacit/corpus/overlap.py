@@ -39,6 +39,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.corpus import Corpus
+from tacit.corpus.description import mix
 from tacit.errors import DataError, PrivacyRefused
 from tacit.privacy.arguments import check_probability
 
@@ -383,9 +384,7 @@ def _windows(words: Hashes, starts: NDArray[np.int64], stops: NDArray[np.int64])
     np.cumsum(words * _powers(_BASE, len(words)), out=sums[1:])
     found = (sums[stops] - sums[starts]) * _powers(_INVERSE, len(words))[starts]
     found += (stops - starts).astype(np.uint64) * np.uint64(0xD1B54A32D192ED03)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        found = (found ^ (found >> np.uint64(shift))) * np.uint64(factor)
-    return found ^ (found >> np.uint64(31))
+    return mix(found)
 
 
 def _powers(base: int, count: int) -> Hashes:

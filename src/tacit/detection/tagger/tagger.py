@@ -362,6 +362,6 @@ def _score(tagger: Tagger, held_out: list[tuple[int, Record]], gold: Gold) -> di
     scores = tally.scores()
     named = {"all": scores.micro, **scores.kinds} if scores.kinds else {}
     return {
-        kind: KindScore(*(round(v, 4) for v in (s.precision, s.recall, s.f1)), s.support)
+        kind: KindScore(round(s.precision, 4), round(s.recall, 4), round(s.f1, 4), s.support)
         for kind, s in named.items()
     }
