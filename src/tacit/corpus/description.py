@@ -116,7 +116,7 @@ _EMPTY = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
 def find_near_duplicates(corpus: Corpus, *, progress: Progress | None = None) -> dict[str, Any]:
-    """How many records have a near-copy by another user; that breaks "one user, one owner".
+    """How many records have a near-duplicate by another user; that breaks "one user, one owner".
 
     *Source*: Broder (1997), resemblance of documents by minima of hashed shingles.
     """
@@ -199,7 +199,7 @@ def _mark_alike(
     key[matrix[:, 0] == _EMPTY] = 0
     order = np.lexsort((users, key))
     # Neighbours in this order, and the first of each run, stand for all pairs of the run: a
-    # run of n near-copies then costs n comparisons, not n squared.
+    # run of n near-duplicates then costs n comparisons, not n squared.
     run = np.concatenate([[0], np.cumsum(key[order][1:] != key[order][:-1])])
     head = order[np.searchsorted(run, np.arange(run[-1] + 1))][run]
     last = order[np.searchsorted(run, np.arange(run[-1] + 1), side="right") - 1][run]

@@ -116,7 +116,7 @@ def train(
     if iterations < 1:
         raise UsageError(f"iterations={iterations} is too few; give 1 or more.")
     if not 0.0 <= held_out < 1.0:
-        raise UsageError(f"held_out={held_out} is no share; give 0 up to, not with, 1.")
+        raise UsageError(f"held_out={held_out} is not a share; give a number from 0 to below 1.")
     refuse_folder(out, overwrite)
     gold = Gold(corpus)
     rng = random.Random(seed)
