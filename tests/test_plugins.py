@@ -61,7 +61,7 @@ class Swap(WordMechanism):
     summary = "every word becomes the next one of the vocabulary"
     takes = ()
 
-    def replace(self, work, words, draws, progress):
+    def replace(self, work, words, draws):
         return (words + 1) % len(work.embedding)
 
 
@@ -70,12 +70,12 @@ class Borrowed(SanText):
 
     name = "borrowed"
 
-    def replace(self, work, words, draws, progress):
+    def replace(self, work, words, draws):
         return words.copy()
 
 
 class Broken(Swap):
-    def replace(self, work, words, draws, progress):
+    def replace(self, work, words, draws):
         return np.full(len(words), len(work.embedding))
 
 

@@ -70,7 +70,16 @@ def test_the_command_line_starts_light(code: str) -> None:
     assert loaded_by(code) & HEAVY == set()
 
 
-OPTIONAL = {"datasets", "presidio_analyzer", "spacy", "stanza", "torch", "transformers"}
+OPTIONAL = {
+    "datasets",
+    "faker",
+    "presidio_analyzer",
+    "pycrfsuite",
+    "spacy",
+    "stanza",
+    "torch",
+    "transformers",
+}
 
 
 def test_no_module_loads_an_optional_package() -> None:

@@ -22,7 +22,13 @@ def mail(tmp_path: Path) -> Path:
 def test_describe(tacit: Tacit, mail: Path) -> None:
     found = tacit(*f"corpus describe {mail} --user sender --text body --label folder".split())
     assert found.code == 0
-    for shown in ("mail.csv", "users", "records per user", "labels", "near-copies across users"):
+    for shown in (
+        "mail.csv",
+        "users",
+        "records per user",
+        "labels",
+        "near-duplicates across users",
+    ):
         assert shown in found.out
     assert "keep them inside" in found.err
     summary = tacit(

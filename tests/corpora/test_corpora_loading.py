@@ -266,7 +266,7 @@ def test_a_wrong_encoding_is_told_with_its_line(name, written):
     lines = path.read_bytes().split(b"\n")
     lines[3] = lines[3] + SECRET.encode() + b"\xff"
     path.write_bytes(b"\n".join(lines))
-    assert f"{path.name}, line 4: it is not utf-8" in refusal(name, folder)
+    assert f"{path.name}, line 4, is not utf-8" in refusal(name, folder)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -274,7 +274,7 @@ def test_a_nul_byte_is_told_with_its_line(name, written):
     folder = written(name)
     path = folder / FIRST_FILES[name]
     path.write_bytes(path.read_bytes().replace(b"\n", b"\0\n", 1))
-    assert f"{path.name}, line 1: it has a NUL byte" in refusal(name, folder)
+    assert f"{path.name}, line 1, has a NUL byte" in refusal(name, folder)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -49,11 +49,7 @@ def test_other_text_goes_through_and_is_named_by_a_digest() -> None:
     found = require_independent(PRIVATE, OTHER, what="the text a.txt")
     assert set(found.shares.values()) == {0.0}
     assert found.texts == 400
-    assert found.stated() == {
-        "what": "the text a.txt", "sha256": found.digest, "texts": 400, "overlap at most": 0.01,
-    }  # fmt: skip
-    assert found.digest in found.assumption
-    assert "no more than 1 % of the records" in found.assumption
+    assert "no more than 1 % of the records" in found.checked
     # It names the public text alone, exactly as it stands.
     assert require_independent(OTHER[:3], iter(OTHER[3:]), what="x").digest != found.digest
     assert require_independent(PRIVATE[:9], OTHER, what="x").digest == found.digest
@@ -208,7 +204,7 @@ def test_no_message_quotes_a_text() -> None:
     for public in (private, [*OTHER, *private[:20]], [" ".join(private)]):
         assert SECRET not in refused(private, public).lower()
     found = require_independent(private, OTHER, what="x")
-    assert SECRET not in repr(found) + found.assumption
+    assert SECRET not in repr(found) + found.checked
 
 
 @pytest.mark.parametrize("public", [[], iter(())])

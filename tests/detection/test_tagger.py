@@ -289,11 +289,11 @@ SPAN_ROW = {**TEXT_ROW, "spans": [{"start": 0, "end": 6, "kind": "secret"}]}
     [
         (TEXT_ROW, "no marked record"),
         ({**TAG_ROW, "tags": ["O", "O"]}, "no mention to learn from in 1"),
-        ({**TAG_ROW, "tags": ["O", "secret"]}, "record 1, has a tag that is not O"),
-        ({**TAG_ROW, "tags": ["O", "B-"]}, "record 1, has a tag that is not O"),
-        ({**TAG_ROW, "tags": ["", "O"]}, "record 1, has a tag that is not O"),
-        ({**TAG_ROW, "tags": ["O", "B-secret"]}, "record 1, has a mark of unknown kind"),
-        (SPAN_ROW, "record 1, has a mark of unknown kind"),
+        ({**TAG_ROW, "tags": ["O", "secret"]}, "record 1, has a tag at token"),
+        ({**TAG_ROW, "tags": ["O", "B-"]}, "record 1, has a tag at token"),
+        ({**TAG_ROW, "tags": ["", "O"]}, "record 1, has a tag at token"),
+        ({**TAG_ROW, "tags": ["O", "B-secret"]}, "record 1, names an unknown kind"),
+        (SPAN_ROW, "record 1, names an unknown kind"),
     ],
 )
 def test_a_corpus_that_teaches_nothing_is_refused(

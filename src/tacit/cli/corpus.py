@@ -51,7 +51,7 @@ def describe(
     corpus: Corpus,
     as_json: AsJson = False,
     near_duplicates: Annotated[
-        bool, typer.Option(help="Look for near-copies across users.")
+        bool, typer.Option(help="Look for near-duplicates across users.")
     ] = True,
 ) -> None:
     """Count users, records per user, tokens, labels and near-duplicates across users.
@@ -84,9 +84,9 @@ def _print_summary(summary: dict[str, Any]) -> None:
     if copies:
         found = f"{copies['records']:,} records ({copies['share']:.1%})"
         if users is None:
-            table.add_row("near-copies", found)
+            table.add_row("near-duplicates", found)
         else:
-            table.add_row("near-copies across users", f"{found} of {copies['users']:,} users")
+            table.add_row("near-duplicates across users", f"{found} of {copies['users']:,} users")
     out.print(table)
     if users:
         out.print("\n[bold]records per user[/bold] (users)")

@@ -1,7 +1,6 @@
 """`tacit detect`: find sensitive text, score the finding, train a tagger."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -217,23 +216,12 @@ def train(
     """
     from tacit.detection.tagger import tagger
 
-    done, most = 0, iterations or tagger.ITERATIONS
+    most = iterations or tagger.ITERATIONS
     with progress("Training", most) as advance:
-
-        def step(iteration: int, _: int) -> None:
-            nonlocal done
-            advance(iteration - done)
-            done = iteration
-
         summary = tagger.train(
-            corpus,
-            to,
-            iterations=most,
-            held_out=held_out,
-            seed=seed,
-            overwrite=overwrite,
-            progress=step,
-        )
+            corpus, to, iterations=most, held_out=held_out, seed=seed, overwrite=overwrite,
+            progress=lambda *_: advance(1),
+        )  # fmt: skip
     if as_json:
         print_json(asdict(summary))
         return
@@ -243,19 +231,9 @@ def train(
         f"use it with --with tagger={escape(str(to))}"
     )
     say(f"{to} holds names from the training text in the clear: guard it like the text.")
-    _print_scores([(kind, asdict(s)) for kind, s in summary.held_out_score.items()])
-
-
-def _print_scores(rows: Sequence[tuple[str, dict[str, Any]]]) -> None:
-    if not rows:
-        return
-    table = simple_table("held out", "precision", "recall", "F1", "mentions")
-    for kind, s in rows:
-        table.add_row(
-            kind,
-            f"{s['precision']:.3f}",
-            f"{s['recall']:.3f}",
-            f"{s['f1']:.3f}",
-            f"{s['mentions']:,}",
-        )
-    out.print(table)
+    if summary.held_out_score:
+        table = simple_table("held out", "precision", "recall", "F1", "mentions")
+        for kind, s in summary.held_out_score.items():
+            shares = (f"{share:.3f}" for share in (s.precision, s.recall, s.f1))
+            table.add_row(kind, *shares, f"{s.mentions:,}")
+        out.print(table)

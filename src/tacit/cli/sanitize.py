@@ -31,97 +31,112 @@ if TYPE_CHECKING:
     from tacit.sanitization import Written
 
 METHODS_HELP = (
-    "`santext`, `santext+`, `fbdd` or `random` (local privacy by distance); `redact`, `mask` or "
-    "`pseudonym` (on mentions; these promise nothing); or one that an installed package adds."
+    "`santext`, `santext+`, `fbdd` or `random` (metric local differential privacy); `redact`, "
+    "`mask` or `pseudonym` (on mentions; these promise nothing); or one that a package adds."
 )
+
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        "-o", "--out", help="File to write: .jsonl, .csv, .tsv (also .gz), .parquet, .txt."
+    ),
+]
+Method = Annotated[str, typer.Option(help=METHODS_HELP)]
+EpsilonPerDistance = Annotated[
+    str | None,
+    typer.Option(help="The papers' epsilon; several with commas for --profile."),
+]
+ReplacePlainRate = Annotated[
+    float | None, typer.Option(help="santext+: how often a plain word is replaced (0.3).")
+]
+SensitiveShare = Annotated[
+    float | None,
+    typer.Option(help="santext+: this share of the vocabulary, the rarest, is sensitive (0.9)."),
+]
+SensitiveWords = Annotated[
+    Path | None, typer.Option(help="santext+: a public list of sensitive words, one a line.")
+]
+SensitiveIn = Annotated[
+    Path | None,
+    typer.Option(help="santext+: a public text; what the detectors find there is sensitive."),
+]
+Frequencies = Annotated[
+    Path | None,
+    typer.Option(help="A public frequency list (word, tab, count) for --sensitive-share."),
+]
+Embeddings = Annotated[
+    str,
+    typer.Option(
+        help="`own`, .npz, GloVe/word2vec/fastText .txt or .vec, the folder of a model, or "
+        "`all-minilm-l6-v2` if that package is installed."
+    ),
+]
+VocabularyList = Annotated[
+    Path | None, typer.Option(help="A public list of words: only these of the embeddings.")
+]
+VocabularyFromCorpus = Annotated[
+    bool,
+    typer.Option(
+        "--vocabulary-from-corpus",
+        help="Only words that occur in the private text, as the paper does: a leak, so "
+        "that nothing is promised.",
+    ),
+]
+Unknown = Annotated[
+    str,
+    typer.Option(help="Words outside the vocabulary: `random`, `drop`, or `keep` (unprotected)."),
+]
+With = Annotated[str, typer.Option("--with", help="Detectors for mentions, as in `tacit detect`.")]
+Mentions = Annotated[
+    Path | None, typer.Option(help="Mentions that `tacit detect` wrote, instead of --with.")
+]
+Kinds = Annotated[str, typer.Option(help="Only mentions of these kinds.")]
+SameWithin = Annotated[
+    str, typer.Option(help="pseudonym: the same stand-in within a `document` or the `corpus`.")
+]
+Drop = Annotated[str, typer.Option(help="Columns to leave out, comma-separated.")]
+Profile = Annotated[
+    bool, typer.Option("--profile", help="Show what each epsilon does; write no text.")
+]
+Plot = Annotated[Path | None, typer.Option(help="With --profile: a figure (.png, .svg, .html).")]
+Samples = Annotated[
+    int, typer.Option(min=0, help="With --profile: how many texts to show side by side.")
+]
+FixedSeed = Annotated[
+    int | None,
+    typer.Option(min=0, help="Experiment mode: a fixed seed. The result is not for release."),
+]
+Threads = Annotated[
+    int,
+    typer.Option(min=1, help="Threads, or processes with --ray; does not change the result."),
+]
 
 
 @names_corpus
 def sanitize(
     corpus: dict[str, Any],
-    to: Annotated[
-        Path | None,
-        typer.Option(
-            "-o", "--out", help="File to write: .jsonl, .csv, .tsv (also .gz), .parquet, .txt."
-        ),
-    ] = None,
-    method: Annotated[str, typer.Option(help=METHODS_HELP)] = "santext",
-    epsilon_per_distance: Annotated[
-        str | None,
-        typer.Option(help="The papers' epsilon; several with commas for --profile."),
-    ] = None,
-    replace_plain_rate: Annotated[
-        float | None, typer.Option(help="santext+: how often a plain word is replaced (0.3).")
-    ] = None,
-    sensitive_share: Annotated[
-        float | None,
-        typer.Option(
-            help="santext+: this share of the vocabulary, the rarest, is sensitive (0.9)."
-        ),
-    ] = None,
-    sensitive_words: Annotated[
-        Path | None, typer.Option(help="santext+: a public list of sensitive words, one a line.")
-    ] = None,
-    sensitive_in: Annotated[
-        Path | None,
-        typer.Option(help="santext+: a public text; what the detectors find there is sensitive."),
-    ] = None,
-    frequencies: Annotated[
-        Path | None,
-        typer.Option(help="A public frequency list (word, tab, count) for --sensitive-share."),
-    ] = None,
-    embeddings: Annotated[
-        str,
-        typer.Option(
-            help="`own`, .npz, GloVe/word2vec/fastText .txt or .vec, the folder of a model, or "
-            "`all-minilm-l6-v2` if that package is installed."
-        ),
-    ] = "own",
-    vocabulary: Annotated[
-        Path | None, typer.Option(help="A public list of words: only these of the embeddings.")
-    ] = None,
-    vocabulary_from_corpus: Annotated[
-        bool,
-        typer.Option(
-            "--vocabulary-from-corpus",
-            help="Only words that occur in the private text, as the paper does: a leak, so "
-            "that nothing is promised.",
-        ),
-    ] = False,
-    unknown: Annotated[
-        str,
-        typer.Option(
-            help="Words outside the vocabulary: `random`, `drop`, or `keep` (unprotected)."
-        ),
-    ] = "random",
-    using: Annotated[
-        str, typer.Option("--with", help="Detectors for mentions, as in `tacit detect`.")
-    ] = "patterns,lists",
-    mentions: Annotated[
-        Path | None, typer.Option(help="Mentions that `tacit detect` wrote, instead of --with.")
-    ] = None,
-    kinds: Annotated[str, typer.Option(help="Only mentions of these kinds.")] = "",
-    same_within: Annotated[
-        str, typer.Option(help="pseudonym: the same stand-in within a `document` or the `corpus`.")
-    ] = "document",
-    drop: Annotated[str, typer.Option(help="Columns to leave out, comma-separated.")] = "",
-    profile: Annotated[
-        bool, typer.Option("--profile", help="Show what each epsilon does; write no text.")
-    ] = False,
-    plot: Annotated[
-        Path | None, typer.Option(help="With --profile: a figure (.png, .svg, .html).")
-    ] = None,
-    samples: Annotated[
-        int, typer.Option(min=0, help="With --profile: how many texts to show side by side.")
-    ] = 3,
-    seed: Annotated[
-        int | None,
-        typer.Option(min=0, help="Experiment mode: a fixed seed. The result is not for release."),
-    ] = None,
-    workers: Annotated[
-        int,
-        typer.Option(min=1, help="Threads, or processes with --ray; does not change the result."),
-    ] = 2,
+    to: Out = None,
+    method: Method = "santext",
+    epsilon_per_distance: EpsilonPerDistance = None,
+    replace_plain_rate: ReplacePlainRate = None,
+    sensitive_share: SensitiveShare = None,
+    sensitive_words: SensitiveWords = None,
+    sensitive_in: SensitiveIn = None,
+    frequencies: Frequencies = None,
+    embeddings: Embeddings = "own",
+    vocabulary: VocabularyList = None,
+    vocabulary_from_corpus: VocabularyFromCorpus = False,
+    unknown: Unknown = "random",
+    using: With = "patterns,lists",
+    mentions: Mentions = None,
+    kinds: Kinds = "",
+    same_within: SameWithin = "document",
+    drop: Drop = "",
+    profile: Profile = False,
+    plot: Plot = None,
+    samples: Samples = 3,
+    seed: FixedSeed = None,
+    workers: Threads = 2,
     ray: OnRay = None,
     as_json: AsJson = False,
     overwrite: Overwrite = False,
@@ -166,12 +181,13 @@ def _replace_mentions(asked: SimpleNamespace) -> None:
     if asked.unknown != "random":
         raise UsageError(f"--unknown does not go with --method {asked.method}.")
     wanted = [kind_of(kind) for kind in asked.kinds.split(",")] if asked.kinds else None
-    finder: Any = FromDetectors(asked.using, wanted)
-    context = {"detectors": asked.using}
+    finder: Any
     if asked.mentions is not None:
         found = read_mentions(asked.mentions, open_corpus(**asked.corpus))
         finder = FromMentions(found, wanted)
         context = {"detectors": f"mentions as in {asked.mentions.name}"}
+    else:
+        finder, context = FromDetectors(asked.using, wanted), {"detectors": asked.using}
     if asked.kinds:
         context["kinds"] = asked.kinds
     if asked.method == "pseudonym":

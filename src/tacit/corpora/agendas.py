@@ -1,57 +1,20 @@
-"""The agendas of CustomerSim, read from `agendas.txt` beside this file.
+"""The agendas of CustomerSim, read from `agendas.txt` and `customersim.toml` beside this file.
 
-That file holds the words and says how to write more; this one knows its grammar.
+Those files hold the words and say how to write more; this one knows their grammar.
 """
 
 import re
+import tomllib
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from typing import Any
 
-SLOT_KINDS = {
-    "name": "PERSON",
-    "first": "PERSON",
-    "agent": "PERSON",
-    "courier": "PERSON",
-    "neighbour": "PERSON",
-    "recipient": "PERSON",
-    "recipient_first": "PERSON",
-    "address": "PII/ADDRESS",
-    "new_address": "PII/ADDRESS",
-    "recipient_address": "PII/ADDRESS",
-    "phone": "PII/PHONE",
-    "new_phone": "PII/PHONE",
-    "email": "PII/EMAIL",
-    "new_email": "PII/EMAIL",
-    "order": "PII/ORDER",
-    "other_order": "PII/ORDER",
-    "stray_order": "PII/ORDER",
-    "tracking": "PII/TRACKING",
-    "return_tracking": "PII/TRACKING",
-    "shop": "ORG",
-    "carrier": "ORG",
-    "city": "GPE",
-    "new_city": "GPE",
-    "depot": "GPE",
-    "recipient_city": "GPE",
-    "product": "PRODUCT",
-    "other_product": "PRODUCT",
-    "ordered": "DATE",
-    "due": "DATE",
-    "soon": "DATE",
-}
+_FOLDER = resources.files("tacit.corpora")
+WORDS: dict[str, Any] = tomllib.loads((_FOLDER / "customersim.toml").read_text(encoding="utf-8"))
+SLOT_KINDS = {slot: kind for kind, slots in WORDS["slots"].items() for slot in slots.split()}
+FILLERS: dict[str, list[str]] = WORDS["fillers"]
 
-FILLERS = {
-    "hi": ("Hello", "Hi", "Hi there", "Hello there", "Good day", "Hey"),
-    "ok": ("Sure", "Of course", "Yes", "Okay", "Yes, sure", "No problem", "Certainly", "Right"),
-    "please": ("please", "if you would", "if I may ask"),
-    "thanks": ("Thank you", "Thanks", "Many thanks", "Great, thank you", "Perfect, thanks"),
-    "sorry": ("I am sorry", "I am sorry to hear that", "My apologies", "I do apologise"),
-    "done": ("All done", "That is done", "Finished", "There we go", "Done"),
-}
-
-CHAT = ("wait", "weather", "loyal", "busy", "past")
-CHAT_CHANCE = 0.45
 _SLOT = re.compile(r"\{(\w+)\}")
 
 
@@ -95,7 +58,7 @@ Blocks = dict[str, tuple[Line, ...]]
 @cache
 def agendas() -> tuple[Agenda, ...]:
     """Every agenda, ready to be said."""
-    source = resources.files("tacit.corpora").joinpath("agendas.txt").read_text(encoding="utf-8")
+    source = (_FOLDER / "agendas.txt").read_text(encoding="utf-8")
     texts: dict[str, dict[str, str]] = {"block": {}, "agenda": {}}
     for section in re.split(r"^== ", source, flags=re.MULTILINE)[1:]:
         head, _, body = section.partition("\n")
@@ -115,7 +78,7 @@ def agendas() -> tuple[Agenda, ...]:
             for variant in line.variants
             for part in variant
         )
-        made.append(Agenda(name, exchanges, frozenset(s for s in slots if s in SLOT_KINDS)))
+        made.append(Agenda(name, exchanges, frozenset(s for s in slots if s and s in SLOT_KINDS)))
     return tuple(made)
 
 
@@ -128,7 +91,7 @@ def _exchange(lines: list[str], blocks: Blocks) -> Exchange:
     if lines[0].endswith("%"):
         chance = int(lines.pop(0)[:-1]) / 100
     if lines == ["@chat"]:
-        return Exchange(tuple(blocks[name] for name in CHAT), CHAT_CHANCE)
+        return Exchange(tuple(blocks[name] for name in WORDS["chat"]), WORDS["chat_chance"])
     if lines[0].startswith("@"):
         return Exchange(tuple(blocks[name] for name in lines[0][1:].split("/")), chance)
     return Exchange((_lines(lines),), chance)

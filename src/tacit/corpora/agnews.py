@@ -6,8 +6,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from tacit.corpora import NamedCorpus
-from tacit.corpora.dealing import deal_users, split_rng
-from tacit.corpora.sources import bad_line, need, read_csv, require_rows, to_table
+from tacit.corpora.dealing import dealt
+from tacit.corpora.sources import bad_line, need, read_csv, require_rows
 
 FILES = {"train": ("train.csv", "train_subset.csv"), "test": ("test.csv",)}
 CLASSES = {"1": "World", "2": "Sports", "3": "Business", "4": "Sci-Tech"}
@@ -38,14 +38,7 @@ def _read_split(path: Path, split: str, seed: int) -> pa.Table:
             raise bad_line(path, number, "its label is not 1, 2, 3 or 4")
         labels.append(label)
         texts.append(" ".join(filter(None, (row[at].strip() for at in text_at))))
-    columns = {
-        "id": [f"{split}-{n + 1:06d}" for n in range(len(texts))],
-        "user": deal_users(len(texts), f"{split}-user", split_rng(seed, split)),
-        "text": texts,
-        "label": labels,
-        "split": [split] * len(texts),
-    }
-    return to_table(columns, path)
+    return dealt(path, split, seed, texts, labels)
 
 
 def _read_header(

@@ -9,8 +9,9 @@ import re
 import unicodedata
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -39,22 +40,7 @@ _COLLECTED = re.compile(r"[\"“”]([^\"“”]+)[\"“”]")
 
 # What parties call each other. Experts list these as party names too, but "Company" names
 # nobody, and would tie hundreds of filers together as one entity.
-_ROLE_WORDS = """
-    a above adviser advisor affiliate affiliates agency agent agents agreement an and as
-    assignee assignor association b bank borrower buyer by c carrier client collectively
-    commonly company consultant contractor corporation cover customer dealer developer
-    distributor each employee employer entities entity executive first franchisee franchisor
-    fund guarantor hereinafter holder identified in individual individually investment
-    investor issuer landlord legal lender lessee lessor licensee licensor listed manager
-    manufacturer marketing master member members named of on operator or our owner page
-    parent participant parties partner partners party persons principal producer
-    professional promoter provider publisher publishers purchaser receiver recipient
-    referred remarketing representative reseller sales schedule second seller service
-    servicer shareholder shareholders shipper sometimes sponsor subcontractor subsidiary
-    supplier talent tenant the this to transferee transferor transporter trust trustee
-    undersigned us vendor we you your
-"""
-ROLES = frozenset(_ROLE_WORDS.split())
+ROLES = frozenset((files("tacit.corpora") / "cuad_roles.txt").read_text().split())
 
 
 @dataclass
@@ -105,7 +91,9 @@ def _read_contracts(folder: Path) -> tuple[list[tuple[str, str, str]], Path]:
     if texts.is_dir():
         contracts = []
         for path in sorted(texts.glob("*.txt")):
-            contracts.append((path.stem, _company(path.stem), read_text(path)))
+            # The filer is what a file's name opens with.
+            company = re.split(r"_| - ", path.stem, maxsplit=1)[0].strip().lower()
+            contracts.append((path.stem, company, read_text(path)))
         require_rows(texts, contracts, "one .txt file for each contract")
         return contracts, texts
     path = need(folder, "cuad", "contracts.jsonl")
@@ -113,11 +101,6 @@ def _read_contracts(folder: Path) -> tuple[list[tuple[str, str, str]], Path]:
     contracts = [(r["title"], r["company"], r["text"]) for _, r in read_json(path, fields)]
     require_rows(path, contracts, "JSON lines with title, company and text")
     return contracts, path
-
-
-def _company(title: str) -> str:
-    """The filer that a file name opens with."""
-    return re.split(r"_| - ", title, maxsplit=1)[0].strip().lower()
 
 
 def _key(title: str) -> str:
@@ -163,7 +146,12 @@ def _fill(sheet: Sheet, category: str, strings: Iterable[str]) -> None:
         if category == "Parties":
             for name in _party_names(string):
                 sheet.names.setdefault(name, "ORG")
-        elif category in DATE_CATEGORIES and _is_date(string):
+        elif (
+            category in DATE_CATEGORIES
+            and len(string) <= _LONGEST_DATE
+            and any(c.isdigit() for c in string)
+            and not _COLLECTED.search(string)
+        ):
             sheet.names[string.strip(" ,.;")] = "DATE"
         elif category not in _NOT_CLAUSES:
             for piece in string.split("<omitted>"):
@@ -178,11 +166,6 @@ def _party_names(string: str) -> Iterator[str]:
         words = re.findall(r"\w+", name.lower())
         if len(name) > 1 and any(word not in ROLES for word in words):
             yield name
-
-
-def _is_date(string: str) -> bool:
-    short = len(string) <= _LONGEST_DATE and not _COLLECTED.search(string)
-    return short and any(c.isdigit() for c in string)
 
 
 def _search(text: str, sheet: Sheet) -> Found:
@@ -203,21 +186,16 @@ def _search(text: str, sheet: Sheet) -> Found:
         if string in sheet.names and _whole_words(text, start, end):
             found.names.append((start, end, sheet.names[string]))
     found.clauses.sort()
-    found.names = _leftmost_longest(found.names)
+    names, found.names = sorted(found.names, key=lambda s: (s[0], -s[1])), []
+    for span in names:  # the leftmost, and of these the longest
+        if not found.names or span[0] >= found.names[-1][1]:
+            found.names.append(span)
     return found
 
 
 def _whole_words(text: str, start: int, end: int) -> bool:
     before = start == 0 or not (text[start - 1].isalnum() and text[start].isalnum())
     return before and (end == len(text) or not (text[end - 1].isalnum() and text[end].isalnum()))
-
-
-def _leftmost_longest(spans: Sequence[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
-    kept: list[tuple[int, int, str]] = []
-    for span in sorted(spans, key=lambda s: (s[0], -s[1])):
-        if not kept or span[0] >= kept[-1][1]:
-            kept.append(span)
-    return kept
 
 
 def _bounds(text: str) -> Iterator[tuple[int, int]]:

@@ -17,9 +17,9 @@ from itertools import islice
 import numpy as np
 import pyarrow as pa
 
-from tacit.corpora.agendas import FILLERS, Exchange, Part, agendas
+from tacit.corpora.agendas import FILLERS, WORDS, Exchange, agendas
 from tacit.corpora.dealing import deal_splits
-from tacit.corpora.people import Customer, World
+from tacit.corpora.people import World
 from tacit.corpus import SCHEMA, SPAN, Corpus, Record, Span
 from tacit.errors import UsageError
 
@@ -88,14 +88,17 @@ def _callers(dialogs: int, users: int, rng: np.random.Generator) -> np.ndarray:
 
 def _fill_slots(world: World, index: int, wanted: frozenset[str]) -> dict[str, str]:
     """A value for every wanted slot, the same throughout a dialog."""
-    caller = world.customers[index]
+    caller, rng = world.customers[index], world.rng
     order, friend = world.order(caller), world.friend(index)
-    other_order, other_product = _other_order(world, caller)
+    if len(caller.orders) > 1:
+        other_order, other_product = caller.orders[0].number, caller.orders[0].product
+    else:
+        other_order, other_product = world.new_order_number(), world.products.pick(rng)
     slots = {
         "name": caller.name,
         "first": caller.first,
-        "agent": world.agent(),
-        "courier": world.courier(caller.town),
+        "agent": world.agents.pick(rng),
+        "courier": rng.choice(caller.town.couriers),
         "neighbour": world.neighbour(index).name,
         "recipient": friend.name,
         "recipient_first": friend.first,
@@ -111,13 +114,13 @@ def _fill_slots(world: World, index: int, wanted: frozenset[str]) -> dict[str, s
         "shop": order.shop,
         "carrier": order.carrier,
         "city": caller.town.name,
-        "depot": world.town().name,
+        "depot": world.towns.pick(rng).name,
         "recipient_city": friend.town.name,
         "product": order.product,
         "other_product": other_product,
         "ordered": world.said(order.ordered),
         "due": world.said(order.due),
-        "soon": world.soon(),
+        "soon": rng.choice(WORDS["soon"]),
     }
     # What is new is drawn only where it can be said: each draw must differ from all before.
     if "new_phone" in wanted:
@@ -127,17 +130,10 @@ def _fill_slots(world: World, index: int, wanted: frozenset[str]) -> dict[str, s
     if "return_tracking" in wanted:
         slots["return_tracking"] = world.new_tracking()
     if "new_address" in wanted:
-        moves_in = world.coin() < 0.5
+        moves_in = rng.random() < 0.5
         address, town = (friend.address, friend.town) if moves_in else world.new_address()
         slots |= {"new_address": address, "new_city": town.name}
     return slots
-
-
-def _other_order(world: World, caller: Customer) -> tuple[str, str]:
-    """The number and product of an earlier order, or of a slip that got into the wrong box."""
-    if len(caller.orders) > 1:
-        return caller.orders[0].number, caller.orders[0].product
-    return world.new_order_number(), world.product()
 
 
 def _say(
@@ -157,20 +153,14 @@ def _say(
             pieces.append(opening)
             length += len(opening)
             for part in rng.choice(line.variants):
-                words = _words(part, slots, rng)
+                words = part.words
+                if part.slot is not None:
+                    words = slots[part.slot] if part.kind else rng.choice(FILLERS[part.slot])
                 if part.kind is not None:
                     spans.append(Span(length, length + len(words), part.kind))
                 pieces.append(words)
                 length += len(words)
     return "".join(pieces), tuple(spans)
-
-
-def _words(part: Part, slots: dict[str, str], rng: random.Random) -> str:
-    if part.slot is None:
-        return part.words
-    if part.kind is None:
-        return rng.choice(FILLERS[part.slot])
-    return slots[part.slot]
 
 
 def _to_table(records: Sequence[Record]) -> pa.Table:

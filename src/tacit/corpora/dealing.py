@@ -1,8 +1,12 @@
 """Users for corpora that have none: records dealt out, and whole users dealt to splits."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+
+from tacit.corpora.sources import to_table
 
 SPLITS = ("train", "valid", "test")
 
@@ -34,6 +38,21 @@ def deal_users(
     dealt = np.empty(count, dtype=np.int64)
     dealt[rng.permutation(count)] = owner
     return [f"{prefix}-{n + 1:05d}" for n in dealt.tolist()]
+
+
+def dealt(
+    path: Path, split: str, seed: int, texts: Sequence[str], labels: Sequence[str],
+    pairs: Sequence[str] = (),
+) -> pa.Table:  # fmt: skip
+    """The rows of a split of a corpus without users, numbered and dealt to users."""
+    columns = {
+        "id": [f"{split}-{n + 1:06d}" for n in range(len(texts))],
+        "user": deal_users(len(texts), f"{split}-user", split_rng(seed, split)),
+        "text": texts,
+        "label": labels,
+        "split": [split] * len(texts),
+    }
+    return to_table(columns | ({"pair": pairs} if pairs else {}), path)
 
 
 def deal_splits(

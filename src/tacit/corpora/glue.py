@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from tacit.corpora import NamedCorpus
-from tacit.corpora.dealing import deal_users, split_rng
-from tacit.corpora.sources import bad_line, find, need, read_lines, require_rows, to_table
+from tacit.corpora.dealing import dealt
+from tacit.corpora.sources import bad_line, find, need, read_lines, require_rows
 
 SENTIMENTS = {"0": "negative", "1": "positive"}
 ENTAILMENTS = {"entailment": "entailment", "not_entailment": "not_entailment"}
@@ -36,8 +36,7 @@ def read_sst2(folder: Path, seed: int) -> pa.Table:
         "train": need(folder, "sst2", "train.tsv"),
         "valid": need(folder, "sst2", "dev.tsv"),
     }
-    test = find(folder, "test.tsv")
-    if test is not None and _has_labels(test):
+    if test := _labelled(folder, "test.tsv"):
         paths["test"] = test
     return _build(
         {s: (_read_named(p, "sentence", None, SENTIMENTS), p) for s, p in paths.items()}, seed
@@ -53,7 +52,6 @@ def read_qnli(folder: Path, seed: int) -> pa.Table:
     columns = ("question", "sentence", ENTAILMENTS)
     dev = need(folder, "qnli", "dev.tsv")
     train = find(folder, "train.tsv")
-    test = find(folder, "test.tsv")
     dev_rows = _read_named(dev, *columns)
     if train is None:
         order = np.random.default_rng([seed, 3]).permutation(len(dev_rows.texts))
@@ -66,7 +64,7 @@ def read_qnli(folder: Path, seed: int) -> pa.Table:
             seed,
         )
     parts = {"train": (_read_named(train, *columns), train), "valid": (dev_rows, dev)}
-    if test is not None and _has_labels(test):
+    if test := _labelled(folder, "test.tsv"):
         parts["test"] = (_read_named(test, *columns), test)
     return _build(parts, seed)
 
@@ -85,37 +83,29 @@ def read_stsb(folder: Path, seed: int) -> pa.Table:
 
 
 def _build(parts: dict[str, tuple[Rows, Path]], seed: int) -> pa.Table:
-    tables = []
-    for split, (rows, path) in parts.items():
-        count = len(rows.texts)
-        if not count:  # a split may end up with no row; a file may not
-            continue
-        columns = {
-            "id": [f"{split}-{n + 1:06d}" for n in range(count)],
-            "user": deal_users(count, f"{split}-user", split_rng(seed, split)),
-            "text": rows.texts,
-            "label": rows.labels,
-            "split": [split] * count,
-        }
-        if rows.pairs:
-            columns["pair"] = rows.pairs
-        tables.append(to_table(columns, path))
-    return pa.concat_tables(tables)
+    # A split may end up with no row; a file may not.
+    return pa.concat_tables(
+        dealt(path, split, seed, rows.texts, rows.labels, rows.pairs)
+        for split, (rows, path) in parts.items()
+        if rows.texts
+    )
 
 
-def _header(path: Path) -> list[str]:
+def _labelled(folder: Path, name: str) -> Path | None:
+    """A file that may be there, if it is and has labels."""
+    path = find(folder, name)
+    return path if path is not None and "label" in _lines(path)[0].split("\t") else None
+
+
+def _lines(path: Path) -> list[str]:
     lines = read_lines(path)
     require_rows(path, lines, "a header and rows, separated by tabs")
-    return lines[0].split("\t")
-
-
-def _has_labels(path: Path) -> bool:
-    return "label" in _header(path)
+    return lines
 
 
 def _read_named(path: Path, text: str, pair: str | None, labels: dict[str, str]) -> Rows:
     """The rows of a tab-separated file whose header names the columns; quotes are text."""
-    lines = read_lines(path)
+    lines = _lines(path)
     require_rows(path, lines[1:], "a header and rows, separated by tabs")
     header = lines[0].split("\t")
     wanted = [text, "label", *([pair] if pair else [])]
@@ -161,19 +151,16 @@ def _read_scored(path: Path) -> Rows:
                 f"it has {len(cells)} columns where at least {len(header)} are expected",
             )
         text, pair, score = (cells[at].strip() for at in places)
-        if not _is_score(score):
+        try:
+            fits = 0 <= float(score) <= 5
+        except ValueError:
+            fits = False
+        if not fits:
             raise bad_line(path, number, "its score is not a number from 0 to 5")
         rows.texts.append(text)
         rows.pairs.append(pair)
         rows.labels.append(score)
     return rows
-
-
-def _is_score(value: str) -> bool:
-    try:
-        return 0 <= float(value) <= 5
-    except ValueError:
-        return False
 
 
 SST2 = NamedCorpus(

@@ -13,43 +13,12 @@ from datetime import date, timedelta
 from itertools import accumulate
 from typing import Generic, TypeVar
 
+from tacit.corpora.agendas import WORDS
 from tacit.errors import MissingExtra
 
 T = TypeVar("T")
 
-CARRIERS = (
-    "Northlane Post",
-    "SwiftHare Couriers",
-    "Blue Heron Freight",
-    "Paperkite Express",
-    "Tandem Parcel",
-    "Millstone Logistics",
-    "Quayside Delivery",
-)
-_NOUNS = """desk lamp|coffee grinder|rain jacket|backpack|water kettle|yoga mat|wall clock|travel
-mug|bread knife|headphones|office chair|phone case|garden hose|board game|running shoes|tent|
-toaster|keyboard|bicycle pump|cutting board|sleeping bag|picture frame|hand blender|wool scarf|
-mountain boots|table fan|suitcase|bookshelf|flower pot|torch|umbrella|mixing bowl|drill|bath
-towel|pillow|skipping rope|speaker|camera strap|rucksack cover|tea pot"""
-_SYLLABLES = (
-    "ba bel cor da den el fa gar hol in ka lu mar mi nor o pel qua ra sel ta tor u ve wil za"
-)
 _CODE = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"
-_MONTHS = (
-    "January",
-    "February",
-    "March",
-    "April",
-    "May",
-    "June",
-    "July",
-    "August",
-    "September",
-    "October",
-    "November",
-    "December",
-)
-_SOON = ("tomorrow", "next Monday", "next Thursday", "Wednesday", "this Friday", "next week")
 HOUSEHOLD_SIZES = (1, 2, 3, 4)
 _HOUSEHOLD_WEIGHTS = (55, 25, 12, 8)
 
@@ -119,19 +88,19 @@ class World:
             ) from None
         self._fake = Faker("en_US")
         self._fake.seed_instance(seed)
-        self._rng = random.Random(f"customersim {seed}")
+        self.rng = random.Random(f"customersim {seed}")
         self._taken: set[str] = set()
-        rng, fake = self._rng, self._fake
+        rng, fake = self.rng, self._fake
         # Draws with repetition: Faker's common names stay common.
         self._firsts = [fake.first_name() for _ in range(600)]
         self._lasts = [fake.last_name() for _ in range(700)]
         self._streets = [fake.street_name() for _ in range(500)]
         self._domains = ("example.com", "example.org", "example.net", "mail.example.com")
-        self._agents = Zipf([self._new_name() for _ in range(40)])
+        self.agents = Zipf([self._new_name() for _ in range(40)])
         self._shops = Zipf(list(dict.fromkeys(fake.company() for _ in range(60))))
-        self._carriers = Zipf(CARRIERS)
-        self._products = Zipf(self._new_products(), 0.9)
-        self._towns = Zipf(self._new_towns(min(150, max(6, users // 20))), 0.9)
+        self._carriers = Zipf(WORDS["carriers"])
+        self.products = Zipf(self._new_products(), 0.9)
+        self.towns = Zipf(self._new_towns(min(150, max(6, users // 20))), 0.9)
         self.customers = self._new_customers(users)
         self._friends = [
             [rng.randrange(users) for _ in range(rng.choice((1, 1, 2, 3)))] for _ in range(users)
@@ -143,55 +112,36 @@ class World:
 
     def friend(self, index: int) -> Customer:
         """One of the few people to whom this customer sends gifts: mostly another customer."""
-        friend = self.customers[self._rng.choice(self._friends[index])]
+        friend = self.customers[self.rng.choice(self._friends[index])]
         return friend if friend is not self.customers[index] else self._stranger
 
     def neighbour(self, index: int) -> Customer:
         """Somebody else of the same town, if there is anybody."""
         caller = self.customers[index]
-        other = self._rng.choice(self._by_town[caller.town.name])
+        other = self.rng.choice(self._by_town[caller.town.name])
         return other if other is not caller else self._stranger
-
-    def courier(self, town: Town) -> str:
-        """One of the town's couriers."""
-        return self._rng.choice(town.couriers)
 
     def order(self, customer: Customer) -> Order:
         """An order that the customer has already, or a new one."""
-        if customer.orders and self._rng.random() < 0.4:
-            return self._rng.choice(customer.orders)
-        placed = date(2024, 1, 1) + timedelta(days=self._rng.randrange(720))
+        if customer.orders and self.rng.random() < 0.4:
+            return self.rng.choice(customer.orders)
+        placed = date(2024, 1, 1) + timedelta(days=self.rng.randrange(720))
         order = Order(
-            number=self._unique(self._order_number),
+            number=self.new_order_number(),
             tracking=self.new_tracking(),
-            product=self._products.pick(self._rng),
-            shop=self._shops.pick(self._rng),
-            carrier=self._carriers.pick(self._rng),
+            product=self.products.pick(self.rng),
+            shop=self._shops.pick(self.rng),
+            carrier=self._carriers.pick(self.rng),
             ordered=placed,
-            due=placed + timedelta(days=self._rng.randint(2, 12)),
+            due=placed + timedelta(days=self.rng.randint(2, 12)),
         )
         customer.orders.append(order)
         return order
 
-    def agent(self) -> str:
-        """One of the people at the help desk."""
-        return self._agents.pick(self._rng)
-
-    def town(self) -> Town:
-        """A town that parcels pass through."""
-        return self._towns.pick(self._rng)
-
-    def product(self) -> str:
-        """Something that is sold."""
-        return self._products.pick(self._rng)
-
-    def coin(self) -> float:
-        """A number from 0 to 1."""
-        return self._rng.random()
-
     def new_order_number(self) -> str:
         """A number that no order has yet."""
-        return self._unique(self._order_number)
+        draw = self.rng.randrange
+        return self._unique(lambda: f"ORD-{draw(10_000):04d}-{draw(10_000):04d}")
 
     def new_tracking(self) -> str:
         """A tracking number that was not given before."""
@@ -203,7 +153,7 @@ class World:
 
     def new_email(self, first: str, last: str) -> str:
         """An e-mail address of an example domain, made from the name."""
-        rng = self._rng
+        rng = self.rng
         shape = rng.choice(("{f}.{l}", "{f}{l}", "{i}{l}", "{l}.{f}", "{f}_{l}"))
         local = shape.format(f=first, l=last, i=first[0]).lower()
         local = "".join(c for c in local if c.isalnum() or c in "._")
@@ -211,20 +161,16 @@ class World:
 
     def new_address(self) -> tuple[str, Town]:
         """Somewhere to live, and its town."""
-        rng, town = self._rng, self._towns.pick(self._rng)
+        rng, town = self.rng, self.towns.pick(self.rng)
         unit = f" Apt. {rng.randint(1, 400)}" if rng.random() < 0.25 else ""
         street = f"{rng.randint(1, 9999)} {rng.choice(self._streets)}{unit}"
         code = town.postcode + rng.randrange(30)
         return f"{street}, {town.name}, {town.state} {code:05d}", town
 
-    def soon(self) -> str:
-        """A day or week that is near."""
-        return self._rng.choice(_SOON)
-
     def said(self, day: date) -> str:
         """A date in one of the ways in which people write it."""
-        month = _MONTHS[day.month - 1]
-        shape = self._rng.randrange(5)
+        month = WORDS["months"].split()[day.month - 1]
+        shape = self.rng.randrange(5)
         if shape < 2:
             return f"{month} {day.day}"
         if shape == 2:
@@ -240,35 +186,31 @@ class World:
         self._taken.add(value)
         return value
 
-    def _order_number(self) -> str:
-        return f"ORD-{self._rng.randrange(10_000):04d}-{self._rng.randrange(10_000):04d}"
-
     def _tracking(self) -> str:
-        shape = self._rng.randrange(3)
+        shape = self.rng.randrange(3)
         if shape == 0:
             return "-".join(("TRK", self._code(4), self._code(4), self._code(4)))
         if shape == 1:
-            return _postal_number(self._rng)
+            return _postal_number(self.rng)
         return self._code(10)
 
     def _code(self, length: int) -> str:
-        letters = self._rng.choices(_CODE, k=length)
+        letters = self.rng.choices(_CODE, k=length)
         # One digit at least: a code of letters alone could be a word.
-        letters[self._rng.randrange(length)] = str(self._rng.randint(2, 9))
+        letters[self.rng.randrange(length)] = str(self.rng.randint(2, 9))
         return "".join(letters)
 
     def _new_products(self) -> list[str]:
-        nouns = " ".join(_NOUNS.split()).replace("| ", "|").split("|")
-        syllables = _SYLLABLES.split()
-        rng = self._rng
+        nouns, syllables = WORDS["products"].split("|"), WORDS["syllables"].split()
+        rng = self.rng
         brands = ["".join(rng.choices(syllables, k=rng.choice((2, 3)))).title() for _ in range(45)]
         return list(dict.fromkeys(f"{rng.choice(brands)} {rng.choice(nouns)}" for _ in range(160)))
 
     def _new_towns(self, count: int) -> list[Town]:
         towns = []
         for name in dict.fromkeys(self._fake.city() for _ in range(count)):
-            couriers = tuple(self._new_name() for _ in range(self._rng.randint(2, 4)))
-            postcode = self._rng.randint(10_000, 99_000)
+            couriers = tuple(self._new_name() for _ in range(self.rng.randint(2, 4)))
+            postcode = self.rng.randint(10_000, 99_000)
             towns.append(Town(name, self._fake.state_abbr(), postcode, couriers))
         return towns
 
@@ -276,16 +218,16 @@ class World:
         customers: list[Customer] = []
         width = max(5, len(str(count)))
         while len(customers) < count:
-            size = self._rng.choices(HOUSEHOLD_SIZES, _HOUSEHOLD_WEIGHTS)[0]
+            size = self.rng.choices(HOUSEHOLD_SIZES, _HOUSEHOLD_WEIGHTS)[0]
             customers += self._new_household("", min(size, count - len(customers)))
         # Households must not be runs of ids: an id says nothing about who lives with whom.
-        self._rng.shuffle(customers)
+        self.rng.shuffle(customers)
         for number, customer in enumerate(customers, 1):
             customer.id = f"c{number:0{width}d}"
         return customers
 
     def _new_household(self, id_: str, size: int) -> list[Customer]:
-        rng = self._rng
+        rng = self.rng
         address, town = self.new_address()
         phone, family = self.new_phone(), rng.choice(self._lasts)
         members = []
@@ -300,7 +242,7 @@ class World:
 
     def _new_name(self, last: str | None = None) -> str:
         """A full name that nobody else has; a middle initial parts namesakes."""
-        rng = self._rng
+        rng = self.rng
         last = last or rng.choice(self._lasts)
         name = f"{rng.choice(self._firsts)} {last}"
         while name in self._taken:

@@ -8,9 +8,9 @@ one. `preprocess` therefore hands back a `Leak` beside the corpus, to be put int
 import re
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, repeat
 from typing import Any
 
 import pyarrow as pa
@@ -87,57 +87,51 @@ def preprocess(
     Departs: the paper counts "in the dataset"; we count in the train split where there is one.
     Guarantee: none; see `Leak`.
     """
-    rule = _Rule(min_count, vocabulary_size)
+    if min_count is not None and vocabulary_size is not None:
+        raise UsageError(
+            f"min_count={min_count} and vocabulary_size={vocabulary_size} are both given; "
+            "give one of them."
+        )
+    for name, value in (("min_count", min_count), ("vocabulary_size", vocabulary_size)):
+        if value is not None and value < 1:
+            raise UsageError(f"{name}={value} is too small; give 1 or more.")
     cut = _Cutter(lower, punctuation, unknown)
-    texts = _cut_texts(corpus, cut)
+    raw = corpus.column("text").to_pylist()
+    given = corpus.column("tokens").to_pylist() if "tokens" in corpus.columns else [None] * len(raw)
+    if {"tokens", "spans", "tags", "pos"} & set(corpus.columns):
+        texts = [
+            cut.text(text) if tokens is None else cut.given(tokens, text)
+            for tokens, text in zip(given, raw, strict=True)
+        ]
+    else:
+        texts = [Words(cut.words(text)) for text in raw]
     pairs: list[list[str]] = []
     if "pair" in corpus.columns:
         pairs = [cut.words(pair or "") for pair in corpus.column("pair").to_pylist()]
-    kept, leak = _count(corpus, [t.words for t in texts], pairs, rule, unknown)
+    said = [t.words + pair for t, pair in zip(texts, pairs or repeat([]), strict=False)]
+    rule = _Rule(MIN_COUNT if min_count is None else min_count, vocabulary_size)
+    kept, leak = _count(corpus, said, rule, unknown)
     columns = _new_columns(corpus, texts, pairs, {word: word for word in kept}, unknown)
     return Corpus(pa.table(columns), name=corpus.name), leak
 
 
-def _cut_texts(corpus: Corpus, cut: "_Cutter") -> list[Words]:
-    texts = corpus.column("text").to_pylist()
-    tokens = [None] * len(texts)
-    if "tokens" in corpus.columns:
-        tokens = corpus.column("tokens").to_pylist()
-    placed = bool({"spans", "tags", "pos"} & set(corpus.columns))
-    if not placed and "tokens" not in corpus.columns:
-        return [Words(cut.words(text)) for text in texts]
-    return [
-        cut.given(given, text) if given is not None else cut.text(text)
-        for given, text in zip(tokens, texts, strict=True)
-    ]
-
-
+@dataclass(frozen=True)
 class _Rule:
     """Which words are kept: those seen often enough, or the most frequent ones."""
 
-    def __init__(self, min_count: int | None, vocabulary_size: int | None) -> None:
-        if min_count is not None and vocabulary_size is not None:
-            raise UsageError(
-                f"min_count={min_count} and vocabulary_size={vocabulary_size} are both given; "
-                "give one of them."
-            )
-        for name, value in (("min_count", min_count), ("vocabulary_size", vocabulary_size)):
-            if value is not None and value < 1:
-                raise UsageError(f"{name}={value} is too small; give 1 or more.")
-        self._size = vocabulary_size
-        self._min = MIN_COUNT if min_count is None else min_count
+    least: int
+    size: int | None
 
     def keep(self, counts: Counter[str]) -> set[str]:
         """The words that stay."""
-        if self._size is None:
-            return {word for word, count in counts.items() if count >= self._min}
-        ranked = sorted(counts, key=lambda word: (-counts[word], word))
-        return set(ranked[: self._size])
+        if self.size is None:
+            return {word for word, count in counts.items() if count >= self.least}
+        return set(sorted(counts, key=lambda word: (-counts[word], word))[: self.size])
 
     def __str__(self) -> str:
-        if self._size is None:
-            return f"seen at least {self._min} times"
-        return f"the {self._size:,} most frequent"
+        if self.size is None:
+            return f"seen at least {self.least} times"
+        return f"the {self.size:,} most frequent"
 
 
 class _Forms(dict[str, str | None]):
@@ -171,14 +165,8 @@ class _Cutter:
 
     def text(self, text: str) -> Words:
         """The words of a text that stay."""
-        kept, forms = Words([]), self._forms
-        for place, found in enumerate(self._cut.finditer(text)):
-            form = forms[found.group()]
-            if form is not None:
-                kept.words.append(form)
-                kept.places.append(place)
-                kept.bounds.append(found.span())
-        return kept
+        found = list(self._cut.finditer(text))
+        return self._keep([f.group() for f in found], [f.span() for f in found])
 
     def given(self, tokens: Sequence[str], text: str) -> Words:
         """The given tokens that stay, found in the text one after another.
@@ -206,32 +194,23 @@ class _Cutter:
         return kept
 
 
-def _counted_rows(corpus: Corpus) -> tuple[Iterable[int], str]:
-    if "train" not in corpus.splits():
-        return range(len(corpus)), f"{len(corpus):,} records"
-    splits = corpus.column("split").to_pylist()
-    rows = [row for row, split in enumerate(splits) if split == "train"]
-    return rows, f"the {len(rows):,} records of the train split"
-
-
 def _count(
-    corpus: Corpus,
-    texts: Sequence[list[str]],
-    pairs: Sequence[list[str]],
-    rule: _Rule,
-    unknown: str,
+    corpus: Corpus, texts: Sequence[list[str]], rule: _Rule, unknown: str
 ) -> tuple[set[str], Leak]:
     """The words that are kept, and what it leaks to keep these."""
-    rows, counted_from = _counted_rows(corpus)
+    rows: Sequence[int] = range(len(corpus))
+    counted_from = f"{len(corpus):,} records"
+    if "train" in corpus.splits():
+        rows = [r for r, s in enumerate(corpus.column("split").to_pylist()) if s == "train"]
+        counted_from = f"the {len(rows):,} records of the train split"
     users = corpus.column("user").to_pylist() if "user" in corpus.columns else None
     counts: Counter[str] = Counter()
     writer: dict[str, Any] = {}
     for row in rows:
-        said = texts[row] + pairs[row] if pairs else texts[row]
-        counts.update(said)
+        counts.update(texts[row])
         if users is not None:
             user = users[row]
-            for word in said:
+            for word in texts[row]:
                 if writer.setdefault(word, user) != user:
                     writer[word] = _SEVERAL
     counts.pop(unknown, None)

@@ -4,19 +4,17 @@ No message here quotes a file's text; it names the file, the line and what is ex
 """
 
 import csv
-import gzip
 import io
 import json
 import threading
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from tacit.corpus import SCHEMA
+from tacit.corpus.reading.blocks import checked_chunks
 from tacit.errors import DataError
 
 _FIELD_LIMIT = 1 << 28
@@ -57,16 +55,13 @@ def need(folder: Path, corpus: str, *names: str) -> Path:
 
 def read_text(path: Path, *, encoding: str = "utf-8") -> str:
     """A whole file as text; a byte that is no text is an error with its line."""
-    raw = _read_bytes(path)
-    nul = raw.find(b"\0")
-    if nul >= 0:
-        raise bad_line(path, _line_of(raw, nul), "it has a NUL byte; text files hold none")
     try:
-        return raw.decode("utf-8-sig" if encoding == "utf-8" else encoding)
-    except UnicodeDecodeError as error:
-        line = _line_of(raw, error.start)
-    # Outside the handler: the error's own words would carry the bytes along.
-    raise bad_line(path, line, f"it is not {encoding}; convert the file to {encoding}")
+        with path.open("rb") as raw:
+            if path.suffix == ".gz" and raw.read(2) not in (b"", b"\x1f\x8b"):
+                raise DataError(f"{path} is not a whole gzip file; check that it was fully copied.")
+        return b"".join(checked_chunks(path, encoding)).decode()
+    except OSError:
+        raise DataError(f"{path} cannot be read; check its permissions.") from None
 
 
 def read_lines(path: Path) -> list[str]:
@@ -80,12 +75,16 @@ def read_lines(path: Path) -> list[str]:
 def read_csv(path: Path) -> list[tuple[int, list[str]]]:
     """The rows of a quoted CSV file, each with the number of its last line."""
     text = read_text(path)
-    with _long_fields():
+    # The limit is the csv module's own global: one reader at a time raises it, and puts it back.
+    with _csv_limit:
+        before = csv.field_size_limit(_FIELD_LIMIT)
         reader = csv.reader(io.StringIO(text, newline=""), strict=True)
         try:
             return [(reader.line_num, row) for row in reader if row]
         except csv.Error:
             line = reader.line_num
+        finally:
+            csv.field_size_limit(before)
     raise bad_line(path, line, "its quoting is broken; CSV with doubled quotes is expected")
 
 
@@ -124,32 +123,3 @@ def to_table(columns: Mapping[str, Sequence[Any]], path: Path) -> pa.Table:
     except (pa.ArrowInvalid, pa.ArrowTypeError, UnicodeEncodeError):
         pass
     raise DataError(f"{path} holds a character that UTF-8 does not have (half a surrogate pair).")
-
-
-def _read_bytes(path: Path) -> bytes:
-    try:
-        if path.suffix == ".gz":
-            with gzip.open(path) as file:
-                return file.read()
-        return path.read_bytes()
-    except (OSError, EOFError, zlib.error) as error:
-        if path.suffix == ".gz" and not isinstance(error, PermissionError):
-            raise DataError(
-                f"{path} is not a whole gzip file; fetch it again, or give it unpacked."
-            ) from None
-        raise DataError(f"{path} cannot be read; check its permissions.") from None
-
-
-def _line_of(raw: bytes, position: int) -> int:
-    return raw.count(b"\n", 0, position) + 1
-
-
-@contextmanager
-def _long_fields() -> Iterator[None]:
-    # The limit is the csv module's own global: one reader at a time raises it, and puts it back.
-    with _csv_limit:
-        before = csv.field_size_limit(_FIELD_LIMIT)
-        try:
-            yield
-        finally:
-            csv.field_size_limit(before)

@@ -16,27 +16,14 @@ import pyarrow.compute as pc
 
 from tacit.errors import DataError
 
-SPAN = pa.struct(
-    [
-        pa.field("start", pa.int32()),
-        pa.field("end", pa.int32()),
-        pa.field("kind", pa.string()),
-    ]
-)
-
+SPAN = pa.struct({"start": pa.int32(), "end": pa.int32(), "kind": pa.string()})
 SCHEMA = pa.schema(
-    [
-        pa.field("id", pa.string()),
-        pa.field("user", pa.string()),
-        pa.field("text", pa.string()),
-        pa.field("pair", pa.string()),
-        pa.field("label", pa.string()),
-        pa.field("tokens", pa.list_(pa.string())),
-        pa.field("tags", pa.list_(pa.string())),
-        pa.field("pos", pa.list_(pa.string())),
-        pa.field("spans", pa.list_(SPAN)),
-        pa.field("split", pa.string()),
-    ]
+    {
+        **dict.fromkeys(("id", "user", "text", "pair", "label"), pa.string()),
+        **dict.fromkeys(("tokens", "tags", "pos"), pa.list_(pa.string())),
+        "spans": pa.list_(SPAN),
+        "split": pa.string(),
+    }
 )
 COLUMNS = tuple(SCHEMA.names)
 
@@ -71,17 +58,14 @@ class Record:
 
     def row(self) -> dict[str, Any]:
         """The record as a plain dictionary, without what was not given."""
-        row: dict[str, Any] = {}
-        for name in COLUMNS:
-            value = getattr(self, name)
-            if value is None:
-                continue
-            if name == "spans":
-                value = [{"start": s.start, "end": s.end, "kind": s.kind} for s in value]
-            elif isinstance(value, tuple):
-                value = list(value)
-            row[name] = value
-        return row
+        row = {name: getattr(self, name) for name in COLUMNS}
+        if self.spans is not None:
+            row["spans"] = [{"start": s.start, "end": s.end, "kind": s.kind} for s in self.spans]
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in row.items()
+            if value is not None
+        }
 
 
 def record_from_row(row: Mapping[str, Any]) -> Record:
@@ -115,7 +99,13 @@ class Corpus:
         table = table.select([f.name for f in kept]).cast(pa.schema(kept))
         self.table = table
         self.name = name
-        _check_table(table, name)
+        if table.num_rows == 0:
+            raise DataError(f"{name} is empty; give at least one record.")
+        seen = 0
+        for batch in table.to_batches():
+            _check_batch(batch, name, seen)
+            seen += batch.num_rows
+        _check_ids(table.column("id"), name)
 
     @classmethod
     def from_records(
@@ -236,17 +226,6 @@ def _update_digest(sha: Any, array: pa.Array) -> None:
 def _update_with_numbers(sha: Any, array: pa.Array) -> None:
     numbers = pc.fill_null(array, -1).to_numpy(zero_copy_only=False)
     sha.update(np.ascontiguousarray(numbers, dtype=np.int64).tobytes())
-
-
-def _check_table(table: pa.Table, name: str) -> None:
-    """Refuse nulls, NUL characters, repeated ids, and marks that do not fit their text."""
-    if table.num_rows == 0:
-        raise DataError(f"{name} is empty; give at least one record.")
-    seen = 0
-    for batch in table.to_batches():
-        _check_batch(batch, name, seen)
-        seen += batch.num_rows
-    _check_ids(table.column("id"), name)
 
 
 def _check_batch(batch: pa.RecordBatch, name: str, seen: int) -> None:

@@ -116,7 +116,7 @@ _EMPTY = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
 def find_near_duplicates(corpus: Corpus, *, progress: Progress | None = None) -> dict[str, Any]:
-    """How many records have a near-copy by another user; that breaks "one user, one owner".
+    """How many records have a near-duplicate by another user; that breaks "one user, one owner".
 
     *Source*: Broder (1997), resemblance of documents by minima of hashed shingles.
     """
@@ -161,7 +161,7 @@ def _signatures(text: pa.Array) -> np.ndarray:
         inside = position + step < np.repeat(sizes, sizes)
         following = np.zeros_like(hashed)
         following[:-step][inside[:-step]] = hashed[step:][inside[:-step]]
-        shingle = _mix(shingle * np.uint64(0x9E3779B97F4A7C15) + following)
+        shingle = mix(shingle * np.uint64(0x9E3779B97F4A7C15) + following)
     starts = (position + _WORDS <= np.repeat(sizes, sizes)) | (position == 0)
     starts &= np.repeat(sizes, sizes) >= _SHORTEST
     shingle, owner = shingle[starts], owner[starts]
@@ -169,7 +169,7 @@ def _signatures(text: pa.Array) -> np.ndarray:
     if len(shingle):
         rows, first = np.unique(owner, return_index=True)
         for column in range(_BANDS * _ROWS):
-            salted = _mix(shingle ^ np.uint64(0xD1B54A32D192ED03 * (column + 1) % 2**64))
+            salted = mix(shingle ^ np.uint64(0xD1B54A32D192ED03 * (column + 1) % 2**64))
             out[rows, column] = np.minimum.reduceat(salted, first)
     return out
 
@@ -182,7 +182,8 @@ def _hash_word(word: str) -> int:
     return value
 
 
-def _mix(values: np.ndarray) -> np.ndarray:
+def mix(values: np.ndarray) -> np.ndarray:
+    """Hashes whose bits are spread evenly (the finalizer of SplitMix64)."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.asarray(values ^ (values >> np.uint64(31)))
@@ -194,11 +195,11 @@ def _mark_alike(
     """Mark records that share a band, most of their hashes, and not their user, with another."""
     key = band[:, 0].copy()
     for row in range(1, _ROWS):
-        key = _mix(key * np.uint64(0x9E3779B97F4A7C15) + band[:, row])
+        key = mix(key * np.uint64(0x9E3779B97F4A7C15) + band[:, row])
     key[matrix[:, 0] == _EMPTY] = 0
     order = np.lexsort((users, key))
     # Neighbours in this order, and the first of each run, stand for all pairs of the run: a
-    # run of n near-copies then costs n comparisons, not n squared.
+    # run of n near-duplicates then costs n comparisons, not n squared.
     run = np.concatenate([[0], np.cumsum(key[order][1:] != key[order][:-1])])
     head = order[np.searchsorted(run, np.arange(run[-1] + 1))][run]
     last = order[np.searchsorted(run, np.arange(run[-1] + 1), side="right") - 1][run]

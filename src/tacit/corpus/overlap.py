@@ -26,18 +26,20 @@ one person wrote. Nor does passing prove independence: that stays an assumption,
 one. Text that this package generates needs no comparison: it is made without looking at any other.
 """
 
+import filecmp
 import hashlib
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, NoReturn, TypeAlias, get_args
+from typing import Literal, NamedTuple, NoReturn, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tacit.corpus import Corpus
+from tacit.corpus.description import mix
 from tacit.errors import DataError, PrivacyRefused
 from tacit.privacy.arguments import check_probability
 
@@ -80,8 +82,7 @@ _INVERSE = pow(_BASE, -1, 1 << 64)
 class Independence:
     """What was compared, and what may be said of it.
 
-    `stated` and `assumption` are for a certificate; `shares` are exact figures about private text
-    and stay inside.
+    `checked` is for a certificate; `shares` are exact figures about private text and stay inside.
     """
 
     what: str
@@ -98,23 +99,6 @@ class Independence:
             "words of either were found in the other; what was reworded or translated is not found "
             "so"
         )
-
-    @property
-    def assumption(self) -> str:
-        """The assumption, with what was done to catch an error in it."""
-        return (
-            f"{self.what} (sha256 {self.digest}) is independent of the private text: "
-            f"{self.checked}."
-        )
-
-    def stated(self) -> dict[str, Any]:
-        """What a certificate may hold: nothing that was counted in private text."""
-        return {
-            "what": self.what,
-            "sha256": self.digest,
-            "texts": self.texts,
-            "overlap at most": self.limit,
-        }
 
 
 def require_independent(
@@ -153,7 +137,7 @@ def require_other_file(private: Path, public: Path, *, what: str) -> None:
         return
     same = private.samefile(public)
     if not same and private.stat().st_size == public.stat().st_size:
-        same = _bytes_digest(private) == _bytes_digest(public)
+        same = filecmp.cmp(private, public, shallow=False)
     if same:
         raise PrivacyRefused(f"{what} is the private corpus itself; {_OTHER}.")
 
@@ -181,11 +165,6 @@ def require_other_words(private: "Texts | Pieces", words: Iterable[str], *, what
 
 
 _OTHER = "give public text that owes nothing to it"
-
-
-def _bytes_digest(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").digest()
 
 
 def _refuse(what: str, name: str, share: float, limit: float) -> NoReturn:
@@ -405,9 +384,7 @@ def _windows(words: Hashes, starts: NDArray[np.int64], stops: NDArray[np.int64])
     np.cumsum(words * _powers(_BASE, len(words)), out=sums[1:])
     found = (sums[stops] - sums[starts]) * _powers(_INVERSE, len(words))[starts]
     found += (stops - starts).astype(np.uint64) * np.uint64(0xD1B54A32D192ED03)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        found = (found ^ (found >> np.uint64(shift))) * np.uint64(factor)
-    return found ^ (found >> np.uint64(31))
+    return mix(found)
 
 
 def _powers(base: int, count: int) -> Hashes:

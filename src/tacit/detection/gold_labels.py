@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 
 from tacit.corpus import Record, Span
 from tacit.detection.detector import Finding
-from tacit.detection.kinds import kind_of
+from tacit.detection.kinds import kind_in
+from tacit.detection.mentions import lowered
 from tacit.errors import DataError, UsageError
 
 
@@ -25,7 +26,7 @@ def gold_spans(record: Record, number: int | None = None) -> list[Span] | None:
     """
     where = f"record {number if number is not None else record.id}"
     if record.spans is not None:
-        spans = [Span(s.start, s.end, _kind(s.kind, where)) for s in record.spans]
+        spans = [Span(s.start, s.end, kind_in(s.kind, where)) for s in record.spans]
         for s in spans:
             if not 0 <= s.start < s.end <= len(record.text):
                 raise DataError(
@@ -50,19 +51,8 @@ def gold_spans(record: Record, number: int | None = None) -> list[Span] | None:
         start, end = places[first][0], places[last][1]
         if start >= end:
             raise DataError(f"{where} tags token {first + 1}, which is empty; remove the token.")
-        spans.append(Span(start, end, _kind(name, where)))
+        spans.append(Span(start, end, kind_in(name, where)))
     return spans
-
-
-def _kind(name: str, where: str) -> str:
-    try:
-        return kind_of(name)
-    except UsageError:
-        raise DataError(
-            f"{where} has a mark of an unknown kind; accepted are the kinds that "
-            "`tacit detect list` shows, and the names that spaCy, Stanza, Presidio and CoNLL "
-            "use for them."
-        ) from None
 
 
 # --- tags to pieces -----------------------------------------------------------------------
@@ -150,11 +140,11 @@ def token_places(text: str, tokens: Sequence[str], where: str = "record") -> lis
 
 
 def _search_places(text: str, tokens: Sequence[str], where: str) -> list[tuple[int, int]]:
-    folded = _fold(text)
+    folded = lowered(text)
     places: list[tuple[int, int]] = []
     at = 0
     for i, token in enumerate(tokens):
-        place = _place(folded, _fold(token), at) if token.strip() else (at, at)
+        place = _place(folded, lowered(token), at) if token.strip() else (at, at)
         if place is None:
             raise DataError(
                 f"{where}: token {i + 1} of {len(tokens)} is not in the text after character "
@@ -195,12 +185,6 @@ def _across_gaps(text: str, token: str, at: int) -> int:
             return 0
         at += 1
     return at
-
-
-def _fold(text: str) -> str:
-    """The text in lower case, no longer and no shorter."""
-    low = text.lower()
-    return low if len(low) == len(text) else "".join(c.lower()[0] for c in text)
 
 
 # --- the detector -------------------------------------------------------------------------

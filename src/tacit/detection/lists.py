@@ -35,7 +35,8 @@ import ahocorasick
 
 from tacit.corpus import Record
 from tacit.detection.detector import Finding
-from tacit.detection.kinds import kind_of
+from tacit.detection.kinds import kind_in
+from tacit.detection.mentions import lowered
 from tacit.errors import DataError, UsageError
 from tacit.files import require_file
 
@@ -69,11 +70,7 @@ def read_list(path: Path) -> list[Term]:
             raise DataError(
                 f"{path} is a damaged gzip file; compress it again, or give it plain."
             ) from None
-    return list(_parse(BytesIO(raw), _list_name(path), str(path)))
-
-
-def _list_name(path: Path) -> str:
-    return path.name.removesuffix(".gz")
+    return list(_parse(BytesIO(raw), path.name.removesuffix(".gz"), str(path)))
 
 
 def embedded() -> tuple[str, ...]:
@@ -91,6 +88,7 @@ def read_embedded(name: str) -> list[Term]:
 def _parse(lines: BinaryIO, name: str, shown: str) -> Iterator[Term]:
     kind, case, score, terms = "PII", "any", 0.9, 0
     for number, raw in enumerate(lines, 1):
+        where = f"{shown}, line {number}"
         line = _decoded(raw, shown, number)
         if not line.strip():
             continue
@@ -98,13 +96,22 @@ def _parse(lines: BinaryIO, name: str, shown: str) -> Iterator[Term]:
             setting = _SETTING.match(line)
             if setting is None:
                 continue
-            value = setting[2]
+            value = setting[2].lower()
             if setting[1] == "kind":
-                kind = _known_kind(value, shown, number)
+                kind = kind_in(value, f"{where},")
             elif setting[1] == "case":
-                case = _known_case(value, shown, number)
+                if value not in CASES:
+                    raise DataError(
+                        f"{where}, names an unknown case; accepted: {', '.join(CASES)}."
+                    )
+                case = value
             else:
-                score = _known_score(value, shown, number)
+                try:
+                    score = float(value)
+                except ValueError:
+                    score = -1.0
+                if not 0 <= score <= 1:
+                    raise DataError(f"{where}: a score is a number from 0 to 1.")
             continue
         text, tab, own = line.partition("\t")
         text = " ".join(text.removeprefix("\\").split())
@@ -114,8 +121,7 @@ def _parse(lines: BinaryIO, name: str, shown: str) -> Iterator[Term]:
                 "characters with a letter or a digit in them, then at most a tab and a kind."
             )
         terms += 1
-        own_kind = _known_kind(own, shown, number) if tab else kind
-        yield Term(text, own_kind, name, case, score)
+        yield Term(text, kind_in(own, f"{where},") if tab else kind, name, case, score)
     if not terms:
         raise DataError(f"{shown} has no term; give one on each line.")
 
@@ -133,34 +139,6 @@ def _decoded(raw: bytes, shown: str, number: int) -> str:
     return line
 
 
-def _known_kind(value: str, shown: str, number: int) -> str:
-    try:
-        return kind_of(value)
-    except UsageError:
-        raise DataError(
-            f"{shown}, line {number}, names an unknown kind; accepted are the kinds that "
-            "`tacit detect list` shows, as PII/DIAGNOSIS, GPE or PERSON."
-        ) from None
-
-
-def _known_case(value: str, shown: str, number: int) -> str:
-    if value.lower() not in CASES:
-        raise DataError(
-            f"{shown}, line {number}, names an unknown case; accepted: {', '.join(CASES)}."
-        )
-    return value.lower()
-
-
-def _known_score(value: str, shown: str, number: int) -> float:
-    try:
-        score = float(value)
-    except ValueError:
-        score = -1.0
-    if not 0 <= score <= 1:
-        raise DataError(f"{shown}, line {number}: a score is a number from 0 to 1.")
-    return score
-
-
 # --- folding: one character for one, so that offsets stay true -----------------------------
 
 _ALIKE = str.maketrans(
@@ -173,17 +151,9 @@ _ALIKE = str.maketrans(
 )
 
 
-def _lower(text: str) -> str:
-    low = text.lower()
-    if len(low) == len(text):
-        return low
-    # Some letters grow when lowered (İ becomes two): those keep their first character only.
-    return "".join(c.lower()[0] for c in text)
-
-
 def _fold(text: str) -> str:
     """Lower case, typewriter quotes and dashes; as long as the text."""
-    return _lower(text) if text.isascii() else _lower(text).translate(_ALIKE)
+    return lowered(text) if text.isascii() else lowered(text).translate(_ALIKE)
 
 
 _GAP = re.compile(r"\s+")

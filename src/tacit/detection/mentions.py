@@ -105,6 +105,13 @@ def _trim(text: str, start: int, end: int) -> tuple[int, int]:
     return start, end
 
 
+def lowered(text: str) -> str:
+    """The text in lower case, no longer and no shorter, so that offsets stay true."""
+    low = text.lower()
+    # Some letters grow when lowered (İ becomes two): those keep their first character only.
+    return low if len(low) == len(text) else "".join(c.lower()[0] for c in text)
+
+
 _POSSESSIVE = re.compile(r"(?:['’]s|(?<=s)['’])$")
 _NUMBER_KINDS = frozenset({"PII/PHONE", "PII/SSN", "PII/CARD", "PII/IBAN"})
 

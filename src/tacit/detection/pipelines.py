@@ -120,16 +120,13 @@ class PresidioDetector(_Pipeline):
                 nlp_artifacts=artifacts,
                 score_threshold=PRESIDIO_MINIMUM,
             )
-            # Whatever its own recognizers look for is personal; a model's label need not be.
-            yield [
-                (r.start, r.end, r.entity_type, round(float(r.score), 4), _otherwise(r))
-                for r in sorted(results, key=lambda r: (r.start, r.end, r.entity_type))
-            ]
-
-
-def _otherwise(result: Any) -> str:
-    of_model = result.recognition_metadata.get("recognizer_name") == "SpacyRecognizer"
-    return "MISC" if of_model else "PII"
+            found: list[_Entity] = []
+            for r in sorted(results, key=lambda r: (r.start, r.end, r.entity_type)):
+                # Whatever its own recognizers look for is personal; a model's label need not be.
+                of_model = r.recognition_metadata.get("recognizer_name") == "SpacyRecognizer"
+                otherwise = "MISC" if of_model else "PII"
+                found.append((r.start, r.end, r.entity_type, round(float(r.score), 4), otherwise))
+            yield found
 
 
 class StanzaDetector(_Pipeline):
@@ -186,10 +183,14 @@ def _kind(label: str, otherwise: str) -> str:
 
 # ---- long and odd texts
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
 
 def text_pieces(text: str) -> Iterator[tuple[int, str]]:
     """Offset and text of every piece of one text that is not empty space."""
-    for offset, piece in _pieces(_encodable(text), LONGEST_TEXT):
+    # A lone surrogate has no UTF-8 form.
+    encodable = _SURROGATE.sub("\ufffd", text)
+    for offset, piece in _pieces(encodable, LONGEST_TEXT):
         if not piece.isspace():
             yield offset, piece
 
@@ -204,29 +205,13 @@ def _pieces(text: str, longest: int) -> Iterator[tuple[int, str]]:
     while start < len(text):
         end = min(start + longest, len(text))
         if end < len(text):
-            end = _last_space(text, start, end) or end
+            # Just after the last line end of the window's second half, or after its last space.
+            line_end = text.rfind("\n", start + (end - start) // 2, end)
+            spaces = (place for place in range(end - 1, start, -1) if text[place].isspace())
+            last = line_end if line_end >= 0 else next(spaces, end - 1)
+            end = last + 1
         yield start, text[start:end]
         start = end
-
-
-def _last_space(text: str, start: int, end: int) -> int | None:
-    """Just after the last line end of the window's second half, or after its last space."""
-    line_end = text.rfind("\n", start + (end - start) // 2, end)
-    if line_end >= 0:
-        return line_end + 1
-    for place in range(end - 1, start, -1):
-        if text[place].isspace():
-            return place + 1
-    return None
-
-
-def _encodable(text: str) -> str:
-    """The same length of text without lone surrogates, which have no UTF-8 form."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return "".join("\ufffd" if "\ud800" <= c <= "\udfff" else c for c in text)
-    return text
 
 
 # ---- loading

@@ -254,14 +254,14 @@ def _own(name: str) -> Own:
         function = getattr(importlib.import_module(module), attribute)
     except Exception as error:
         raise UsageError(
-            f"policy {name} cannot be had ({type(error).__name__}); give module:function of a "
+            f"policy {name} cannot be imported ({type(error).__name__}); give module:function of a "
             "module that Python finds from here."
         ) from None
     finally:
         if added:
             sys.path.remove(here)
     if not callable(function):
-        raise UsageError(f"policy {name} is no function; give module:function.")
+        raise UsageError(f"policy {name} is not a function; give module:function.")
     return Own(name, function)
 
 
@@ -343,7 +343,7 @@ def open_policy(written: str) -> Policy:
 
 def _read(written: str, depth: int) -> Policy:
     if depth > _DEEPEST:
-        raise UsageError(f"policy={_short(written)} goes too deep; name something simpler.")
+        raise UsageError(f"policy={_short(written)} is nested too deeply; name something simpler.")
     parts = [part.strip() for part in _split(written)]
     if not all(parts):
         raise UsageError(f"policy={_short(written)} names nothing; {_accepted()}")
@@ -364,7 +364,7 @@ def _read_one(part: str, depth: int) -> Policy:
             rate = -1.0
         if not 0 <= rate <= 1:
             raise UsageError(
-                f"missing({_short(share)}, ...) is no share; give a number from 0 to 1, then a "
+                f"missing({_short(share)}, ...) is not a share; give a number from 0 to 1, then a "
                 "policy: missing(0.1, digits)."
             )
         return Missing(rate, _read(inner.strip(), depth + 1))

@@ -86,7 +86,7 @@ def score(
         kind = rename.get(kind, kind)
         return family(kind) if by == "family" else kind
 
-    tally = _Tally()
+    tally = Tally()
     for number, record in enumerate(corpus.records(), 1):
         gold = gold_spans(record, number)
         if gold is not None:
@@ -110,7 +110,7 @@ def _by_record(found: Found) -> Mapping[str, Sequence[Finding | Mention]]:
     return grouped
 
 
-class _Tally:
+class Tally:
     """Counts, added to record by record."""
 
     def __init__(self) -> None:
@@ -122,7 +122,8 @@ class _Tally:
         self.covered: defaultdict[str | None, int] = defaultdict(int)
         self.records = self.sensitive = self.all = self.any = 0
 
-    def add(self, gold: Sequence[Span], seen: Sequence[Span]) -> None:
+    def add(self, gold: Iterable[Span], seen: Iterable[Span]) -> None:
+        """Count one record."""
         self.records += 1
         marks, hits = set(gold), set(seen)
         for s in marks:
@@ -150,6 +151,7 @@ class _Tally:
         self.covered[kind] += _overlap(stretches, cover)
 
     def scores(self) -> Scores:
+        """What the counts come to."""
         names = sorted({*self.support, *self.found})
         kinds = {
             k: _score(

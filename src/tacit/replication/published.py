@@ -4,7 +4,7 @@ Nothing here is a promise of ours. A figure is computed the way its authors comp
 a reader can check the printed numbers and set them beside a proved price. Each result says in
 one line whether the figure is an upper bound on epsilon and, where it is not, why not. Sound
 prices live in `tacit.privacy.accounting`; an instance that contradicts the user-entity figures
-lives in `tacit.replication.counterexample`. All papers are listed in `docs/papers.md`.
+lives in `tacit.replication.counterexample`. All papers are listed in `docs/studies/papers.md`.
 """
 
 import logging
@@ -214,7 +214,7 @@ def uedp_release(
     multiplier times users per step + 1 (the lemmas) or users + 1 (the patent).
 
     Guarantee: for fixed-graph neighbours, under which weights and denominators are constants, if
-    no entity is in more than `holders` users; docs/guarantees.md, section 5.
+    no entity is in more than `holders` users; docs/explanations/guarantees.md, section 5.
 
     >>> uedp_release(users=946, users_per_step=50, user_rate=50 / 946, entity_rate=0.5,
     ...              noise_multiplier=2.0, holders=112).noise_multiplier

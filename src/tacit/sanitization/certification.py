@@ -40,7 +40,11 @@ def distances(sanitizer: Sanitizer, probes: int = _PROBES) -> dict[str, dict[str
         rng = np.random.default_rng(20_210_801)
         words = np.sort(rng.choice(words, probes, replace=False))
     what = "" if sanitizer.sensitive is None else "sensitive "
-    kinds = {_ordinal(n, what): n for n in NEIGHBOURS if n < space.width}
+    kinds = {
+        f"its {n}{'st' if n == 1 else 'th'} {what}neighbour": n
+        for n in NEIGHBOURS
+        if n < space.width
+    }
     others = f"any other {what}word"
     found: dict[str, list[np.ndarray]] = {name: [] for name in (*kinds, others)}
     every = np.arange(0, space.width, max(1, space.width // 100))
@@ -62,10 +66,6 @@ def distances(sanitizer: Sanitizer, probes: int = _PROBES) -> dict[str, dict[str
         )
         for name, values in found.items()
     }
-
-
-def _ordinal(n: int, what: str) -> str:
-    return f"its {n}{'st' if n == 1 else 'th'} {what}neighbour"
 
 
 def event_of(work: Sanitizer | Replacer) -> AnyEvent:

@@ -11,7 +11,7 @@ All of them are public inputs: a certificate names them by a digest.
 import hashlib
 import zipfile
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
@@ -50,7 +50,6 @@ class Embedding:
     ranked: bool = True
     pieces: Any = None
     repeated: int = 0
-    notes: tuple[str, ...] = field(default=())
     cut_from: str | None = None
     counted: bool = False
 

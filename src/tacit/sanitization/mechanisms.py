@@ -7,7 +7,7 @@ claim needs a proof, so only the four classes of `PROVED`, exactly as they stand
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -75,10 +75,6 @@ class Recipe:
             )
         return found
 
-    def as_json(self) -> dict[str, Any]:
-        """The parameters, without those that the method does not have."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
-
 
 @dataclass(frozen=True)
 class Draws:
@@ -89,6 +85,7 @@ class Draws:
     lengths: Sequence[int]
     coins: Floats
     choices: Floats
+    progress: Progress | None = None
 
 
 class WordMechanism:
@@ -118,9 +115,7 @@ class WordMechanism:
         else:
             check_not_negative("epsilon_per_distance", epsilon)
 
-    def replace(
-        self, work: "Sanitizer", words: Places, draws: Draws, progress: Progress | None
-    ) -> Places:
+    def replace(self, work: "Sanitizer", words: Places, draws: Draws) -> Places:
         """An output word for each word, as places in the vocabulary.
 
         A word that the vocabulary does not have is -1; what is given for it is not looked at.
@@ -138,16 +133,14 @@ class SanText(WordMechanism):
     summary = "every word is replaced by one that is near, by Eq. 1 of Yue et al. (2021)"
     exact_rows = True
 
-    def replace(
-        self, work: "Sanitizer", words: Places, draws: Draws, progress: Progress | None
-    ) -> Places:
+    def replace(self, work: "Sanitizer", words: Places, draws: Draws) -> Places:
         """Those that move are drawn by their rows; the others stay."""
         chosen = words.copy()
         at = np.flatnonzero((words >= 0) & self._moves(work, words, draws.coins))
         epsilon = float(work.recipe.epsilon_per_distance or 0.0)
         chosen[at] = draw(
             work.space, words[at], draws.choices[at], epsilon, workers=work.workers,
-            progress=progress,
+            progress=draws.progress,
         )  # fmt: skip
         return chosen
 
@@ -189,9 +182,7 @@ class Fbdd(WordMechanism):
         if recipe.epsilon_per_distance == 0:
             raise UsageError("method=fbdd needs epsilon_per_distance above 0; else use random.")
 
-    def replace(
-        self, work: "Sanitizer", words: Places, draws: Draws, progress: Progress | None
-    ) -> Places:
+    def replace(self, work: "Sanitizer", words: Places, draws: Draws) -> Places:
         """Each record's noise comes from its own stream; nearest words are found in blocks."""
         nearest, vectors, lengths = work.nearest, work.embedding.vectors, draws.lengths
         chosen = words.copy()
@@ -214,8 +205,8 @@ class Fbdd(WordMechanism):
                     rng = draws.streams.generator("noise\0" + draws.names[record])
                     points[part] += noise(lengths[record], points.shape[1], epsilon, rng)
             chosen[own] = nearest(points)
-            if progress:
-                progress(int((places >= 0).sum()))
+            if draws.progress:
+                draws.progress(int((places >= 0).sum()))
             return number
 
         each(one, range(len(edges) - 1), work.workers)
@@ -232,9 +223,7 @@ class Uniform(WordMechanism):
     summary = "every word is replaced by any word; nothing of the text is left"
     takes = ()
 
-    def replace(
-        self, work: "Sanitizer", words: Places, draws: Draws, progress: Progress | None
-    ) -> Places:
+    def replace(self, work: "Sanitizer", words: Places, draws: Draws) -> Places:
         """The choice alone decides."""
         return uniform(work.space, draws.choices)
 

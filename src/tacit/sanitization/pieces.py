@@ -114,7 +114,6 @@ def model_embeddings(where: str) -> Embedding:
         tuple(piece for _, piece in kept),
         np.ascontiguousarray(vectors[ids]),
         pieces=Pieces(tokenizer, ids),
-        notes=("words are the model's pieces of words",),
     )
 
 

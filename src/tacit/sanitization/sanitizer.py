@@ -128,8 +128,8 @@ class Sanitizer:
         # Two numbers for each word: a coin for plain words, and the choice itself.
         numbers = self.streams.uniforms(names, [2 * length for length in lengths])
         coins, choices = numbers[0::2], numbers[1::2]
-        draws = Draws(self.streams, names, lengths, coins, choices)
-        found = self.mechanism.replace(self, words, draws, progress)
+        draws = Draws(self.streams, names, lengths, coins, choices, progress)
+        found = self.mechanism.replace(self, words, draws)
         chosen: Places = np.asarray(found, dtype=np.int32)
         known = words >= 0
         if (

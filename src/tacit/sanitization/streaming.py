@@ -4,7 +4,7 @@ import hashlib
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -133,7 +133,7 @@ class _Change:
         return {"text": pa.array(texts, pa.string())}
 
 
-class _Slices(Sequence[str]):
+class _Slices(Sequence[Any]):
     """A column of strings that become Python's only where they are looked at."""
 
     def __init__(self, column: pa.Array, read: Callable[[int, Any], str]) -> None:
@@ -142,13 +142,7 @@ class _Slices(Sequence[str]):
     def __len__(self) -> int:
         return len(self._column)
 
-    @overload
-    def __getitem__(self, at: int) -> str: ...
-
-    @overload
-    def __getitem__(self, at: slice) -> list[str]: ...
-
-    def __getitem__(self, at: int | slice) -> str | list[str]:
+    def __getitem__(self, at: Any) -> Any:
         if isinstance(at, int | np.integer):
             return self._read(int(at), self._column[int(at)].as_py())
         start, stop, _ = at.indices(len(self._column))

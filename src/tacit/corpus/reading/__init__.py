@@ -39,11 +39,11 @@ def read(
     """
     source = Path(source)
     layout = layout or Layout()
-    limit = in_memory if in_memory is not None else _half_of_memory()
+    half = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
     batches = stream(source, layout)
     if progress:
         batches = _reported(batches, progress)
-    if _size(source) > limit:
+    if _size(source) > (half if in_memory is None else in_memory):
         table = _spooled(batches)
     else:
         table = pa.Table.from_batches(list(batches), schema=SCHEMA)
@@ -128,10 +128,6 @@ def _size(source: Path) -> int:
     files = [source] if source.is_file() else [f for f in source.rglob("*") if f.is_file()]
     # Text shrinks to about a fifth under gzip.
     return sum(f.stat().st_size * (5 if f.suffix == ".gz" else 1) for f in files)
-
-
-def _half_of_memory() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
 __all__ = ["FORMATS", "Layout", "format_of", "from_dataset", "read", "stream"]

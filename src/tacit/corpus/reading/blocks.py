@@ -47,8 +47,8 @@ def checked_chunks(path: Path, encoding: str = "utf-8") -> Iterator[bytes]:
                 before = max(0, error.start - len(pending))
                 at = line + chunk[:before].count(b"\n")
                 raise DataError(
-                    f"{path}, line {at}, is not {encoding}; say what it is with --encoding NAME "
-                    "(often cp1252 or latin-1), or convert the file to UTF-8."
+                    f"{path}, line {at}, is not {encoding}; convert the file to UTF-8, or say what "
+                    "it is with --encoding NAME (often cp1252 or latin-1)."
                 ) from None
             out = text.encode()
             nul = out.find(b"\0")

@@ -26,15 +26,12 @@ def as_batches(tables: Iterator[pa.Table], name: str) -> Iterator[pa.RecordBatch
                 ids = pa.array(range(seen, seen + table.num_rows), pa.int64())
                 columns.append(pa.chunked_array([ids.cast(pa.string())]))
             elif wanted.name == "text":
-                columns.append(pc.binary_join(_cast_tokens(table, name, seen), " "))
+                tokens = _cast(table.column("tokens"), SCHEMA.field("tokens"), name, seen)
+                columns.append(pc.binary_join(tokens, " "))
             else:
                 columns.append(pa.chunked_array([pa.nulls(table.num_rows, wanted.type)]))
         seen += table.num_rows
         yield from (pa.Table.from_arrays(columns, schema=SCHEMA).combine_chunks().to_batches())
-
-
-def _cast_tokens(table: pa.Table, name: str, seen: int) -> pa.ChunkedArray:
-    return _cast(table.column("tokens"), SCHEMA.field("tokens"), name, seen)
 
 
 def _cast(column: pa.ChunkedArray, wanted: pa.Field, name: str, seen: int) -> pa.ChunkedArray:

@@ -1,8 +1,9 @@
 """The tagger's word lists: what a marked corpus says of each word, document by document."""
 
 from collections import ChainMap, Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from tacit.detection.tagger.lines import (
@@ -14,6 +15,7 @@ from tacit.detection.tagger.lines import (
 )
 
 _LONGEST_PHRASE = 6
+_TABLES = ("words", "phrases", "cases")
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class Lexicon:
         """The lexicon as JSON; what can be counted again is left out."""
         return {
             name: {k: getattr(self, name)[k] for k in sorted(getattr(self, name))}
-            for name in ("words", "phrases", "cases")
+            for name in _TABLES
         }
 
     @classmethod
@@ -51,88 +53,59 @@ def _longest(phrases: Iterable[str]) -> dict[str, int]:
     return longest
 
 
-@dataclass(frozen=True, slots=True)
-class StepStats:
-    """What one document says of its words: sets, so that a document counts once."""
-
-    words: dict[str, set[str]]
-    phrases: dict[str, set[str]]
-    cases: dict[str, set[str]]
+DocumentWords = dict[str, dict[str, set[str]]]
+"""What one document says, by table of the lexicon: sets, so that a document counts once."""
 
 
-def seen_in(document: Document) -> StepStats:
+def document_words(document: Document) -> DocumentWords:
     """What one document says of its words."""
-    words: dict[str, set[str]] = defaultdict(set)
-    phrases: dict[str, set[str]] = defaultdict(set)
-    cases: dict[str, set[str]] = defaultdict(set)
+    found: DocumentWords = {name: defaultdict(set) for name in _TABLES}
     for _, line in document:
         lower = [token.lower() for token in line.tokens]
         if any(token.islower() for token in line.tokens):
-            for token, key, opens in zip(
-                line.tokens, lower, sentence_openings(line.tokens), strict=True
-            ):
+            opens = sentence_openings(line.tokens)
+            for token, key, first in zip(line.tokens, lower, opens, strict=True):
                 case = case_of(token)
-                if case == "l" or (case in "TUM" and not opens):
-                    cases[key].add(case)
-        for first, last, kind in mention_runs(line.tags):
-            if last - first <= _LONGEST_PHRASE:
-                phrases[" ".join(lower[first:last])].add(kind)
-            for i in range(first, last):
-                words[lower[i]].add(position_in(i, first, last) + kind)
-    return StepStats(words, phrases, cases)
+                if case == "l" or (case in "TUM" and not first):
+                    found["cases"][key].add(case)
+        for start, end, kind in mention_runs(line.tags):
+            if end - start <= _LONGEST_PHRASE:
+                found["phrases"][" ".join(lower[start:end])].add(kind)
+            for i in range(start, end):
+                found["words"][lower[i]].add(position_in(i, start, end) + kind)
+    return found
 
 
-@dataclass(frozen=True)
 class Counts:
     """In how many documents a word was seen so."""
 
-    words: dict[str, Counter[str]]
-    phrases: dict[str, Counter[str]]
-    cases: dict[str, Counter[str]]
-    longest: dict[str, int]
-    whole: list[Lexicon]
+    def __init__(self, documents: Iterable[DocumentWords]) -> None:
+        self._counts: dict[str, dict[str, Counter[str]]] = {
+            n: defaultdict(Counter) for n in _TABLES
+        }
+        for document in documents:
+            for name, sets in document.items():
+                for key, values in sets.items():
+                    self._counts[name][key].update(values)
 
+    @cached_property
     def lexicon(self) -> Lexicon:
         """What all documents together say."""
-        if not self.whole:
-            self.whole.append(
-                Lexicon(
-                    {w: sorted(c) for w, c in self.words.items()},
-                    {p: sorted(c) for p, c in self.phrases.items()},
-                    self.longest,
-                    {w: _usual(c) for w, c in self.cases.items()},
-                )
-            )
-        return self.whole[0]
+        tables = {n: {k: _SAYS[n](c) for k, c in t.items()} for n, t in self._counts.items()}
+        return Lexicon(longest=_longest(tables["phrases"]), **tables)
 
-    def lexicon_without(self, own: StepStats) -> Lexicon:
+    def without(self, own: DocumentWords) -> Lexicon:
         """What all other documents say.
 
         A document must not be told its own answers: at detection the lists have not seen the
         text at hand, so in training they must not have either.
         """
-        whole = self.lexicon()
-        words = {w: sorted(_less(self.words[w], k)) for w, k in own.words.items()}
-        phrases = {p: sorted(_less(self.phrases[p], k)) for p, k in own.phrases.items()}
-        cases = {w: _usual(_less(self.cases[w], k)) for w, k in own.cases.items()}
-        return Lexicon(
-            ChainMap(words, whole.words),  # type: ignore[arg-type]
-            ChainMap(phrases, whole.phrases),  # type: ignore[arg-type]
-            whole.longest,
-            ChainMap(cases, whole.cases),  # type: ignore[arg-type]
-        )
-
-
-def count_documents(documents: Iterable[StepStats]) -> Counts:
-    """In how many of the documents each word was seen so."""
-    words: dict[str, Counter[str]] = defaultdict(Counter)
-    phrases: dict[str, Counter[str]] = defaultdict(Counter)
-    cases: dict[str, Counter[str]] = defaultdict(Counter)
-    for seen in documents:
-        for counts, sets in ((words, seen.words), (phrases, seen.phrases), (cases, seen.cases)):
-            for key, values in sets.items():
-                counts[key].update(values)
-    return Counts(words, phrases, cases, _longest(phrases), [])
+        tables: dict[str, Any] = {}
+        for name, sets in own.items():
+            counts, says = self._counts[name], _SAYS[name]
+            others = {key: says(_less(counts[key], values)) for key, values in sets.items()}
+            tables[name] = ChainMap(others, getattr(self.lexicon, name))
+        return Lexicon(longest=self.lexicon.longest, **tables)
 
 
 def _less(counts: Counter[str], own: set[str]) -> Counter[str]:
@@ -145,3 +118,8 @@ def _usual(cases: Counter[str]) -> str:
         return "?"
     best = max("lTUM", key=lambda c: cases[c])
     return best if len(cases) == 1 else best + "~"
+
+
+_SAYS: dict[str, Callable[[Counter[str]], Any]] = {
+    "words": sorted, "phrases": sorted, "cases": _usual,
+}  # fmt: skip

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tacit.corpus import Corpus, Record
-from tacit.detection.kinds import kind_of, known_kinds
-from tacit.errors import DataError, UsageError
+from tacit.detection.gold_labels import tag_pieces
+from tacit.detection.kinds import kind_in
+from tacit.errors import DataError
 
 # A document is what one user wrote, cut here so that no user grows without bound.
 _LINES_PER_DOCUMENT = 256
@@ -211,23 +212,10 @@ class Gold:
 
     def _from_tags(self, number: int, record: Record) -> list[Line]:
         tokens = list(record.tokens or ())
-        tags: list[str] = []
-        before, open_ = "", False
-        for given in record.tags or ():
-            mark, _, name = given.partition("-")
-            if given == "O":
-                tags.append("O")
-                before, open_ = "", False
-                continue
-            if mark not in set("BILESU") or not name:
-                raise DataError(
-                    f"{self._corpus}, record {number + 1}, has a tag that is not O, B-KIND or "
-                    "I-KIND; give BIO tags (E-, L-, S- and U- are understood)."
-                )
+        tags, given = ["O"] * len(tokens), [tag or "?" for tag in record.tags or ()]
+        for first, last, name in tag_pieces(given, self._where(number)):
             kind = self._kind(name, number)
-            inside = open_ and kind == before and mark in "IEL"
-            tags.append(("I-" if inside else "B-") + kind)
-            before, open_ = kind, mark in "BI"
+            tags[first : last + 1] = [f"B-{kind}", *[f"I-{kind}"] * (last - first)]
         return _cut(tokens, align(record.text, tokens) or [(0, 0)] * len(tokens), tags)
 
     def _from_spans(self, number: int, record: Record) -> list[Line]:
@@ -246,15 +234,10 @@ class Gold:
         tokens = [record.text[s:e] for s, e in offsets]
         return _cut(tokens, offsets, tags, record.text)
 
+    def _where(self, number: int) -> str:
+        return f"{self._corpus}, record {number + 1},"
+
     def _kind(self, name: str, number: int) -> str:
         if name not in self.names:
-            try:
-                self.names[name] = kind_of(name)
-            except UsageError:
-                # The name stays unsaid: in a file of mixed-up columns it is somebody's text.
-                raise DataError(
-                    f"{self._corpus}, record {number + 1}, has a mark of unknown kind; "
-                    f"accepted: {', '.join(known_kinds())}, and the names that spaCy, Stanza, "
-                    "Presidio and CoNLL use for them."
-                ) from None
+            self.names[name] = kind_in(name, self._where(number))
         return self.names[name]

@@ -16,14 +16,14 @@ import json
 import random
 import shutil
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tacit.corpus import Corpus, Record
+from tacit.corpus import Corpus, Record, Span
 from tacit.detection.detector import Finding
+from tacit.detection.scoring import Tally
 from tacit.detection.tagger.features import FEATURES, Types, document_features
 from tacit.detection.tagger.folder import (
     ABOUT,
@@ -37,7 +37,7 @@ from tacit.detection.tagger.folder import (
     sha256_of,
     write_json,
 )
-from tacit.detection.tagger.lexicon import Lexicon, count_documents, seen_in
+from tacit.detection.tagger.lexicon import Counts, Lexicon, document_words
 from tacit.detection.tagger.lines import (
     Document,
     Gold,
@@ -116,7 +116,7 @@ def train(
     if iterations < 1:
         raise UsageError(f"iterations={iterations} is too few; give 1 or more.")
     if not 0.0 <= held_out < 1.0:
-        raise UsageError(f"held_out={held_out} is no share; give 0 up to, not with, 1.")
+        raise UsageError(f"held_out={held_out} is not a share; give a number from 0 to below 1.")
     refuse_folder(out, overwrite)
     gold = Gold(corpus)
     rng = random.Random(seed)
@@ -157,19 +157,19 @@ def train(
 
 def _teach(trainer: Any, documents: Sequence[Document], rng: random.Random) -> Lexicon:
     """Give the trainer every document, and give back the word lists of all."""
-    seen = [seen_in(document) for document in documents]
-    counts = count_documents(seen)
+    words = [document_words(document) for document in documents]
+    counts = Counts(words)
     types = Types()
-    for document, own in zip(documents, seen, strict=True):
-        others = counts.lexicon_without(own)
+    for document, own in zip(documents, words, strict=True):
+        others = counts.without(own)
         copies = [[line for _, line in document]]
         if rng.random() < _LOWERED:
-            copies.append(_lowered(copies[0]))
+            copies.append([replace(x, tokens=[t.lower() for t in x.tokens]) for x in copies[0]])
         for lines in copies:
             items = document_features(lines, others, types, _hidden(lines, rng))
             for line, features in zip(lines, items, strict=True):
                 trainer.append(features, line.tags)
-    return counts.lexicon()
+    return counts.lexicon
 
 
 def _hidden(lines: Sequence[Line], rng: random.Random) -> frozenset[str]:
@@ -190,10 +190,6 @@ def _hidden(lines: Sequence[Line], rng: random.Random) -> frozenset[str]:
             *(word for word in words if rng.random() < _HIDDEN_WORDS),
         ]
     )
-
-
-def _lowered(lines: Sequence[Line]) -> list[Line]:
-    return [replace(line, tokens=[token.lower() for token in line.tokens]) for line in lines]
 
 
 def _about(
@@ -356,33 +352,16 @@ def _deal(
 def _score(tagger: Tagger, held_out: list[tuple[int, Record]], gold: Gold) -> dict[str, KindScore]:
     if not held_out:
         return {}
-    right: Counter[str] = Counter()
-    found: Counter[str] = Counter()
-    wanted: Counter[str] = Counter()
+    tally = Tally()
     for (i, record), findings in zip(held_out, tagger.find([r for _, r in held_out]), strict=True):
         if record.text and gold.lines[i] and gold.lines[i][0].offsets[-1][1] == 0:
             continue  # tokens that do not stand in the text have no places to compare
-        true = _places(gold.lines[i])
-        seen = {(f.start, f.end, f.kind) for f in findings}
-        for tally, places in ((right, true & seen), (found, seen), (wanted, true)):
-            for _, _, kind in places:
-                tally[kind] += 1
-                tally["all"] += 1
+        tags = [tag for line in gold.lines[i] for tag in line.tags]
+        true = _findings(gold.lines[i], tags, [1.0] * len(tags))
+        tally.add(*([Span(f.start, f.end, f.kind) for f in some] for some in (true, findings)))
+    scores = tally.scores()
+    named = {"all": scores.micro, **scores.kinds} if scores.kinds else {}
     return {
-        kind: _kind_score(right[kind], found[kind], wanted[kind])
-        for kind in sorted({*wanted, *found}, key=lambda k: (k != "all", k))
+        kind: KindScore(round(s.precision, 4), round(s.recall, 4), round(s.f1, 4), s.support)
+        for kind, s in named.items()
     }
-
-
-def _kind_score(right: int, found: int, wanted: int) -> KindScore:
-    return KindScore(
-        precision=round(right / found, 4) if found else 0.0,
-        recall=round(right / wanted, 4) if wanted else 0.0,
-        f1=round(2 * right / (found + wanted), 4) if found + wanted else 0.0,
-        mentions=wanted,
-    )
-
-
-def _places(lines: list[Line]) -> set[tuple[int, int, str]]:
-    tags = [tag for line in lines for tag in line.tags]
-    return {(f.start, f.end, f.kind) for f in _findings(lines, tags, [1.0] * len(tags))}
