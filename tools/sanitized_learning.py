@@ -196,37 +196,41 @@ class Study:
 
     def taught(self, name: str, start: Path, epsilon: float | None = None, **options: Any) -> Path:
         """A masked-word model of public text: as it stands, or as pieces sanitized at epsilon."""
-        from tacit.training.tasks.masking import pretrain
+        from tacit.training.tasks.masking import Pretraining, pretrain
 
         text = "plain" if epsilon is None else f"pieces-{epsilon:g}"
         folder = self.work / (name if name == "attacker" else f"{name}-{text}")
         if not folder.exists():
             began = time.time()
             work = self.sanitizer("pieces", "santext", epsilon, seed=7) if epsilon else None
-            made = pretrain(
-                start, self.public(), folder, sanitizer=work, batch=MASK_BATCH, context=CONTEXT,
-                **options,
-            )  # fmt: skip
-            self.note({"what": "masked-word model", "name": name, "text": text}, made.scores, began)
+            settings = Pretraining(batch=MASK_BATCH, context=CONTEXT, **options)
+            scores = pretrain(start, self.public(), folder, settings, sanitizer=work)
+            self.note({"what": "masked-word model", "name": name, "text": text}, scores, began)
         return folder
 
     def masked(self, epsilon: float | None) -> Path:
         """The learner, taught to fill masks."""
         return self.taught(
-            "masked", self.start(), epsilon, steps=MASK_STEPS, rate=1e-3, copies=3, seed=1
+            "masked", self.start(), epsilon, steps=MASK_STEPS, learning_rate=1e-3, copies=3, seed=1
         )
 
     def attacker(self) -> Path:
         """The encoder's first layers with a head for masked words."""
         return self.taught(
-            "attacker", self.encoder, steps=ATTACKER_STEPS, rate=5e-4, layers=LAYERS, copies=3,
-            seed=1,
+            "attacker", self.encoder, steps=ATTACKER_STEPS, learning_rate=5e-4, layers=LAYERS,
+            copies=3, seed=1,
         )  # fmt: skip
 
     def further(self, epsilon: float | None) -> Path:
         """The attacker's model, taught further."""
         return self.taught(
-            "further", self.attacker(), epsilon, steps=MORE_STEPS, rate=5e-4, copies=1, seed=2
+            "further",
+            self.attacker(),
+            epsilon,
+            steps=MORE_STEPS,
+            learning_rate=5e-4,
+            copies=1,
+            seed=2,
         )
 
     def attack(self, key: dict[str, Any], work: Sanitizer, folder: Path) -> None:

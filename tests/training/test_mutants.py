@@ -342,8 +342,8 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
     ),
     "masked words by place in the batch": (
         "training/tasks/masked_words.py",
-        "if luck is None else None",
-        "if luck is not None else None",
+        "if rng is None else None",
+        "if rng is not None else None",
         f"{ALONE}[bert-masked-word]",
     ),
     "a sum that lets a model draw by itself": (

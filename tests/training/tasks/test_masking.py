@@ -16,17 +16,19 @@ from tacit.training.tasks.examples import IGNORED
 from tacit.training.tasks.mask_inference import WEAK, Guessed, guess_masked, verdict
 from tacit.training.tasks.masking import (
     Aligned,
-    MaskedWord,
+    Pretraining,
     align,
     load_masked,
     logits_at,
     masked_examples,
+    original_losses,
     pretrain,
 )
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 LETTERS = list("abcdefghijklmnop")
 PIECES = [*SPECIAL, *LETTERS, "##z"]
+QUICK = Pretraining(60, 32, 5e-3, context=16, held_out=50, seed=1)
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +109,7 @@ def test_logits_at_the_masks_are_the_models_own(encoder: Path) -> None:
     known = batch["input_ids"] == 4
     with torch.no_grad():
         torch.testing.assert_close(logits_at(model, batch, known), model(**batch).logits[known])
-        losses = MaskedWord().losses(
+        losses = original_losses(
             model, {**batch, "labels": torch.where(known, 7, torch.tensor(IGNORED))}
         )
         wanted = -model(**batch).logits[known].log_softmax(-1)[:, 7]
@@ -117,12 +119,9 @@ def test_logits_at_the_masks_are_the_models_own(encoder: Path) -> None:
 def test_pretraining_learns_and_the_attack_succeeds_on_plain_text(
     encoder: Path, tmp_path: Path
 ) -> None:
-    done = pretrain(
-        encoder, alike(400), tmp_path / "plain", steps=60, batch=32, rate=5e-3, context=16,
-        held_out=50, seed=1,
-    )  # fmt: skip
-    assert done.scores["accuracy"] > 0.8
-    model, tokenizer = load_masked(done.folder), load_tokenizer(done.folder)
+    folder = tmp_path / "plain"
+    assert pretrain(encoder, alike(400), folder, QUICK)["accuracy"] > 0.8
+    model, tokenizer = load_masked(folder), load_tokenizer(folder)
     texts = alike(30, seed=9)
     plain = guess_masked(model, tokenizer, align(texts, tokenizer), context=16)
     assert plain.tokens == 240
@@ -142,9 +141,8 @@ def test_pretraining_learns_and_the_attack_succeeds_on_plain_text(
 def test_pretraining_on_sanitized_text_recovers_more(encoder: Path, tmp_path: Path) -> None:
     """With the identity as mechanism, the original is what is shown; with `random`, hardly."""
     embedding = open_embeddings(encoder)
-    options = {"steps": 60, "batch": 32, "rate": 5e-3, "context": 16, "held_out": 50, "seed": 1}
     found = [
-        pretrain(encoder, alike(300), tmp_path / name, sanitizer=work, **options).scores  # type: ignore[arg-type]
+        pretrain(encoder, alike(300), tmp_path / name, QUICK, sanitizer=work)
         for name, work in (
             ("same", Sanitizer(embedding, Recipe("santext", 1e6), seed=1)),
             ("random", Sanitizer(embedding, Recipe("random"), seed=1)),

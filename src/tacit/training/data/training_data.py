@@ -27,7 +27,7 @@ from tacit.planning.plan import Plan
 from tacit.privacy.certificates.manifest import file_digest
 from tacit.training.data.protected_entities import ProtectedEntities
 from tacit.training.settings import Run
-from tacit.training.tasks.tasks import Examples
+from tacit.training.tasks.examples import Examples
 
 Rows = NDArray[np.int64]
 

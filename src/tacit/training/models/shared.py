@@ -35,7 +35,7 @@ def load_shared(folder: Path) -> Shared:
     task = _task(folder, tokenizer)
     model = networks.load_model(
         folder,
-        task.name,  # type: ignore[arg-type]
+        task.name,
         labels=getattr(task, "labels", None),
         pad_token_id=tokenizer.pad_token_id,
     )

@@ -28,9 +28,10 @@ from tacit.training.models import networks, tokens, weights
 from tacit.training.models.devices import chosen_device
 from tacit.training.models.memory import keep_freed_memory
 from tacit.training.settings import Run, UedpSettings, read_run
+from tacit.training.tasks.examples import Examples
 from tacit.training.tasks.masked_words import MaskedWord
 from tacit.training.tasks.tagging import Tagging
-from tacit.training.tasks.tasks import Classification, Examples, NextWord, Regression, Task
+from tacit.training.tasks.tasks import Classification, NextWord, Regression, Task
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,7 @@ from tacit.training.settings import (
     read_run,
     run_yaml,
 )
-from tacit.training.tasks.tasks import check_fit
+from tacit.training.tasks.measuring import check_fit
 
 MADE_HERE = "made by a run whose ledger.jsonl belongs to these weights"
 

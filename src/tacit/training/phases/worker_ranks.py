@@ -19,7 +19,7 @@ from tacit.training.models import weights
 from tacit.training.phases.ranks import Ranks
 from tacit.training.phases.run_context import RunContext, encode, open_run
 from tacit.training.settings import PLANNED, LocalSettings, Run, UedpSettings, read_run
-from tacit.training.tasks.tasks import check_fit
+from tacit.training.tasks.measuring import check_fit
 
 _SHARED = ("private", "fedavg", "uedp")
 

@@ -134,7 +134,10 @@ def still(model: nn.Module) -> Iterator[None]:
 
 
 def evaluating(
-    model: nn.Module, examples: Examples, token_budget: int, progress: Progress | None
+    model: nn.Module,
+    examples: Examples,
+    token_budget: int = TOKEN_BUDGET,
+    progress: Progress | None = None,
 ) -> Iterator[tuple[NDArray[np.int64], Batch]]:
     """All examples in batches, while the model stands still; `progress` hears of each batch."""
     if len(examples) == 0:
@@ -147,29 +150,16 @@ def evaluating(
 
 
 def outputs(
-    model: nn.Module, examples: Examples, token_budget: int, read: Callable[[Tensor], Tensor]
+    model: nn.Module, examples: Examples, read: Callable[[Tensor], Tensor]
 ) -> NDArray[np.float32]:
     """What is read from the logits of each example."""
     found: NDArray[np.float32] | None = None
-    for rows, batch in evaluating(model, examples, token_budget, None):
+    for rows, batch in evaluating(model, examples):
         values = read(forward(model, batch)).float().cpu().numpy()
         if found is None:
             found = np.zeros((len(examples), *values.shape[1:]), dtype=np.float32)
         found[rows] = values
     assert found is not None  # evaluating refuses to be empty
-    return found
-
-
-def measured_losses(
-    losses: Callable[[nn.Module, Batch], Tensor],
-    model: nn.Module,
-    examples: Examples,
-    token_budget: int,
-) -> NDArray[np.float64]:
-    """The loss of each example, without gradients."""
-    found = np.zeros(len(examples))
-    for rows, batch in evaluating(model, examples, token_budget, None):
-        found[rows] = losses(model, batch).double().cpu().numpy()
     return found
 
 
@@ -202,40 +192,23 @@ def tally_tokens(
     guess: Callable[[nn.Module, Batch], tuple[Tensor, Tensor]],
     model: nn.Module,
     examples: Examples,
-    token_budget: int,
-    progress: Progress | None,
+    batches: Iterator[tuple[NDArray[np.int64], Batch]],
     *,
     ahead: int = 0,
 ) -> dict[str, Tally]:
-    """Losses and right guesses at all, at sensitive and at plain targets.
+    """Losses and right guesses at all targets and, where some are marked, at sensitive and plain.
 
     `guess` gives logits and targets; a target stands `ahead` of the token that it is.
     """
-    tally = {"": Tally(), "_sensitive": Tally(), "_plain": Tally()}
-    for rows, batch in evaluating(model, examples, token_budget, progress):
+    names = ("", "_sensitive", "_plain") if examples.sensitive is not None else ("",)
+    tally = {name: Tally() for name in names}
+    for rows, batch in batches:
         logits, targets = guess(model, batch)
         lost, right = token_losses(logits, targets), logits.argmax(-1) == targets
         marks = examples.marks(rows, targets.shape[1]).roll(-ahead, 1).to(targets.device)
-        for name, chosen in groups(targets != IGNORED, marks):
-            tally[name].add(lost[chosen], right[chosen])
+        known = targets != IGNORED
+        for one, chosen in zip(
+            tally.values(), (known, known & marks, known & ~marks), strict=False
+        ):
+            one.add(lost[chosen], right[chosen])
     return tally
-
-
-def groups(targets: Tensor, marks: Tensor) -> list[tuple[str, Tensor]]:
-    """All targets, the sensitive and the plain ones, each with the ending of its scores."""
-    return [("", targets), ("_sensitive", targets & marks), ("_plain", targets & ~marks)]
-
-
-def next_word_scores(tally: dict[str, Tally], *, marked: bool) -> dict[str, float]:
-    """Loss, perplexity, accuracy and count of each group."""
-    made: dict[str, float] = {"loss": tally[""].mean}
-    for name, one in tally.items():
-        if name == "" or marked:
-            # A mean loss beyond this is no model at all; infinity says so without an overflow.
-            perplexity = math.exp(one.mean) if not one.mean > 700 else math.inf
-            made |= {
-                f"perplexity{name}": perplexity,
-                f"accuracy{name}": one.share,
-                f"tokens{name}": one.count,
-            }
-    return made
