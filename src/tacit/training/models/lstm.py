@@ -106,7 +106,7 @@ class GateLSTM(nn.Module):
         cells: list[Tensor] = []
         for number in range(self.num_layers):
             if number and self.dropout:
-                # The record in front, by which its coins are found.
+                # The record in front, by which its mask is found.
                 x = F.dropout(x.transpose(0, 1), self.dropout, self.training).transpose(0, 1)
             x, cell = self._layer(number, x, (state[0][number], state[1][number]))
             hidden.append(x[-1])

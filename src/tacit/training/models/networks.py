@@ -69,7 +69,8 @@ def load_model(
     path = _model_path(where)
     options: dict[str, Any] = {"dtype": torch.float32, "local_files_only": True}
     if path.suffix == ".gguf":
-        _need_gguf(path)
+        if util.find_spec("gguf") is None:
+            raise MissingExtra(f"{path.name} needs the package gguf to be read: pip install gguf")
         path, options["gguf_file"] = path.parent, path.name
     else:
         options["use_safetensors"] = True  # even where pickled weights lie beside
@@ -292,8 +293,3 @@ def require_safe_weights(folder: Path) -> None:
             "loaded, because reading them can run code. Save the model as safetensors."
         )
     raise DataError(f"{folder} has a config.json but no weights (model.safetensors).")
-
-
-def _need_gguf(path: Path) -> None:
-    if util.find_spec("gguf") is None:
-        raise MissingExtra(f"{path.name} needs the package gguf to be read: pip install gguf")
