@@ -132,15 +132,17 @@ class Study:
         import torch
         from transformers import BertConfig, BertForMaskedLM
 
+        from tacit.training.models.networks import load_model
         from tacit.training.models.tokens import load_tokenizer
         from tacit.training.models.weights import save_model
-        from tacit.training.tasks.masking import load_masked
 
         folder = self.work / "start"
         if folder.exists():
             return folder
         tokenizer = load_tokenizer(self.encoder)
-        table = load_masked(self.encoder).get_input_embeddings().weight.detach().double()
+        table = (
+            load_model(self.encoder, "masked-word").get_input_embeddings().weight.detach().double()
+        )
         centred = table - table.mean(0)
         _, turns = torch.linalg.eigh(centred.T @ centred)
         points = centred @ turns[:, -WIDTH:]
@@ -234,16 +236,19 @@ class Study:
         )
 
     def attack(self, key: dict[str, Any], work: Sanitizer, folder: Path) -> None:
+        from tacit.training.models.networks import load_model
         from tacit.training.models.tokens import load_tokenizer
         from tacit.training.tasks.mask_inference import guess_masked, verdict
-        from tacit.training.tasks.masking import align, load_masked
+        from tacit.training.tasks.masking import align
 
         if self.done(key):
             return
         began = time.time()
         texts = self.task("sst2").only("valid").column("text").to_pylist()[:ATTACKED]
         tokenizer = load_tokenizer(folder)
-        found = guess_masked(load_masked(folder), tokenizer, align(texts, tokenizer, work))
+        found = guess_masked(
+            load_model(folder, "masked-word"), tokenizer, align(texts, tokenizer, work)
+        )
         _, counted = work([str(n) for n in range(len(texts))], texts)
         unsanitized = key.get("mechanism") == "none"
         said = {"verdict": verdict(found)} if unsanitized else _seen(counted)

@@ -97,14 +97,15 @@ def guess(
 
     Example: `tacit guess mail.jsonl --model attacker --epsilon-per-distance 14`
     """
+    from tacit.training.models.networks import load_model
     from tacit.training.models.tokens import load_tokenizer
     from tacit.training.tasks.mask_inference import guess_masked, verdict
-    from tacit.training.tasks.masking import align, load_masked
+    from tacit.training.tasks.masking import align
 
     same, work = unchanged_and_sanitized(
         sanitize, epsilon_per_distance, embeddings or str(model), seed, share=sensitive_share
     )
-    network, tokenizer = load_masked(model), load_tokenizer(model)
+    network, tokenizer = load_model(model, "masked-word"), load_tokenizer(model)
     chosen = corpus.column("text").slice(0, texts).to_pylist()
     found = {}
     with progress("Guessing", None) as advance:

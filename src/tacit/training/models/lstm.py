@@ -86,10 +86,6 @@ class GateLSTM(nn.Module):
         for weight in self.parameters():
             nn.init.uniform_(weight, -bound, bound)
 
-    def extra_repr(self) -> str:
-        """The sizes."""
-        return f"{self.input_size}, {self.hidden_size}, num_layers={self.num_layers}"
-
     def names(self, number: int) -> tuple[str, ...]:
         """The parameters of one layer: input, recurrent, and the two biases if it has them."""
         kinds = ("weight_ih", "weight_hh") + (("bias_ih", "bias_hh") if self.bias else ())

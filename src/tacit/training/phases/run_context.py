@@ -14,7 +14,7 @@ from tacit.errors import DataError
 from tacit.privacy.certificates.scope import PublicInput
 from tacit.training.data.attributes import Attribute, attribute_of
 from tacit.training.data.deidentification import deidentified
-from tacit.training.data.protected_entities import ProtectedEntities, focus_on
+from tacit.training.data.protected_entities import ProtectedEntities, select_entities
 from tacit.training.data.public_inputs import (
     GENERATED,
     declared_labels,
@@ -63,7 +63,7 @@ def _focus(run: Run, found: Found) -> ProtectedEntities | None:
         return None
     kinds = plan.kinds if plan else (run.uedp or UedpSettings()).kinds
     listed = Path(run.entity_list) if run.entity_list is not None else None
-    return focus_on(kinds, listed, found.mentions, found.entities)
+    return select_entities(kinds, listed, found.mentions, found.entities)
 
 
 COUNTED_LABELS = (

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from tacit.errors import DataError, UsageError
 from tacit.packaged_models import located
@@ -25,8 +24,7 @@ from tacit.sanitization.words import Words
 from tacit.training.data.training_data import TrainingData
 from tacit.training.dp.random_source import RandomSource
 from tacit.training.methods.plain import Plain
-from tacit.training.models.networks import require_safe_weights
-from tacit.training.models.offline import quiet, seeded
+from tacit.training.models.networks import load_model
 from tacit.training.models.optimizers import make_optimizer
 from tacit.training.models.tokens import load_tokenizer
 from tacit.training.models.weights import save_model
@@ -177,37 +175,6 @@ def logits_at(model: Any, batch: Batch, known: Tensor) -> Tensor:
     return answer
 
 
-def load_masked(where: str | Path, *, layers: int | None = None, seed: int = 0) -> Any:
-    """An encoder with a head for masked words; `layers` keeps only the first so many.
-
-    A head that the folder lacks is new, drawn from `seed`: it must be trained before use.
-    """
-    path = located(where)
-    if (path / "config.json").is_file():
-        require_safe_weights(path)
-    with quiet(), seeded(seed):
-        try:
-            config = AutoConfig.from_pretrained(path, local_files_only=True)
-            if layers is not None:
-                config.num_hidden_layers = min(layers, config.num_hidden_layers)
-            model, info = AutoModelForMaskedLM.from_pretrained(
-                path,
-                config=config,
-                dtype=torch.float32,
-                local_files_only=True,
-                output_loading_info=True,
-                use_safetensors=True,
-            )
-        except (OSError, ValueError, KeyError, TypeError, RuntimeError):
-            raise DataError(
-                f"{path} holds no encoder that transformers can load with a masked-word head."
-            ) from None
-    lost = [n for n in info["missing_keys"] if not n.startswith(("cls.", "lm_head.", "vocab_"))]
-    if lost:
-        raise DataError(f"{path} has no weights for {len(lost)} parameter(s), {lost[0]} for one.")
-    return model
-
-
 @dataclass(frozen=True)
 class Pretraining:
     """How an encoder is trained on masked words; `layers` keeps only the first so many.
@@ -246,7 +213,7 @@ def pretrain(
         )
     path = located(encoder)
     tokenizer = load_tokenizer(path)
-    model = load_masked(path, layers=settings.layers, seed=settings.seed)
+    model = load_model(path, "masked-word", layers=settings.layers, seed=settings.seed)
     aligned = align(texts, tokenizer, sanitizer)
     rng = np.random.default_rng([settings.seed, 1])
     train, rest = (

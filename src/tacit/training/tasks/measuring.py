@@ -81,20 +81,20 @@ class _CrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor) -> Tensor:
-        chances = torch.softmax(logits, -1)
+        probabilities = torch.softmax(logits, -1)
         at = targets.clamp(min=0).unsqueeze(-1)
-        # The largest chance is exp(largest logit - log of the sum), and never underflows.
+        # The largest probability is exp(largest logit - log of the sum), and never underflows.
         largest, own = logits.amax(-1), logits.gather(-1, at).squeeze(-1)
-        lost = largest - own - chances.amax(-1).log()
-        ctx.save_for_backward(chances, at, targets >= 0)
+        lost = largest - own - probabilities.amax(-1).log()
+        ctx.save_for_backward(probabilities, at, targets >= 0)
         return lost.masked_fill(targets < 0, 0)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        chances, at, known = ctx.saved_tensors
+        probabilities, at, known = ctx.saved_tensors
         each = (gradients[0] * known).unsqueeze(-1)
-        chances.mul_(each)
-        return chances.scatter_add_(-1, at, -each), None
+        probabilities.mul_(each)
+        return probabilities.scatter_add_(-1, at, -each), None
 
 
 def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
