@@ -151,18 +151,15 @@ def prepare(
     if "entities" in plan.protect:
         graph = (protected or ProtectedEntities(plan.kinds)).owners(corpus, mentions)
         bounded = apply_caps(plan, graph)
-        _need_caps(graph, bounded, plan)
+        # What the guarantee rests on is looked at once more, on what will really be used.
+        if broken := Caps(**plan.caps).broken_by(graph.subset(bounded.kept)):
+            raise PrivacyRefused(
+                f"The kept records exceed the caps: {broken}; nothing was trained."
+            )
         kept = np.flatnonzero(bounded.kept[examples.record])
     if len(kept) == 0:
         raise PrivacyRefused("The caps keep no record; raise them.")
     return TrainingData(examples, kept, _by_user(examples, kept), graph, bounded)
-
-
-def _need_caps(owners: Owners, bounded: Bounded, plan: Plan) -> None:
-    """What the guarantee rests on is looked at once more, on what will really be used."""
-    broken = Caps(**plan.caps).broken_by(owners.subset(bounded.kept))
-    if broken:
-        raise PrivacyRefused(f"The kept records exceed the caps: {broken}; nothing was trained.")
 
 
 def found_and_kept(

@@ -247,18 +247,19 @@ def _dropout(
 ) -> Tensor:
     training = bool(named.get("train", training))
     records = _RECORDS.get()
-    if not training or p == 0 or records is None or not _by_record(input, records):
+    # The first dimension is the record, alone or with what follows it (heads, tokens).
+    if (
+        not training
+        or p == 0
+        or records is None
+        or not (input.dim() > 0 and input.numel() > 0 and input.shape[0] % len(records.keys) == 0)
+    ):
         same: Tensor = func(input, p, training, *([inplace] if func is F.dropout else []))
         return same
     count = len(records.keys)
     each = (count, input.shape[0] // count, *input.shape[1:])
     mask = record_mask(each, p, input).view(input.shape)
     return input.mul_(mask) if inplace else input * mask
-
-
-def _by_record(x: Tensor, records: _Records) -> bool:
-    """Whether the first dimension is the record, alone or with what follows it (heads, tokens)."""
-    return x.dim() > 0 and x.numel() > 0 and x.shape[0] % len(records.keys) == 0
 
 
 def _attention(

@@ -27,8 +27,10 @@ def forward(model: nn.Module, batch: Batch, *, mask: bool = True) -> Tensor:
     Places are given for every record: a layer that looks them up then works on whole records
     like any other, and each record's share of its gradient can be told apart.
     """
-    given = inputs(_accepted(model), batch, mask=mask)
-    logits: Tensor = model(**given).logits
+    wrapped: Any = model
+    inside = wrapped.get_base_model() if hasattr(wrapped, "get_base_model") else wrapped
+    accepted = set(inspect.signature(inside.forward).parameters)
+    logits: Tensor = model(**inputs(accepted, batch, mask=mask)).logits
     return logits
 
 
@@ -47,12 +49,6 @@ def inputs(accepted: Container[str], batch: Batch, *, mask: bool) -> dict[str, A
     if "use_cache" in accepted:
         given["use_cache"] = False
     return given
-
-
-def _accepted(model: nn.Module) -> set[str]:
-    wrapped: Any = model
-    inside = wrapped.get_base_model() if hasattr(wrapped, "get_base_model") else wrapped
-    return set(inspect.signature(inside.forward).parameters)
 
 
 def check_fit(model: nn.Module, examples: Examples) -> None:
