@@ -132,15 +132,17 @@ class Study:
         import torch
         from transformers import BertConfig, BertForMaskedLM
 
+        from tacit.training.models.networks import load_model
         from tacit.training.models.tokens import load_tokenizer
         from tacit.training.models.weights import save_model
-        from tacit.training.tasks.masking import load_masked
 
         folder = self.work / "start"
         if folder.exists():
             return folder
         tokenizer = load_tokenizer(self.encoder)
-        table = load_masked(self.encoder).get_input_embeddings().weight.detach().double()
+        table = (
+            load_model(self.encoder, "masked-word").get_input_embeddings().weight.detach().double()
+        )
         centred = table - table.mean(0)
         _, turns = torch.linalg.eigh(centred.T @ centred)
         points = centred @ turns[:, -WIDTH:]
@@ -196,50 +198,57 @@ class Study:
 
     def taught(self, name: str, start: Path, epsilon: float | None = None, **options: Any) -> Path:
         """A masked-word model of public text: as it stands, or as pieces sanitized at epsilon."""
-        from tacit.training.tasks.masking import pretrain
+        from tacit.training.tasks.masking import Pretraining, pretrain
 
         text = "plain" if epsilon is None else f"pieces-{epsilon:g}"
         folder = self.work / (name if name == "attacker" else f"{name}-{text}")
         if not folder.exists():
             began = time.time()
             work = self.sanitizer("pieces", "santext", epsilon, seed=7) if epsilon else None
-            made = pretrain(
-                start, self.public(), folder, sanitizer=work, batch=MASK_BATCH, context=CONTEXT,
-                **options,
-            )  # fmt: skip
-            self.note({"what": "masked-word model", "name": name, "text": text}, made.scores, began)
+            settings = Pretraining(batch=MASK_BATCH, context=CONTEXT, **options)
+            scores = pretrain(start, self.public(), folder, settings, sanitizer=work)
+            self.note({"what": "masked-word model", "name": name, "text": text}, scores, began)
         return folder
 
     def masked(self, epsilon: float | None) -> Path:
         """The learner, taught to fill masks."""
         return self.taught(
-            "masked", self.start(), epsilon, steps=MASK_STEPS, rate=1e-3, copies=3, seed=1
+            "masked", self.start(), epsilon, steps=MASK_STEPS, learning_rate=1e-3, copies=3, seed=1
         )
 
     def attacker(self) -> Path:
         """The encoder's first layers with a head for masked words."""
         return self.taught(
-            "attacker", self.encoder, steps=ATTACKER_STEPS, rate=5e-4, layers=LAYERS, copies=3,
-            seed=1,
+            "attacker", self.encoder, steps=ATTACKER_STEPS, learning_rate=5e-4, layers=LAYERS,
+            copies=3, seed=1,
         )  # fmt: skip
 
     def further(self, epsilon: float | None) -> Path:
         """The attacker's model, taught further."""
         return self.taught(
-            "further", self.attacker(), epsilon, steps=MORE_STEPS, rate=5e-4, copies=1, seed=2
+            "further",
+            self.attacker(),
+            epsilon,
+            steps=MORE_STEPS,
+            learning_rate=5e-4,
+            copies=1,
+            seed=2,
         )
 
     def attack(self, key: dict[str, Any], work: Sanitizer, folder: Path) -> None:
+        from tacit.training.models.networks import load_model
         from tacit.training.models.tokens import load_tokenizer
         from tacit.training.tasks.mask_inference import guess_masked, verdict
-        from tacit.training.tasks.masking import align, load_masked
+        from tacit.training.tasks.masking import align
 
         if self.done(key):
             return
         began = time.time()
         texts = self.task("sst2").only("valid").column("text").to_pylist()[:ATTACKED]
         tokenizer = load_tokenizer(folder)
-        found = guess_masked(load_masked(folder), tokenizer, align(texts, tokenizer, work))
+        found = guess_masked(
+            load_model(folder, "masked-word"), tokenizer, align(texts, tokenizer, work)
+        )
         _, counted = work([str(n) for n in range(len(texts))], texts)
         unsanitized = key.get("mechanism") == "none"
         said = {"verdict": verdict(found)} if unsanitized else _seen(counted)

@@ -15,7 +15,8 @@ from tacit.training.methods.noisy_sums import Losses
 from tacit.training.models import networks, weights
 from tacit.training.tasks.examples import Examples
 from tacit.training.tasks.masked_words import MaskedWord
-from tacit.training.tasks.tasks import Classification, NextWord, Regression, Tagging
+from tacit.training.tasks.tagging import Tagging
+from tacit.training.tasks.tasks import Classification, NextWord, Regression
 
 WORDS, LABELS = 40, ("a", "b", "c")
 TASKS: dict[str, Any] = {

@@ -342,14 +342,14 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
     ),
     "masked words by place in the batch": (
         "training/tasks/masked_words.py",
-        "if luck is None else None",
-        "if luck is not None else None",
+        "if rng is None else None",
+        "if rng is not None else None",
         f"{ALONE}[bert-masked-word]",
     ),
     "a sum that lets a model draw by itself": (
         "training/dp/hooks.py",
-        "with capture.listening(), by_coins_only():",
-        "with capture.listening():",
+        "with capture.hooked(), refuse_torch_draws():",
+        "with capture.hooked():",
         "training/dp/test_dropout.py::test_a_sum_outside_of_a_step_refuses_dropout",
     ),
     "units that nobody looks at before they are charged": (

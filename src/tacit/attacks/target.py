@@ -21,7 +21,6 @@ from tacit.training.evaluation.scoring import whole_text_scores
 from tacit.training.models import networks, tokens
 from tacit.training.phases.run_context import RunContext, load_run
 from tacit.training.tasks.examples import Examples
-from tacit.training.tasks.masking import load_masked
 from tacit.training.tasks.tasks import NextWord
 
 _HELD_OUT = ("test", "valid", "validation", "dev")
@@ -187,7 +186,9 @@ def open_masked(folder: Path, masked: Masked, *, context: int = 64) -> Target:
     """The folder of a masked-word model, and sanitized text for it to guess."""
     folder = Path(folder)
     require_model(folder)
-    reader = Reader(load_masked(folder), tokens.load_tokenizer(folder), context)
+    reader = Reader(
+        networks.load_model(folder, "masked-word"), tokens.load_tokenizer(folder), context
+    )
     return Target(folder, reader, masked=masked)
 
 

@@ -50,27 +50,29 @@ def pretrain(
     Example: `tacit pretrain public.txt --encoder all-minilm-l6-v2 --sanitize santext
     --epsilon-per-distance 14 -o aware`
     """
-    from tacit.training.tasks.masking import perplexity
+    from tacit.training.tasks.masking import Pretraining
     from tacit.training.tasks.masking import pretrain as train
 
     if to.exists():
         raise UsageError(f"{to} exists; give a new folder.")
     work = _sanitizer(sanitize, epsilon_per_distance, embeddings or encoder, sensitive_share, seed)
     texts = corpus.column("text").to_pylist()
+    held_out = min(200, max(1, len(texts) // 10))
+    settings = Pretraining(
+        steps, batch, rate, layers=layers, context=context, held_out=held_out, seed=seed
+    )
     with progress("Training", steps) as advance:
-        made = train(
-            encoder, texts, to, sanitizer=work, steps=steps, batch=batch, rate=rate, layers=layers,
-            context=context, held_out=min(200, max(1, len(texts) // 10)), seed=seed,
-            on_progress=lambda _: advance(1),
-        )  # fmt: skip
+        scores = train(
+            encoder, texts, to, settings, sanitizer=work, on_progress=lambda _: advance(1)
+        )
     if as_json:
-        print_json({"folder": str(made.folder), **made.scores})
+        print_json({"folder": str(to), **scores})
         return
     out.print(
-        f"Masked originals guessed on held-out text: {made.scores['accuracy']:.1%}, perplexity "
-        f"{perplexity(made.scores):.1f}"
+        f"Masked originals guessed on held-out text: {scores['accuracy']:.1%}, perplexity "
+        f"{scores['perplexity']:.1f}"
     )
-    say(f"encoder: {made.folder}")
+    say(f"encoder: {to}")
 
 
 @reads_corpus
@@ -95,14 +97,15 @@ def guess(
 
     Example: `tacit guess mail.jsonl --model attacker --epsilon-per-distance 14`
     """
+    from tacit.training.models.networks import load_model
     from tacit.training.models.tokens import load_tokenizer
     from tacit.training.tasks.mask_inference import guess_masked, verdict
-    from tacit.training.tasks.masking import align, load_masked
+    from tacit.training.tasks.masking import align
 
     same, work = unchanged_and_sanitized(
         sanitize, epsilon_per_distance, embeddings or str(model), seed, share=sensitive_share
     )
-    network, tokenizer = load_masked(model), load_tokenizer(model)
+    network, tokenizer = load_model(model, "masked-word"), load_tokenizer(model)
     chosen = corpus.column("text").slice(0, texts).to_pylist()
     found = {}
     with progress("Guessing", None) as advance:

@@ -53,7 +53,8 @@ from tacit.training.models.memory import keep_freed_memory
 from tacit.training.models.tokens import load_tokenizer
 from tacit.training.phases.run_context import make_model
 from tacit.training.settings import Run
-from tacit.training.tasks.tasks import Classification, Examples, NextWord, Regression, Task
+from tacit.training.tasks.examples import Examples
+from tacit.training.tasks.tasks import Classification, NextWord, Regression, Task
 
 log = logging.getLogger("tacit.federated")
 

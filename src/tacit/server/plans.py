@@ -34,7 +34,7 @@ from tacit.server.run_requests import (
 from tacit.server.settings import ServerSettings
 from tacit.server.storage import Dataset, Job, Storage
 from tacit.server.throughput import records_per_second
-from tacit.training.data.protected_entities import focus_on, list_digest
+from tacit.training.data.protected_entities import list_digest, select_entities
 from tacit.training.data.scope import entity_scope, scope_of_kinds
 from tacit.training.methods import METHODS
 from tacit.training.settings import Run, run_yaml
@@ -203,7 +203,7 @@ class Plans:
             listed = self.settings.folder / "lists" / f"{asked.entity_list}.txt"
             self.datasets.write_list(dataset, asked.entity_list, listed)
         try:
-            focus = focus_on(plan.kinds, listed, found.mentions, found.entities)
+            focus = select_entities(plan.kinds, listed, found.mentions, found.entities)
             digest = None if listed is None else commitment(list_digest(listed), own_salt())
         finally:
             if listed is not None:

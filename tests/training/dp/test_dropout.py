@@ -236,7 +236,7 @@ def test_whoever_asks_gets_the_records_coins(call: Any) -> None:
 
     def ask(rows: list[int]) -> Tensor:
         batch = {RECORD: torch.tensor(rows)}
-        with dropout.step(1), dropout.keyed(model, batch), dropout.by_coins_only():
+        with dropout.step(1), dropout.keyed(model, batch), dropout.refuse_torch_draws():
             made = model(x[rows].clone())
         return made[0] if isinstance(made, tuple) else made
 

@@ -62,17 +62,16 @@ def test_a_share_is_hidden_and_never_the_frame(tokenizer: Any) -> None:
         assert not bool((targets == token).any())
 
 
-class SameCoins(MaskedWord):
-    """The same coins for a record, alone or with others: those of its length."""
+class SameDraws(MaskedWord):
+    """The same random numbers for a record, alone or with others: those of its tokens."""
 
-    def _coins(self, batch: dict[str, torch.Tensor], luck: Any) -> torch.Tensor:
-        width = batch["input_ids"].shape[1]
-        seeds = (torch.Generator().manual_seed(int(n)) for n in batch["attention_mask"].sum(1))
-        return torch.stack([torch.rand(width, generator=seed) for seed in seeds])
+    def _uniform(self, ids: torch.Tensor, rng: Any) -> torch.Tensor:
+        seeds = (torch.Generator().manual_seed(int(row[:4].sum())) for row in ids)
+        return torch.stack([torch.rand(ids.shape[1], generator=seed) for seed in seeds])
 
 
 def test_the_sum_is_that_of_a_loop_over_users(tokenizer: Any) -> None:
-    task = SameCoins.of(tokenizer)
+    task = SameDraws.of(tokenizer)
     config = {"kind": "bert", "context": 64, "dropout": 0.0, "attention_dropout": 0.0} | ENCODER
     model = networks.scratch_model(config, "masked-word", tokenizer=tokenizer).double()
     examples = task.encode(some_texts(), tokenizer, context=64)

@@ -11,22 +11,24 @@ from transformers import BertConfig, BertForMaskedLM, BertTokenizerFast
 from tacit.errors import DataError, UsageError
 from tacit.sanitization import Recipe, Sanitizer, open_embeddings
 from tacit.sanitization.embeddings import Embedding
+from tacit.training.models.networks import load_model
 from tacit.training.models.tokens import load_tokenizer
 from tacit.training.tasks.examples import IGNORED
 from tacit.training.tasks.mask_inference import WEAK, Guessed, guess_masked, verdict
 from tacit.training.tasks.masking import (
     Aligned,
-    MaskedWord,
+    Pretraining,
     align,
-    load_masked,
     logits_at,
     masked_examples,
+    original_losses,
     pretrain,
 )
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 LETTERS = list("abcdefghijklmnop")
 PIECES = [*SPECIAL, *LETTERS, "##z"]
+QUICK = Pretraining(60, 32, 5e-3, context=16, held_out=50, seed=1)
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +101,7 @@ def test_masks_hide_the_shown_and_ask_for_the_original(encoder: Path) -> None:
 
 
 def test_logits_at_the_masks_are_the_models_own(encoder: Path) -> None:
-    model = load_masked(encoder).eval()
+    model = load_model(encoder, "masked-word").eval()
     batch = {
         "input_ids": torch.tensor([[2, 5, 4, 3], [2, 4, 3, 0]]),
         "attention_mask": torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]]),
@@ -107,7 +109,7 @@ def test_logits_at_the_masks_are_the_models_own(encoder: Path) -> None:
     known = batch["input_ids"] == 4
     with torch.no_grad():
         torch.testing.assert_close(logits_at(model, batch, known), model(**batch).logits[known])
-        losses = MaskedWord().losses(
+        losses = original_losses(
             model, {**batch, "labels": torch.where(known, 7, torch.tensor(IGNORED))}
         )
         wanted = -model(**batch).logits[known].log_softmax(-1)[:, 7]
@@ -117,12 +119,9 @@ def test_logits_at_the_masks_are_the_models_own(encoder: Path) -> None:
 def test_pretraining_learns_and_the_attack_succeeds_on_plain_text(
     encoder: Path, tmp_path: Path
 ) -> None:
-    done = pretrain(
-        encoder, alike(400), tmp_path / "plain", steps=60, batch=32, rate=5e-3, context=16,
-        held_out=50, seed=1,
-    )  # fmt: skip
-    assert done.scores["accuracy"] > 0.8
-    model, tokenizer = load_masked(done.folder), load_tokenizer(done.folder)
+    folder = tmp_path / "plain"
+    assert pretrain(encoder, alike(400), folder, QUICK)["accuracy"] > 0.8
+    model, tokenizer = load_model(folder, "masked-word"), load_tokenizer(folder)
     texts = alike(30, seed=9)
     plain = guess_masked(model, tokenizer, align(texts, tokenizer), context=16)
     assert plain.tokens == 240
@@ -142,9 +141,8 @@ def test_pretraining_learns_and_the_attack_succeeds_on_plain_text(
 def test_pretraining_on_sanitized_text_recovers_more(encoder: Path, tmp_path: Path) -> None:
     """With the identity as mechanism, the original is what is shown; with `random`, hardly."""
     embedding = open_embeddings(encoder)
-    options = {"steps": 60, "batch": 32, "rate": 5e-3, "context": 16, "held_out": 50, "seed": 1}
     found = [
-        pretrain(encoder, alike(300), tmp_path / name, sanitizer=work, **options).scores  # type: ignore[arg-type]
+        pretrain(encoder, alike(300), tmp_path / name, QUICK, sanitizer=work)
         for name, work in (
             ("same", Sanitizer(embedding, Recipe("santext", 1e6), seed=1)),
             ("random", Sanitizer(embedding, Recipe("random"), seed=1)),
@@ -185,12 +183,12 @@ def test_a_weak_attacker_is_marked() -> None:
 def test_an_encoder_without_head_gets_a_new_one_and_fewer_layers(
     encoder: Path, tmp_path: Path
 ) -> None:
-    base = load_masked(encoder).base_model
+    base = load_model(encoder, "masked-word").base_model
     base.save_pretrained(tmp_path)
-    found = load_masked(tmp_path, layers=1)
+    found = load_model(tmp_path, "masked-word", layers=1)
     assert found.config.num_hidden_layers == 1
     torch.testing.assert_close(
         found.get_input_embeddings().weight, base.get_input_embeddings().weight
     )
-    with pytest.raises(DataError, match="no encoder"):
-        load_masked(tmp_path.parent)
+    with pytest.raises(DataError, match="not the folder of a model"):
+        load_model(tmp_path.parent, "masked-word")

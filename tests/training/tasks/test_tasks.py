@@ -20,18 +20,19 @@ from tacit.training.models import networks
 from tacit.training.models.tokens import byte_level_bpe, word_vocabulary
 from tacit.training.tasks.encoding import Pieces, touching, windows
 from tacit.training.tasks.examples import IGNORED, UNKNOWN_LABEL, Examples
-from tacit.training.tasks.measuring import token_losses
-from tacit.training.tasks.tasks import (
-    Classification,
-    NextWord,
-    Regression,
-    Tagging,
-    Task,
-    check_fit,
-)
+from tacit.training.tasks.measuring import check_fit, token_losses
+from tacit.training.tasks.tagging import Tagging
+from tacit.training.tasks.tasks import Classification, NextWord, Regression, Task
 
 BPE = byte_level_bpe(["ann sent bob a letter about the old mill"] * 4, size=300)
 LABELS = ("bad", "good")
+
+
+@pytest.fixture
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several batches, however few examples there are."""
+    whole = Examples.in_batches
+    monkeypatch.setattr(Examples, "in_batches", lambda examples, _: whole(examples, 30))
 
 
 def corpus(*rows: dict[str, Any]) -> Corpus:
@@ -329,6 +330,7 @@ def test_an_unknown_label_is_an_error_in_training_and_counted_in_a_test() -> Non
     assert task.losses(model, examples.batch(np.arange(3)))[1:].tolist() == [0.0, 0.0]
 
 
+@pytest.mark.usefixtures("small_batches")
 def test_classification_learns_and_scores() -> None:
     rows = [{"text": f"the old mill {n}", "label": "good"} for n in range(6)]
     rows += [{"text": f"bob sent {n}", "label": "bad"} for n in range(6)]
@@ -342,7 +344,7 @@ def test_classification_learns_and_scores() -> None:
         task.losses(model, examples.batch(np.arange(12))).mean().backward()
         optimizer.step()
     assert task.score(model, examples)["error_rate"] == 0
-    chances = task.predict(model, examples, token_budget=30)
+    chances = task.predict(model, examples)
     assert chances.shape == (12, 2)
     assert (chances.argmax(1) == examples.labels).all()
 
@@ -518,11 +520,12 @@ def test_examples_must_fit_the_model() -> None:
         task.score(short, nothing)
 
 
+@pytest.mark.usefixtures("small_batches")
 def test_record_losses_come_in_the_order_of_the_examples() -> None:
     task = NextWord()
     model = model_for("gpt2", task)
     examples = task.encode(TEXTS, BPE)
-    found = task.record_losses(model, examples, token_budget=16)
+    found = task.record_losses(model, examples)
     model.eval()
     for row, loss in enumerate(found):
         alone = task.losses(model, examples.batch(np.array([row])))

@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tacit.corpus import Corpus
 from tacit.planning.spending import ACCOUNT, FORMAT, VERSION
@@ -24,12 +23,9 @@ MOST_RECORDS = 1 << 16
 
 def write_account(folder: Path, corpus: Corpus, salt: bytes) -> None:
     """Write the keyed names of users and records of the text that a run reads."""
-    write_names(
-        folder,
-        (str(user) for user in (corpus.users() if "user" in corpus.columns else ())),
-        _texts(corpus),
-        salt,
-    )
+    users = map(str, corpus.users() if "user" in corpus.columns else ())
+    texts = (" ".join(str(t).casefold().split()) for t in corpus.column("text").to_pylist())
+    write_names(folder, users, texts, salt)
 
 
 def write_names(folder: Path, users: Iterable[str], records: Iterable[str], salt: bytes) -> None:
@@ -40,22 +36,14 @@ def write_names(folder: Path, users: Iterable[str], records: Iterable[str], salt
             "format": FORMAT,
             "version": VERSION,
             "note": "keyed names of people and texts: keep this inside",
-            "users": _packed(_names(users, salt, "user")),
-            "records": _packed(_names(records, salt, "record")[:MOST_RECORDS]),
+            "users": _keyed_names(users, salt, "user"),
+            "records": _keyed_names(records, salt, "record", MOST_RECORDS),
         },
     )
 
 
-def _texts(corpus: Corpus) -> Iterable[str]:
-    for text in corpus.column("text").to_pylist():
-        yield " ".join(str(text).casefold().split())
-
-
-def _names(values: Iterable[str], salt: bytes, what: str) -> NDArray[np.uint64]:
+def _keyed_names(values: Iterable[str], salt: bytes, what: str, most: int | None = None) -> str:
     key = hmac.new(salt, what.encode(), hashlib.sha256).digest()
     names = {hmac.new(key, value.encode(), hashlib.sha256).digest()[:_LENGTH] for value in values}
-    return np.unique(np.frombuffer(b"".join(sorted(names)), dtype=">u8").astype(np.uint64))
-
-
-def _packed(names: NDArray[np.uint64]) -> str:
-    return base64.b64encode(names.astype("<u8").tobytes()).decode()
+    sorted_names = np.frombuffer(b"".join(sorted(names)), dtype=">u8")[:most]
+    return base64.b64encode(sorted_names.astype("<u8").tobytes()).decode()

@@ -48,7 +48,7 @@ def _lines(path: Path) -> list[str]:
     return found
 
 
-def focus_on(
+def select_entities(
     kinds: Collection[str] | None,
     path: Path | None,
     mentions: Sequence[Mention],

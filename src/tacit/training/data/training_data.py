@@ -27,7 +27,7 @@ from tacit.planning.plan import Plan
 from tacit.privacy.certificates.manifest import file_digest
 from tacit.training.data.protected_entities import ProtectedEntities
 from tacit.training.settings import Run
-from tacit.training.tasks.tasks import Examples
+from tacit.training.tasks.examples import Examples
 
 Rows = NDArray[np.int64]
 
@@ -37,30 +37,22 @@ _KEPT_ASIDE = 1 << 25
 
 
 class Batched(Protocol):
-    """Examples, as far as batches need them."""
+    """Examples, as far as batches need them: how many tokens each has, and some as tensors."""
 
     @property
-    def lengths(self) -> NDArray[np.int64]:
-        """How many tokens each has."""
-        ...
+    def lengths(self) -> NDArray[np.int64]: ...
 
-    def batch(self, rows: NDArray[Any]) -> dict[str, Tensor]:
-        """Some of them as tensors."""
-        ...
+    def batch(self, rows: NDArray[Any]) -> dict[str, Tensor]: ...
 
 
 class Owned(Batched, Protocol):
-    """Examples of users: the number of each one's user and record."""
+    """Examples of users: the number of each one's user, and of the record it was made of."""
 
     @property
-    def user(self) -> NDArray[np.int32]:
-        """Whose each is."""
-        ...
+    def user(self) -> NDArray[np.int32]: ...
 
     @property
-    def record(self) -> NDArray[np.int32]:
-        """The record that each was made of."""
-        ...
+    def record(self) -> NDArray[np.int32]: ...
 
     def __len__(self) -> int: ...
 
@@ -117,25 +109,21 @@ def find_mentions(run: Run, corpus: Corpus) -> Found:
         return Found([], [])
     source = Path(run.mentions)
     table = source.with_name(source.stem + ".entities.jsonl")
-    return Found(
-        read_mentions(source, corpus),
-        read_entities(table) if table.exists() else [],
-        provenance_beside(source, corpus),
-    )
+    entities = read_entities(table) if table.exists() else []
+    return Found(read_mentions(source, corpus), entities, provenance_beside(source, corpus))
 
 
 def provenance_beside(mentions: Path, corpus: Corpus) -> Provenance:
     """Who found these mentions, if the summary beside them is about them and this corpus."""
+    about = {"mentions_sha256": file_digest(mentions), "corpus": corpus.digest()}
     try:
         path = mentions.with_name(mentions.stem + ".summary.json")
         summary = json.loads(path.read_text(encoding="utf-8"))
-        same = (summary["mentions_sha256"], summary["corpus"]) == (
-            file_digest(mentions),
-            corpus.digest(),
-        )
-        return read_provenance(summary["provenance"]) if same else unknown_origin(mentions)
+        if all(summary[name] == digest for name, digest in about.items()):
+            return read_provenance(summary["provenance"])
     except (OSError, ValueError, KeyError, TypeError):
-        return unknown_origin(mentions)
+        pass
+    return unknown_origin(mentions)
 
 
 def prepare(
@@ -147,7 +135,7 @@ def prepare(
 ) -> TrainingData:
     """Who owns what, and what the plan's caps keep of it.
 
-    Without a plan nothing is capped; the graph is made where a `focus` says what an entity is.
+    Without a plan nothing is capped; the graph is made where `protected` says what an entity is.
     """
     if len(examples) == 0:
         raise DataError("There is no record to train on.")
@@ -163,18 +151,15 @@ def prepare(
     if "entities" in plan.protect:
         graph = (protected or ProtectedEntities(plan.kinds)).owners(corpus, mentions)
         bounded = apply_caps(plan, graph)
-        _need_caps(graph, bounded, plan)
+        # What the guarantee rests on is looked at once more, on what will really be used.
+        if broken := Caps(**plan.caps).broken_by(graph.subset(bounded.kept)):
+            raise PrivacyRefused(
+                f"The kept records exceed the caps: {broken}; nothing was trained."
+            )
         kept = np.flatnonzero(bounded.kept[examples.record])
     if len(kept) == 0:
         raise PrivacyRefused("The caps keep no record; raise them.")
     return TrainingData(examples, kept, _by_user(examples, kept), graph, bounded)
-
-
-def _need_caps(owners: Owners, bounded: Bounded, plan: Plan) -> None:
-    """What the guarantee rests on is looked at once more, on what will really be used."""
-    broken = Caps(**plan.caps).broken_by(owners.subset(bounded.kept))
-    if broken:
-        raise PrivacyRefused(f"The kept records exceed the caps: {broken}; nothing was trained.")
 
 
 def found_and_kept(
@@ -192,22 +177,20 @@ def found_and_kept(
             "entities": len({m.entity for m in here}),
         }
         made["detected_kinds"] = dict(Counter(m.kind for m in here).most_common())
-    if training_data.owners is not None and training_data.bounded is not None:
-        before, after = (
-            training_data.owners,
-            training_data.owners.subset(training_data.bounded.kept),
-        )
+    before, bounded = training_data.owners, training_data.bounded
+    if before is not None and bounded is not None:
+        after = before.subset(bounded.kept)
         made["bounding"] = {
             "records_before": len(before),
-            "records_kept": training_data.bounded.records_kept,
-            "records_dropped": training_data.bounded.records_dropped,
+            "records_kept": bounded.records_kept,
+            "records_dropped": bounded.records_dropped,
             "users_before": len(before.users),
             "users_kept": len(after.users),
             "entities_before": len(before.entities),
             "entities_kept": len(after.entities),
         }
-        made["bounding_caps"] = dict(training_data.bounded.caps.given())
-        made["dropped_by"] = dict(training_data.bounded.dropped_by)
+        made["bounding_caps"] = dict(bounded.caps.given())
+        made["dropped_by"] = dict(bounded.dropped_by)
     return made
 
 

@@ -1,16 +1,16 @@
-"""Dropout by coins that look at nobody: who else is drawn never changes a record's masks.
+"""Dropout by keyed random numbers: who else is drawn never changes a record's masks.
 
 A mask that all records share (words of the vocabulary, entries of a matrix) is a function of the
 step and the layer. A record's own mask is a function of the step, the record's number, which mask
 of the pass it is, the place in the record and the coordinate: never of the batch, of the record's
-row in it, or of how far it is padded. `step` sets the coins of a step, `keyed` says which records a
-batch holds; whoever draws from torch's own generator instead is noticed by `by_coins_only`.
+row in it, or of how far it is padded. `step` sets the key of a step, `keyed` says which records
+a batch holds; whoever draws from torch's own generator is refused by `refuse_torch_draws`.
 
 Source: Steele et al. 2014 (SplitMix64's finalizer, which mixes each number by itself).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 from tacit.errors import PrivacyRefused
 
 RECORD = "record"
-"""The name in a batch of the records' numbers, by which their coins are keyed."""
+"""The name in a batch of the records' numbers, by which their masks are keyed."""
 
 DRAWS = (
     "The model draws random numbers of its own in a pass, by a record's place in the batch, so one "
@@ -37,7 +37,7 @@ _LANES = 4
 
 @dataclass
 class _Step:
-    """The coins of one step, or of one part of it; `shared` and `drops` remember what was asked."""
+    """The key of one step, or of one part of it; `shared` and `drops` remember what was asked."""
 
     key: int
     seed: int
@@ -67,12 +67,12 @@ _STEP: ContextVar[_Step | None] = ContextVar("step", default=None)
 _RECORDS: ContextVar[_Records | None] = ContextVar("records", default=None)
 
 
-# --- whose coins ------------------------------------------------------------------------------
+# --- keys of steps and records ------------------------------------------------------------------
 
 
 @contextmanager
 def step(seed: int) -> Iterator[None]:
-    """The coins of one step of training come from `seed`, in every process that takes part.
+    """The masks of one step of training come from `seed`, in every process that takes part.
 
     So does torch's generator, for whatever a model without protection draws besides.
     """
@@ -83,7 +83,7 @@ def step(seed: int) -> Iterator[None]:
 
 @contextmanager
 def part(number: int) -> Iterator[None]:
-    """Other coins for a part of the step, such as a local step; the same part, the same coins."""
+    """Other masks for a part of the step, such as a local step; the same part, the same masks."""
     now = _STEP.get()
     if now is None:
         yield
@@ -94,8 +94,8 @@ def part(number: int) -> Iterator[None]:
 
 
 @contextmanager
-def _as_now(coins: _Step) -> Iterator[None]:
-    token = _STEP.set(coins)
+def _as_now(current: _Step) -> Iterator[None]:
+    token = _STEP.set(current)
     try:
         yield
     finally:
@@ -110,7 +110,7 @@ def current_seed() -> int:
 
 @contextmanager
 def keyed(model: nn.Module, batch: Mapping[str, Tensor]) -> Iterator[None]:
-    """A pass of the model over these records: every dropout in it takes their own coins.
+    """A pass of the model over these records: every dropout in it takes their own masks.
 
     Without a step, or without numbers of records, torch's generator is left to it.
     """
@@ -118,23 +118,18 @@ def keyed(model: nn.Module, batch: Mapping[str, Tensor]) -> Iterator[None]:
     if now is None or numbers is None:
         yield
         return
+    if id(model) not in now.drops:
+        now.drops[id(model)] = any(_has_dropout(module) for module in model.modules())
     token = _RECORDS.set(_Records(now.keys(numbers)))
-    by_record: AbstractContextManager[Any] = _ByRecord() if _drops(now, model) else nullcontext()
     try:
-        with by_record:
+        with _ByRecord() if now.drops[id(model)] else nullcontext():
             yield
     finally:
         _RECORDS.reset(token)
 
 
-def _drops(now: _Step, model: nn.Module) -> bool:
-    """Whether a model has a dropout to listen for: without one, a pass costs nothing more."""
-    if id(model) not in now.drops:
-        now.drops[id(model)] = any(_has_dropout(module) for module in model.modules())
-    return now.drops[id(model)]
-
-
 def _has_dropout(module: nn.Module) -> bool:
+    """Whether there is a dropout to listen for: without one, a pass costs nothing more."""
     if isinstance(module, nn.modules.dropout._DropoutNd):
         return module.p > 0
     shares = (value for name, value in vars(module).items() if "drop" in name)
@@ -220,7 +215,7 @@ def _wrapped(number: int) -> int:
 
 
 class _ByRecord(TorchFunctionMode):
-    """Every dropout of a pass, whoever calls it, by the coins of the records.
+    """Every dropout of a pass, whoever calls it, by the keys of the records.
 
     One whose first dimension is not the record is left to torch's generator.
     """
@@ -252,18 +247,19 @@ def _dropout(
 ) -> Tensor:
     training = bool(named.get("train", training))
     records = _RECORDS.get()
-    if not training or p == 0 or records is None or not _by_record(input, records):
+    # The first dimension is the record, alone or with what follows it (heads, tokens).
+    if (
+        not training
+        or p == 0
+        or records is None
+        or not (input.dim() > 0 and input.numel() > 0 and input.shape[0] % len(records.keys) == 0)
+    ):
         same: Tensor = func(input, p, training, *([inplace] if func is F.dropout else []))
         return same
     count = len(records.keys)
     each = (count, input.shape[0] // count, *input.shape[1:])
     mask = record_mask(each, p, input).view(input.shape)
     return input.mul_(mask) if inplace else input * mask
-
-
-def _by_record(x: Tensor, records: _Records) -> bool:
-    """Whether the first dimension is the record, alone or with what follows it (heads, tokens)."""
-    return x.dim() > 0 and x.numel() > 0 and x.shape[0] % len(records.keys) == 0
 
 
 def _attention(
@@ -295,7 +291,7 @@ def _attention(
 
 
 @contextmanager
-def by_coins_only() -> Iterator[None]:
+def refuse_torch_draws() -> Iterator[None]:
     """Refuse a pass that draws from torch's own generator, whose numbers go by place in a batch."""
     before = _generators()
     yield

@@ -161,7 +161,9 @@ class Gradient:
         """The squared norm of each unit's gradient."""
         found = Squares.zeros(units)
         if self.product is not None and self.way(units.size, keep=keep) == "direct":
-            found.total += self._direct_squares(units, scale)
+            out = self.like.new_empty(self.shape)
+            each = [sum_of_squares(self.of(as_run(rows), scale, out)) for rows in units.rows]
+            found.total += torch.stack(each)
             found.terms += _token_norms(self.product, units, scale)
             return found
         if self.whole is not None:
@@ -181,33 +183,9 @@ class Gradient:
             found.ghosts += terms
         return found
 
-    def _direct_squares(self, units: Units, scale: Tensor | None) -> Tensor:
-        out = self.empty()
-        return torch.stack(
-            [sum_of_squares(self.of(as_run(rows), scale, out)) for rows in units.rows]
-        )
-
-    def empty(self) -> Tensor:
-        """Room for one gradient."""
-        return self._any.new_empty(self.shape)
-
     @property
-    def dtype(self) -> torch.dtype:
-        """The precision of the gradient."""
-        return self._any.dtype
-
-    @property
-    def device(self) -> torch.device:
-        """Where the gradient is."""
-        return self._any.device
-
-    @property
-    def records(self) -> int:
-        """How many records the batch has."""
-        return len(self._any)
-
-    @property
-    def _any(self) -> Tensor:
+    def like(self) -> Tensor:
+        """A tensor of its precision and device, as long as the batch has records."""
         if self.product is not None:
             return self.product.left
         if self.lookup is not None:

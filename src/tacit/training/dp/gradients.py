@@ -98,12 +98,7 @@ class ClippedSums:
         which is at most `weight_cap`.
         """
         step = _Step(self._parameters, clip_norm, record_clip, weights, weight_cap, units)
-        for batch, owner, goes_on in _looking_ahead(batches):
-            if len(owner):
-                parts, values = run(self._layers, losses, batch, len(owner))
-                step.add(parts, values, owner, goes_on)
-                del parts
-        return step.finish("users")
+        return self._sum(step, losses, _looking_ahead(batches), "users")
 
     def records(
         self,
@@ -117,14 +112,23 @@ class ClippedSums:
     ) -> BoundedSum:
         """The sum over records: every record is a unit of its own, with a number of its own."""
         step = _Step(self._parameters, clip_norm, None, weights, weight_cap, units)
-        for batch, owner, *_ in batches:
+        return self._sum(step, losses, ((b, owner, set()) for b, owner, *_ in batches), "records")
+
+    def _sum(
+        self,
+        step: "_Step",
+        losses: Losses,
+        batches: Iterable[tuple[dict[str, Tensor], Tensor, set[int]]],
+        unit: Literal["records", "users"],
+    ) -> BoundedSum:
+        for batch, owner, goes_on in batches:
+            if unit == "records" and len(torch.unique(owner)) < len(owner):
+                raise UsageError("Two records of a batch have the same number; number each one.")
             if len(owner):
-                if len(torch.unique(owner)) < len(owner):
-                    raise UsageError("Two records have one number; as records each has its own.")
                 parts, values = run(self._layers, losses, batch, len(owner))
-                step.add(parts, values, owner, set())
+                step.add(parts, values, owner, goes_on)
                 del parts
-        return step.finish("records")
+        return step.finish(unit)
 
     def apart(
         self, losses: Losses, batch: dict[str, Tensor], tolerance: float = 1e-4
@@ -191,10 +195,10 @@ class _Step:
         weight_cap: float,
         units: int | None,
     ) -> None:
-        _need_positive("clip_norm", clip_norm)
-        _need_positive("weight_cap", weight_cap)
+        require_positive("clip_norm", clip_norm)
+        require_positive("weight_cap", weight_cap)
         if record_clip is not None:
-            _need_positive("record_clip", record_clip)
+            require_positive("record_clip", record_clip)
         if weights is not None and not bool(((weights >= 0) & (weights <= weight_cap)).all()):
             raise UsageError(f"A weight is not between 0 and weight_cap={weight_cap:g}.")
         if weights is not None and units not in (None, len(weights)):
@@ -240,13 +244,15 @@ class _Step:
         scale: Tensor | None = None
         known: tuple[Tensor, Tensor] | None = None
         if self._record_clip is not None:
-            squares, cancelled = _squares(gradients, _singles(values), None)
+            single = torch.arange(len(values), device=values.device).unsqueeze(1)
+            squares, cancelled = _squares(gradients, Units(single, everything=True), None)
             overflow = ~torch.isfinite(squares)
             if bool(overflow.any()):
                 gradients, bad = _without(gradients, overflow), bad | overflow
                 squares = squares.masked_fill(overflow, 0)
-            factor = _factors(squares, self._record_clip)
-            scale, known = self._cast(factor), (squares * factor.square(), cancelled)
+            factor = torch.clamp(self._record_clip / squares.sqrt(), max=1.0)
+            dtype = next(iter(self._parameters.values())).dtype
+            scale, known = factor.to(dtype), (squares * factor.square(), cancelled)
         self._not_finite += int(bad.sum())
         later = {unit: rows[unit] for unit in goes_on | set(self._pending) if unit in rows}
         for unit, own in later.items():
@@ -282,7 +288,7 @@ class _Step:
         known: tuple[Tensor, Tensor] | None,
     ) -> None:
         """Add units that are complete; `known` is what `_squares` said of their records."""
-        groups = _by_size(rows, _size(gradients))
+        groups = _by_size(rows, len(_like(gradients)))
         weights = _Weights(gradients)
         spaces: dict[str, Tensor] = {}
         for units, members in groups:
@@ -333,7 +339,7 @@ class _Step:
             self._pending[unit] = total
         fresh = _of(gradients, own, scale)
         if not math.isfinite(_norm_square(fresh)):
-            bad = torch.zeros(_size(gradients), dtype=torch.bool, device=own.device)
+            bad = torch.zeros(len(_like(gradients)), dtype=torch.bool, device=own.device)
             squares, _ = _squares(gradients, Units(own.unsqueeze(1)), scale)
             bad[own] = ~torch.isfinite(squares)
             self._not_finite += int(bad.sum())
@@ -374,9 +380,6 @@ class _Step:
         self._clipped += factor < 1
         return factor if self._weights is None else factor * float(self._weights[unit])
 
-    def _cast(self, factor: Tensor) -> Tensor:
-        return factor.to(next(iter(self._parameters.values())).dtype)
-
 
 def _turned(rows: int, columns: int, *, fused: bool) -> bool:
     """Whether a sum is faster to add to when its columns, not its rows, follow each other.
@@ -391,18 +394,15 @@ def _turned(rows: int, columns: int, *, fused: bool) -> bool:
     return columns % 8 != 0 and rows % 8 == 0 and rows % 1024 != 0
 
 
-def _need_positive(name: str, value: float) -> None:
+def require_positive(name: str, value: float) -> None:
+    """A norm, or a weight, that something can be scaled to."""
     if not value > 0:
         raise UsageError(f"{name}={value} is not a norm; give a number above 0.")
 
 
-def _factors(squares: Tensor, clip_norm: float) -> Tensor:
-    """min(1, clip_norm / norm)."""
-    return torch.clamp(clip_norm / squares.sqrt(), max=1.0)
-
-
-def _size(gradients: dict[str, Gradient]) -> int:
-    return next(iter(gradients.values())).records
+def _like(gradients: dict[str, Gradient]) -> Tensor:
+    """What one of them was captured as: as long as the batch has records."""
+    return next(iter(gradients.values())).like
 
 
 def _without(gradients: dict[str, Gradient], records: Tensor) -> dict[str, Gradient]:
@@ -411,17 +411,11 @@ def _without(gradients: dict[str, Gradient], records: Tensor) -> dict[str, Gradi
 
 def _of(gradients: dict[str, Gradient], own: Tensor, scale: Tensor | None) -> dict[str, Tensor]:
     run = as_run(own)
-    return {name: g.of(run, scale, g.empty()) for name, g in gradients.items()}
+    return {name: g.of(run, scale, g.like.new_empty(g.shape)) for name, g in gradients.items()}
 
 
 def _norm_square(tensors: dict[str, Tensor]) -> float:
     return sum(float(sum_of_squares(tensor)) for tensor in tensors.values())
-
-
-def _singles(values: Tensor) -> Units:
-    """Every record by itself."""
-    rows = torch.arange(len(values), device=values.device)
-    return Units(rows.unsqueeze(1), everything=True)
 
 
 def _squares(
@@ -438,7 +432,7 @@ def _squares(
         found.add(gradient.squares(units, scale, grams, keep=keep))
     if not gradients:
         return found.total, torch.zeros_like(found.total, dtype=torch.bool)
-    rounding = torch.finfo(next(iter(gradients.values())).dtype).eps
+    rounding = torch.finfo(_like(gradients).dtype).eps
     cancelled = found.ghosts * rounding > _CANCELLED * found.total
     for unit in cancelled.nonzero().view(-1).tolist():
         found.total[unit] = _norm_square(_of(gradients, units.rows[unit], scale))
@@ -466,8 +460,8 @@ class _Weights:
     """By what each record is multiplied in the final sum; zero where it was added already."""
 
     def __init__(self, gradients: dict[str, Gradient]) -> None:
-        first = next(iter(gradients.values()))
-        self._all = torch.zeros(first.records, dtype=first.dtype, device=first.device)
+        like = _like(gradients)
+        self._all = like.new_zeros(len(like))
         self._added: dict[str, list[Tensor]] = {}
 
     def put(

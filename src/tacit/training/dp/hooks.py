@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from tacit.errors import UsageError
-from tacit.training.dp.dropout import by_coins_only
+from tacit.training.dp.dropout import refuse_torch_draws
 from tacit.training.dp.grad_sample_rules import Part, find_rules, lstm_parts, why_refused
 from tacit.training.models.lstm import GateLSTM
 
@@ -100,16 +100,16 @@ def _check_shared(layers: list[Layer]) -> None:
             )
 
 
-class Pass:
+class GradientCapture:
     """What is captured in one pass over a batch of `size` records."""
 
     def __init__(self, layers: list[Layer], size: int) -> None:
         self.parts: Parts = {}
-        self.heard: set[str] = set()
+        self.captured: set[str] = set()
         self._layers, self._size = layers, size
 
     @contextmanager
-    def listening(self) -> Iterator[None]:
+    def hooked(self) -> Iterator[None]:
         """Hooks on and parameters out of autograd; back as it was at the end."""
         flags: list[nn.Parameter] = []
         hooks: list[Any] = []
@@ -164,7 +164,7 @@ class Pass:
         waiting = [x]  # hooks live as long as the whole graph; what they hold should not
         del x
 
-        def heard(gradient: Tensor) -> None:
+        def on_gradient(gradient: Tensor) -> None:
             x = waiting.pop()
             if x._version != version:
                 raise UsageError(
@@ -172,15 +172,15 @@ class Pass:
                     "write a new tensor instead (no inplace=True)."
                 )
             wide = gradient.detach().reshape(self._size, -1, gradient.shape[-1])
-            seen = x.reshape(self._size, -1)
+            read = x.reshape(self._size, -1)
             if not isinstance(module, nn.Embedding):
-                seen = x.reshape(self._size, -1, x.shape[-1])
+                read = x.reshape(self._size, -1, x.shape[-1])
             for local in layer.parameters:
-                self._keep(layer, local, rules[local](module, seen, wide))
+                self._keep(layer, local, rules[local](module, read, wide))
 
         if not out.requires_grad:
             out.requires_grad_()
-        out.register_hook(heard)
+        out.register_hook(on_gradient)
 
     def _gates(
         self,
@@ -211,7 +211,7 @@ class Pass:
 
     def _keep(self, layer: Layer, local: str, part: Part) -> None:
         self.parts.setdefault(layer.parameters[local], []).append(part)
-        self.heard.add(f"{layer.name}.{local}")
+        self.captured.add(f"{layer.name}.{local}")
 
 
 def run(
@@ -221,8 +221,8 @@ def run(
     size: int,
 ) -> tuple[Parts, Tensor]:
     """Every record's part of every gradient, and the records' losses."""
-    capture = Pass(layers, size)
-    with capture.listening(), by_coins_only():
+    capture = GradientCapture(layers, size)
+    with capture.hooked(), refuse_torch_draws():
         values = losses(batch)
         if values.shape != (size,):
             raise UsageError(
@@ -234,7 +234,7 @@ def run(
         values.sum().backward()
     for layer in layers:
         for local in layer.parameters:
-            if f"{layer.name}.{local}" not in capture.heard:
+            if f"{layer.name}.{local}" not in capture.captured:
                 raise UsageError(
                     f"Parameter '{local}' of layer '{layer.name}' is trainable but gets no "
                     "gradient there; freeze it (requires_grad_(False)), or call the layer."

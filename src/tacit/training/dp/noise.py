@@ -58,32 +58,28 @@ def release(
 def _noise_std(total: BoundedSum, event: AnyEvent) -> float:
     """The standard deviation that the event asks for, if the sum is bounded as the event says."""
     match event:
-        case SampledGaussian() | ReplaceOne():
-            unit = "records" if event.unit == "tokens" else event.unit
         case UserClip():
-            unit = "users"
+            unit, multiplier = "users", event.noise_multiplier
             if event.entity_share < 2 and total.record_clip is None:
                 raise PrivacyRefused(
                     f"entity_share={event.entity_share:g} needs records clipped before users are; "
                     "this sum clips users only."
                 )
+        case SampledGaussian() | ReplaceOne():
+            unit, multiplier = event.unit, event.noise_multiplier
+            unit = "records" if unit == "tokens" else unit
         case Flat():
-            unit = "records"
+            unit, multiplier = "records", event.noise_multiplier
         case SelectivePart():
             unit = "records"
-            if event.state:
-                return event.state_noise_multiplier * _need_unit(total, event, unit).clip_norm
+            multiplier = event.state_noise_multiplier if event.state else event.noise_multiplier
         case _:
             raise PrivacyRefused(f"The event '{event.event}' adds no noise to a sum.")
-    return event.noise_multiplier * _need_unit(total, event, unit).clip_norm
-
-
-def _need_unit(total: BoundedSum, event: AnyEvent, unit: str) -> BoundedSum:
     if total.unit != unit:
         raise PrivacyRefused(
             f"The sum bounds {total.unit}, and the event '{event.event}' speaks of {unit}."
         )
-    return total
+    return multiplier * total.clip_norm
 
 
 def _add(

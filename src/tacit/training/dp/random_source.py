@@ -1,11 +1,11 @@
-"""Where chance comes from.
+"""Where randomness comes from.
 
-For a model that is to leave the house, chance comes from the operating system, and no state of a
+For a model that is to be released, randomness comes from the operating system, and no state of a
 generator is ever stored: whoever has it could subtract the noise. In experiment mode it comes from
 a fixed seed; every step then has streams of its own, so that a run that was killed and resumed
 equals one that was not, and the certificate says "not for release".
 
-Coins and orders come from numpy's generators. Noise is published, a little of it in every weight,
+Samples and orders come from numpy's generators. Noise is published, a little of it in every weight,
 and comes from a cipher: whoever works out some of it learns nothing of the rest.
 """
 

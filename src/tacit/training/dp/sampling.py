@@ -36,7 +36,7 @@ class Sampler(Protocol[Drawn_co]):
 
 @dataclass(frozen=True)
 class PoissonUsers:
-    """Each user by an independent coin; nobody may come, and that is a step, too."""
+    """Poisson sampling of users: each by itself; nobody may come, and that is a step, too."""
 
     users: int
     rate: float
@@ -57,7 +57,7 @@ class PoissonUsers:
 
 @dataclass(frozen=True)
 class PoissonRecords:
-    """Each record by an independent coin."""
+    """Poisson sampling of records."""
 
     records: int
     rate: float
@@ -78,12 +78,17 @@ class PoissonRecords:
         return False
 
 
-@dataclass(frozen=True)
-class Shuffled:
-    """Batches of equal size from a shuffled pass over the records: for training without a promise.
+class _WithoutPromise:
+    """Sampling that no private event describes, so that none can be charged for it."""
 
-    No private event describes this, so none can be charged for it.
-    """
+    def carries_out(self, event: AnyEvent) -> bool:
+        """Only what promises nothing, or reads nothing private."""
+        return isinstance(event, NotPrivate | Public)
+
+
+@dataclass(frozen=True)
+class Shuffled(_WithoutPromise):
+    """Batches of equal size, drawn without replacement: for training without a promise."""
 
     records: int
     size: int
@@ -92,12 +97,8 @@ class Shuffled:
         """A batch drawn without replacement."""
         return rng.choice(self.records, size=min(self.size, self.records), replace=False)
 
-    def carries_out(self, event: AnyEvent) -> bool:
-        """Only what promises nothing, or reads nothing private."""
-        return _promises_nothing(event)
 
-
-class Grouped:
+class Grouped(_WithoutPromise):
     """Batches of whole groups, such as the records of a user, one group after the other.
 
     A group is drawn as often as it has records. One that is larger than a batch fills it with
@@ -128,14 +129,10 @@ class Grouped:
                 break
         return np.concatenate(chosen)
 
-    def carries_out(self, event: AnyEvent) -> bool:
-        """Only what promises nothing, or reads nothing private."""
-        return _promises_nothing(event)
-
 
 @dataclass(frozen=True)
 class UserEntityDraw:
-    """Who and what takes part in a step of `UserEntityCoins`."""
+    """Who and what takes part in a step of `UserEntitySampler`."""
 
     users: Drawn
     entities: NDArray[np.bool_]
@@ -144,10 +141,10 @@ class UserEntityDraw:
 
 @dataclass(frozen=True)
 class UserEntitySampler:
-    """A coin for each user, one for each entity and one for each plain record, in every step.
+    """Poisson sampling of users, of entities and of plain records, each by itself in every step.
 
     With `rule="any"` a record takes part if one of its entities is drawn; another entity of it
-    may not have been, so that entity's coin hides nothing and only a rate of 1 is carried out.
+    may not have been, so that its sampling hides nothing and only a rate of 1 is carried out.
     """
 
     users: int
@@ -171,10 +168,6 @@ class UserEntitySampler:
         if not isinstance(event, UserClip) or event.user_rate != self.user_rate:
             return False
         return event.entity_rate == (self.entity_rate if self.rule == "all" else 1.0)
-
-
-def _promises_nothing(event: AnyEvent) -> bool:
-    return isinstance(event, NotPrivate | Public)
 
 
 def require_match(sampler: Sampler[object], event: AnyEvent) -> None:

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from tacit.errors import UsageError
-from tacit.training.dp.dropout import by_coins_only
-from tacit.training.dp.gradients import _MADE_HERE, BoundedSum
+from tacit.training.dp.dropout import refuse_torch_draws
+from tacit.training.dp.gradients import _MADE_HERE, BoundedSum, require_positive
 
 
 class ClippedUpdates:
@@ -44,8 +44,7 @@ class ClippedUpdates:
         `train(unit)` trains the model in place on that unit's records, and gives the number of
         records that it left out because their loss is not finite. Weights are at most 1.
         """
-        if not clip_norm > 0:
-            raise UsageError(f"clip_norm={clip_norm} is not a norm; give a number above 0.")
+        require_positive("clip_norm", clip_norm)
         if weights is not None and not bool(((weights >= 0) & (weights <= 1)).all()):
             raise UsageError("A weight is not between 0 and 1.")
         start = {name: p.detach().clone() for name, p in self._parameters.items()}
@@ -53,7 +52,7 @@ class ClippedUpdates:
         clipped = not_finite = 0
         for unit in range(units):
             try:
-                with by_coins_only():
+                with refuse_torch_draws():
                     not_finite += train(unit)
                 update = {n: start[n] - p.detach() for n, p in self._parameters.items()}
             finally:

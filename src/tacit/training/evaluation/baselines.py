@@ -99,18 +99,18 @@ class Ngram:
         """The probability given to every target, in order of the examples."""
         _check_ids(examples, self.size)
         targets = _targets(examples, np.arange(len(examples)), self.size)
-        chance = np.full(len(targets), 1 / self.size)
+        probability = np.full(len(targets), 1 / self.size)
         for n in range(self.order):
             share, bucket = _share(self._tables[n], self._totals[n], targets, n)
-            chance = self.trust[n][bucket] * share + (1 - self.trust[n][bucket]) * chance
-        return chance
+            probability = self.trust[n][bucket] * share + (1 - self.trust[n][bucket]) * probability
+        return probability
 
     def perplexity(self, examples: Examples) -> float:
         """The exponential of the mean loss of a token."""
-        chance = self.probabilities(examples)
-        if len(chance) == 0:
+        probability = self.probabilities(examples)
+        if len(probability) == 0:
             raise DataError("There is no token to predict in these records.")
-        return float(np.exp(-np.log(chance).mean()))
+        return float(np.exp(-np.log(probability).mean()))
 
 
 def baseline_perplexities(
@@ -135,7 +135,7 @@ def _apart(examples: Examples, share: float, rng: np.random.Generator) -> NDArra
 def _tune(some: _Targets, rest: _Targets, size: int, order: int) -> tuple[Floats, ...]:
     """For each order and bucket, the weight that makes the held-out tokens likeliest."""
     trust: list[Floats] = []
-    chance = np.full(len(rest), 1 / size)
+    probability = np.full(len(rest), 1 / size)
     for n in range(order):
         share, bucket = _share(_Table.of(some.grams[n]), _Table.of(some.pasts[n]), rest, n)
         # One imagined token on either side: an empty bucket stays at a half, none reaches 1.
@@ -143,11 +143,11 @@ def _tune(some: _Targets, rest: _Targets, size: int, order: int) -> tuple[Floats
         weight = np.full(_BUCKETS, 0.5)
         for _ in range(_ROUNDS):
             mixed = weight[bucket] * share
-            mixed /= mixed + (1 - weight[bucket]) * chance
+            mixed /= mixed + (1 - weight[bucket]) * probability
             weight = (np.bincount(bucket, weights=mixed, minlength=_BUCKETS) + 1) / seen
         weight[0] = 0.0  # a history that was never seen says nothing
         trust.append(weight)
-        chance = weight[bucket] * share + (1 - weight[bucket]) * chance
+        probability = weight[bucket] * share + (1 - weight[bucket]) * probability
     return tuple(trust)
 
 

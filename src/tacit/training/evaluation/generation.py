@@ -23,8 +23,8 @@ def next_words(
     """The likeliest tokens after a text, with their probabilities."""
     if top < 1:
         raise UsageError(f"top={top} is too few; give 1 or more.")
-    chance = _after(model, _start(tokenizer, text))
-    best = chance.topk(min(top, len(chance)))
+    probabilities = _after(model, _start(tokenizer, text))
+    best = probabilities.topk(min(top, len(probabilities)))
     pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
     return [(str(tokenizer.decode([token])), float(p)) for token, p in pairs]
 

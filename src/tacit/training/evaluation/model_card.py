@@ -1,6 +1,9 @@
 """The model card: what the model is, what it promises, and how to check that."""
 
 import json
+from importlib.resources import files
+
+from jinja2 import Environment, StrictUndefined
 
 from tacit.privacy.certificates.certificate import Certificate
 from tacit.privacy.certificates.explanation import in_short
@@ -24,48 +27,19 @@ _LOADERS = {
 
 def model_card(run: Run, certificate: Certificate) -> str:
     """The card as Markdown with metadata; nothing in it was measured on private text."""
-    private = run.spec.planned
-    tags = ["tacit", *(["differential-privacy"] if private else [])]
-    lines = [
-        "---",
-        "library_name: transformers",
-        f"pipeline_tag: {_PIPELINES[run.task]}",
-        f"tags: {json.dumps(tags, allow_nan=False)}",
-        "---",
-        "",
-        f"# {run.model.kind} for {run.task}, method {run.method}",
-        "",
-        "## What it promises",
-        "",
-        "\n\n".join(in_short(certificate)),
-        "",
-        f"Standing: **{certificate.standing}**. The whole certificate, with its assumptions and "
-        "what it does not cover, is `certificate.md`; `tacit verify FOLDER` recomputes it from "
-        "the ledger.",
-        "",
-    ]
-    if certificate.not_covered:
-        lines += ["Not covered:", ""]
-        lines += [f"- {what}" for what in certificate.not_covered]
-        lines.append("")
-    lines += ["## How to load it", "", "```python"]
-    if run.model.kind not in ("gpt2", "bert", "llama", "folder"):
-        lines += [
-            "from tacit.training.models.registries import MODELS",
-            f'MODELS["{run.model.kind}"]  # makes the family known to transformers',
-        ]
-    lines += [
-        f"from transformers import AutoTokenizer, {_LOADERS[run.task]}",
-        "",
-        'tokenizer = AutoTokenizer.from_pretrained("FOLDER")',
-        f'model = {_LOADERS[run.task]}.from_pretrained("FOLDER")',
-        "```",
-        "",
-        "## How it was trained",
-        "",
-    ]
-    lines += [f"- {name}: {_said(value)}" for name, value in certificate.context.items()]
-    return "\n".join(lines) + "\n"
+    tags = ["tacit", *(["differential-privacy"] if run.spec.planned else [])]
+    source = (files(__package__) / "model_card.md.jinja").read_text(encoding="utf-8")
+    page = Environment(undefined=StrictUndefined, keep_trailing_newline=True).from_string(source)
+    return page.render(
+        run=run,
+        certificate=certificate,
+        tags=json.dumps(tags, allow_nan=False),
+        pipeline=_PIPELINES[run.task],
+        loader=_LOADERS[run.task],
+        own_family=run.model.kind not in ("gpt2", "bert", "llama", "folder"),
+        in_short="\n\n".join(in_short(certificate)),
+        context={name: _said(value) for name, value in certificate.context.items()},
+    )
 
 
 def _said(value: object) -> str:

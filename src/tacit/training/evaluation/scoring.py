@@ -100,7 +100,6 @@ def ends_of_users(
     users = part.require_users().to_pylist()
     examples = _as_written(ctx, split)
     tokens = np.maximum(examples.lengths - 1, 0)
-    assert isinstance(ctx.task, NextWord)
     losses = ctx.task.record_losses(ctx.model, examples) * tokens
     return ends_of(wrote, [users[row] for row in examples.record], losses, tokens, split)
 
@@ -116,18 +115,14 @@ def groups_of(ctx: RunContext, split: str, by: str) -> Groups:
         raise UsageError(f"task={ctx.run.task} has no perplexity to compare groups by.")
     part = ctx.corpus.only(split)
     names = group_names(ctx.corpus, part, by)
-    users = (
-        part.require_users().to_pylist()
-        if "user" in part.columns
-        else part.column("id").to_pylist()
-    )
+    users = part.require_users() if "user" in part.columns else part.column("id")
     part = ctx.run.spec.read(part, ctx.mentions)
     examples = encode(ctx, part, training=False)
     tokens = np.maximum(examples.lengths - 1, 0)
     losses = ctx.task.record_losses(ctx.model, examples) * tokens
     rows = examples.record
     found = compare_groups(
-        [names[row] for row in rows], [users[row] for row in rows], losses, tokens,
+        [names[row] for row in rows], users.take(rows).to_pylist(), losses, tokens,
         rng=np.random.default_rng(0),
     )  # fmt: skip
     return Groups(by if by in ("records", "label") else Path(by).stem, split, found)

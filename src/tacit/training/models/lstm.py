@@ -86,10 +86,6 @@ class GateLSTM(nn.Module):
         for weight in self.parameters():
             nn.init.uniform_(weight, -bound, bound)
 
-    def extra_repr(self) -> str:
-        """The sizes."""
-        return f"{self.input_size}, {self.hidden_size}, num_layers={self.num_layers}"
-
     def names(self, number: int) -> tuple[str, ...]:
         """The parameters of one layer: input, recurrent, and the two biases if it has them."""
         kinds = ("weight_ih", "weight_hh") + (("bias_ih", "bias_hh") if self.bias else ())
@@ -106,7 +102,7 @@ class GateLSTM(nn.Module):
         cells: list[Tensor] = []
         for number in range(self.num_layers):
             if number and self.dropout:
-                # The record in front, by which its coins are found.
+                # The record in front, by which its mask is found.
                 x = F.dropout(x.transpose(0, 1), self.dropout, self.training).transpose(0, 1)
             x, cell = self._layer(number, x, (state[0][number], state[1][number]))
             hidden.append(x[-1])

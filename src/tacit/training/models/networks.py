@@ -43,6 +43,7 @@ _AUTO: dict[TaskName, Any] = {
     "tagging": AutoModelForTokenClassification,
 }
 
+_MASK_HEADS = ("cls", "lm_head", "vocab_transform", "vocab_layer_norm", "vocab_projector")
 _SPECIAL = ("pad_token_id", "bos_token_id", "eos_token_id")
 
 _UNREADABLE = (
@@ -57,25 +58,30 @@ def load_model(
     *,
     labels: Sequence[str] | None = None,
     pad_token_id: int | None = None,
+    layers: int | None = None,
     seed: int = 0,
 ) -> PreTrainedModel:
     """The model of a folder (or a GGUF file, or a package's name), ready for a task.
 
-    Weights are 32-bit floats. Where the folder has no head for the task, or one for another
-    number of labels, it gets a new one, drawn from `seed`, and `new_head` says so; anything else
-    that is missing is an error. A model for next words must not see the word that it predicts;
-    that is tried.
+    Only the first so many `layers` are kept, where that is given. Weights are 32-bit floats. Where
+    the folder has no head for the task, or one for another number of labels, it gets a new one,
+    drawn from `seed`, and `new_head` says so; anything else that is missing is an error. A model
+    for next words must not see the word that it predicts; that is tried.
     """
     path = _model_path(where)
     options: dict[str, Any] = {"dtype": torch.float32, "local_files_only": True}
     if path.suffix == ".gguf":
-        _need_gguf(path)
+        if util.find_spec("gguf") is None:
+            raise MissingExtra(f"{path.name} needs the package gguf to be read: pip install gguf")
         path, options["gguf_file"] = path.parent, path.name
     else:
         options["use_safetensors"] = True  # even where pickled weights lie beside
     options |= _label_fields(task, labels)
     with quiet(), seeded(seed):
         try:
+            if layers is not None:
+                own = AutoConfig.from_pretrained(path, local_files_only=True).num_hidden_layers
+                options["num_hidden_layers"] = min(layers, own)
             model, info = _auto(task).from_pretrained(
                 path, output_loading_info=True, ignore_mismatched_sizes=True, **options
             )
@@ -86,8 +92,8 @@ def load_model(
                 "folder of a causal model for next words, of any text model for the others."
             ) from None
     absent = {*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])}
-    own = family_of(model.config.model_type).heads
-    new = {"next-word": (), "masked-word": ("cls", "lm_head")}.get(task, own)
+    heads = family_of(model.config.model_type).heads
+    new = {"next-word": (), "masked-word": _MASK_HEADS}.get(task, heads)
     if lost := sorted(name for name in absent if not set(new) & set(name.split("."))):
         raise DataError(
             f"{path} has no weights of the right size for {len(lost)} parameter(s) of "
@@ -292,8 +298,3 @@ def require_safe_weights(folder: Path) -> None:
             "loaded, because reading them can run code. Save the model as safetensors."
         )
     raise DataError(f"{folder} has a config.json but no weights (model.safetensors).")
-
-
-def _need_gguf(path: Path) -> None:
-    if util.find_spec("gguf") is None:
-        raise MissingExtra(f"{path.name} needs the package gguf to be read: pip install gguf")

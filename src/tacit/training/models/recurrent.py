@@ -194,8 +194,7 @@ class LSTMPreTrained(PreTrainedModel):
 
     def get_input_embeddings(self) -> nn.Module:
         """The table of word vectors."""
-        body: Any = self.body
-        table: nn.Module = body.embedding
+        table: nn.Module = self.get_submodule("body.embedding")
         return table
 
 
@@ -239,40 +238,6 @@ class LSTMForCausalLM(LSTMPreTrained, GenerationMixin):
         return LSTMOutput(logits=self.head(x), state=after)
 
 
-class LSTMForSequenceClassification(LSTMPreTrained):
-    """An LSTM that gives a text a class, or a number.
-
-    Departs: the paper puts a softmax layer on the LSTM and does not say which states it reads;
-    here their mean, or the last (`pooling`).
-    """
-
-    def __init__(self, config: LSTMConfig) -> None:
-        super().__init__(config)
-        self.body = LSTMBody(config)
-        self.classifier = nn.Linear(config.output_size, config.num_labels or 2)
-        self.post_init()
-
-    def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        labels: Tensor | None = None,
-        state: State | None = None,
-    ) -> LSTMOutput:
-        """Logits of the text, from the states of its own tokens."""
-        x, after = self.body(input_ids, state)
-        if attention_mask is None:
-            attention_mask = torch.ones_like(input_ids)
-        if self.config.pooling == "mean":
-            mask = attention_mask.to(x.dtype).unsqueeze(-1)
-            # Zero and not a product past the end: what stands there may be anything.
-            pooled = x.masked_fill(mask == 0, 0).sum(1) / mask.sum(1).clamp(min=1)
-        else:
-            last = attention_mask.long().sum(1).clamp(min=1) - 1
-            pooled = x[torch.arange(len(x), device=x.device), last]
-        return LSTMOutput(logits=self.classifier(pooled), state=after)
-
-
 class LSTMForTokenClassification(LSTMPreTrained):
     """An LSTM that tags each token from what stands before it."""
 
@@ -289,9 +254,29 @@ class LSTMForTokenClassification(LSTMPreTrained):
         labels: Tensor | None = None,
         state: State | None = None,
     ) -> LSTMOutput:
-        """Logits for every token."""
+        """Logits for every token, or for the text."""
         x, after = self.body(input_ids, state)
-        return LSTMOutput(logits=self.classifier(x), state=after)
+        return LSTMOutput(logits=self.classifier(self._read(x, attention_mask)), state=after)
+
+    def _read(self, x: Tensor, attention_mask: Tensor | None) -> Tensor:
+        return x
+
+
+class LSTMForSequenceClassification(LSTMForTokenClassification):
+    """An LSTM that gives a text a class, or a number, from the states of its own tokens.
+
+    Departs: the paper puts a softmax layer on the LSTM and does not say which states it reads;
+    here their mean, or the last (`pooling`).
+    """
+
+    def _read(self, x: Tensor, attention_mask: Tensor | None) -> Tensor:
+        own = x.new_ones(x.shape[:2]) if attention_mask is None else attention_mask
+        if self.config.pooling == "mean":
+            mask = own.to(x.dtype).unsqueeze(-1)
+            # Zero and not a product past the end: what stands there may be anything.
+            return x.masked_fill(mask == 0, 0).sum(1) / mask.sum(1).clamp(min=1)
+        last = own.long().sum(1).clamp(min=1) - 1
+        return x[torch.arange(len(x), device=x.device), last]
 
 
 AutoConfig.register(LSTMConfig.model_type, LSTMConfig, exist_ok=True)

@@ -35,16 +35,11 @@ def load_shared(folder: Path) -> Shared:
     task = _task(folder, tokenizer)
     model = networks.load_model(
         folder,
-        task.name,  # type: ignore[arg-type]
+        task.name,
         labels=getattr(task, "labels", None),
         pad_token_id=tokenizer.pad_token_id,
     )
     return Shared(model, tokenizer, task)
-
-
-def _bounds(config: dict[str, Any]) -> tuple[float, float]:
-    low, high = config.get("label_range", (Regression.low, Regression.high))
-    return float(low), float(high)
 
 
 def _task(folder: Path, tokenizer: PreTrainedTokenizerBase) -> Task:
@@ -59,7 +54,8 @@ def _task(folder: Path, tokenizer: PreTrainedTokenizerBase) -> Task:
         return Tagging(labels)
     if kind.endswith("ForSequenceClassification"):
         single = config.get("problem_type") == "regression" or len(labels) == 1
-        return Regression(*_bounds(config)) if single else Classification(labels)
+        low, high = config.get("label_range", (Regression.low, Regression.high))
+        return Regression(float(low), float(high)) if single else Classification(labels)
     if kind.endswith("ForMaskedLM"):
         return MaskedWord.of(tokenizer)
     return NextWord(long="truncate")

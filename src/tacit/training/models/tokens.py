@@ -121,8 +121,11 @@ def word_vocabulary(
 
     Source: Lai et al. 2022, appendix on data. Guarantee: none; put the leak into the certificate.
     """
-    _check_rule(size, min_count)
-    lowered = normalizers.Lowercase() if lower else None
+    if size is not None and min_count is not None:
+        raise UsageError(f"size={size} and min_count={min_count} are both given; give one.")
+    for name, value in (("size", size), ("min_count", min_count)):
+        if value is not None and value < 1:
+            raise UsageError(f"{name}={value} is too small; give 1 or more.")
     word = _WORD_OR_DIGIT if digits else _WORD
     pattern = Regex(word + _MARK if punctuation else word)
     cut = pre_tokenizers.Split(pattern, behavior="removed", invert=True)
@@ -144,8 +147,8 @@ def word_vocabulary(
     )
     entries = {word: number for number, word in enumerate([*SPECIAL, *kept])}
     tokenizer = Tokenizer(models.WordLevel(entries, unk_token=UNKNOWN))
-    if lowered is not None:
-        tokenizer.normalizer = lowered
+    if lower:
+        tokenizer.normalizer = normalizers.Lowercase()
     tokenizer.pre_tokenizer = cut
     return _wrapped(tokenizer), leak
 
@@ -157,8 +160,8 @@ def mark_as_counted(tokenizer: PreTrainedTokenizerBase, leak: str) -> None:
 
 def counted(tokenizer: PreTrainedTokenizerBase) -> str | None:
     """What a vocabulary that a run counted from private text leaks; None for any other."""
-    said = tokenizer.init_kwargs.get(COUNTED)
-    return None if said is None else str(said)
+    leak = tokenizer.init_kwargs.get(COUNTED)
+    return None if leak is None else str(leak)
 
 
 def whole_words(tokenizer: PreTrainedTokenizerBase) -> list[str] | None:
@@ -168,14 +171,6 @@ def whole_words(tokenizer: PreTrainedTokenizerBase) -> list[str] | None:
         return None
     special = set(tokenizer.all_special_tokens)
     return [word for word in tokenizer.get_vocab() if word not in special]
-
-
-def _check_rule(size: int | None, min_count: int | None) -> None:
-    if size is not None and min_count is not None:
-        raise UsageError(f"size={size} and min_count={min_count} are both given; give one.")
-    for name, value in (("size", size), ("min_count", min_count)):
-        if value is not None and value < 1:
-            raise UsageError(f"{name}={value} is too small; give 1 or more.")
 
 
 def _count(
@@ -190,8 +185,8 @@ def _count(
     for row, text in enumerate(corpus.column("text").to_pylist()):
         # The mark of a word that somebody took out before is no word of the corpus.
         text = text.replace(UNKNOWN, " ")
-        said = cut.pre_tokenize_str(lowered.normalize_str(text) if lower else text)
-        words = [word for word, _ in said]
+        text = lowered.normalize_str(text) if lower else text
+        words = [word for word, _ in cut.pre_tokenize_str(text)]
         counts.update(words)
         if users is not None:
             for word in set(words):

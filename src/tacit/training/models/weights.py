@@ -82,7 +82,11 @@ def with_lora(
     kind = model.config.model_type
     family = family_of(kind)
     chosen = tuple(targets or family.lora_targets)
-    linear = _linear_names(model)
+    linear = {  # short names of the linear layers inside; an output layer is not adapted
+        name.split(".")[-1]
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear | Conv1D) and "." in name
+    }
     if missing := [t for t in chosen or ("(none given)",) if t not in linear]:
         raise UsageError(
             f"targets: {missing[0]} is no linear layer of this {kind}; it has: "
@@ -100,15 +104,6 @@ def with_lora(
     )
     with quiet(), seeded(seed):
         return get_peft_model(model, config)
-
-
-def _linear_names(model: nn.Module) -> set[str]:
-    """Short names of the linear layers inside; an output layer is not adapted."""
-    return {
-        name.split(".")[-1]
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Linear | Conv1D) and "." in name
-    }
 
 
 def check_trainable(

@@ -24,7 +24,8 @@ from tacit.training.phases.checkpoints import load_weights, save_weights
 from tacit.training.phases.loop import Loop, OnProgress
 from tacit.training.phases.run_context import RunContext, make_model
 from tacit.training.settings import PublicStart
-from tacit.training.tasks.tasks import Examples, NextWord
+from tacit.training.tasks.examples import Examples
+from tacit.training.tasks.tasks import NextWord
 
 NAME = "public-start.safetensors"
 

@@ -13,7 +13,7 @@ from tacit.detection.provenance import UNKNOWN, Provenance
 from tacit.errors import DataError
 from tacit.privacy.certificates.scope import PublicInput
 from tacit.training.data.attributes import Attribute, attribute_of
-from tacit.training.data.protected_entities import ProtectedEntities, focus_on
+from tacit.training.data.protected_entities import ProtectedEntities, select_entities
 from tacit.training.data.public_inputs import (
     GENERATED,
     declared_labels,
@@ -27,9 +27,10 @@ from tacit.training.models import networks, tokens, weights
 from tacit.training.models.devices import chosen_device
 from tacit.training.models.memory import keep_freed_memory
 from tacit.training.settings import Run, read_run
+from tacit.training.tasks.examples import Examples
 from tacit.training.tasks.masked_words import MaskedWord
 from tacit.training.tasks.tagging import Tagging
-from tacit.training.tasks.tasks import Classification, Examples, NextWord, Regression, Task
+from tacit.training.tasks.tasks import Classification, NextWord, Regression, Task
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def _focus(run: Run, found: Found) -> ProtectedEntities | None:
         return None
     kinds = plan.kinds if plan else getattr(run.options, "kinds", None)
     listed = Path(run.entity_list) if run.entity_list is not None else None
-    return focus_on(kinds, listed, found.mentions, found.entities)
+    return select_entities(kinds, listed, found.mentions, found.entities)
 
 
 COUNTED_LABELS = (

@@ -63,7 +63,7 @@ from tacit.training.phases.ranks import Ranks, ranks_of_environment
 from tacit.training.phases.redacted_start import start_on_redacted_text
 from tacit.training.phases.run_context import RunContext, encode, open_run
 from tacit.training.settings import Run, read_run, run_yaml
-from tacit.training.tasks.tasks import check_fit
+from tacit.training.tasks.measuring import check_fit
 
 MADE_HERE = "made by a run whose ledger.jsonl belongs to these weights"
 

@@ -1,6 +1,7 @@
 """From the texts and labels of a corpus to token ids and numbers."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,8 @@ from tacit.training.tasks.examples import (
 )
 
 _CHUNK = 1024
+Frame = tuple[Sequence[int], Sequence[int]]
+"""The special tokens before and after a text."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,21 +99,6 @@ def user_codes(corpus: Corpus) -> Ids:
     return np.asarray(codes, dtype=np.int32)
 
 
-def spans_of(corpus: Corpus, sensitive: Spans | None) -> list[Sequence[tuple[int, int]]] | None:
-    """The spans of each record in order; ids that this corpus lacks belong to other splits."""
-    if sensitive is None:
-        return None
-    return [sensitive.get(id_, ()) for id_ in corpus.column("id").to_pylist()]
-
-
-def stand_in(tokenizer: PreTrainedTokenizerBase) -> int:
-    """The token that an empty text becomes: with none at all, a model would look at padding."""
-    for value in (tokenizer.bos_token_id, tokenizer.cls_token_id, tokenizer.unk_token_id):
-        if isinstance(value, int):
-            return value
-    return pad_of(tokenizer)
-
-
 def pad_of(tokenizer: PreTrainedTokenizerBase) -> int:
     """The id that fills up a batch."""
     for value in (tokenizer.pad_token_id, tokenizer.eos_token_id):
@@ -125,44 +113,33 @@ def label_codes(
     """Each record's label as a number; in training every record needs one that is known."""
     code = {label: number for number, label in enumerate(labels)}
     found = np.full(len(corpus), IGNORED, dtype=np.int64)
-    notes = {"labels_missing": 0, "labels_unknown": 0}
-    for row, label in enumerate(_given_labels(corpus, training)):
-        if label is None:
-            _need(not training, corpus, row, "has no label")
-            notes["labels_missing"] += 1
-        elif label not in code:
-            _need(
-                not training,
-                corpus,
-                row,
-                f"has a label that is none of the {len(code)} declared in labels",
-            )
-            found[row] = UNKNOWN_LABEL
-            notes["labels_unknown"] += 1
-        else:
-            found[row] = code[label]
-    return found, notes
+    for row, label in enumerate(_gold_labels(corpus, training)):
+        if label is not None:
+            found[row] = code.get(label, UNKNOWN_LABEL)
+            fault = f"has a label that is none of the {len(code)} declared in labels"
+            _need(not training or label in code, corpus, row, fault)
+    missing, unknown = (int((found == code).sum()) for code in (IGNORED, UNKNOWN_LABEL))
+    return found, {"labels_missing": missing, "labels_unknown": unknown}
 
 
 def label_numbers(corpus: Corpus, *, training: bool) -> tuple[NDArray[np.float32], dict[str, int]]:
     """Each record's label as a measured number; NaN where there is none."""
     found = np.full(len(corpus), np.nan, dtype=np.float32)
-    for row, label in enumerate(_given_labels(corpus, training)):
-        if label is None:
-            _need(not training, corpus, row, "has no label")
-            continue
-        try:
-            found[row] = float(label)
-        except ValueError:
-            found[row] = np.nan
-        _need(bool(np.isfinite(found[row])), corpus, row, "has a label that is not a number")
+    for row, label in enumerate(_gold_labels(corpus, training)):
+        if label is not None:
+            with suppress(ValueError):
+                found[row] = float(label)
+            _need(bool(np.isfinite(found[row])), corpus, row, "has a label that is not a number")
     return found, {"labels_missing": int(np.isnan(found).sum())}
 
 
-def _given_labels(corpus: Corpus, training: bool) -> list[str | None]:
+def _gold_labels(corpus: Corpus, training: bool) -> Iterator[str | None]:
     if "label" not in corpus.columns and not training:
-        return [None] * len(corpus)
-    return list(corpus.column("label").to_pylist())
+        yield from [None] * len(corpus)
+        return
+    for row, label in enumerate(corpus.column("label").to_pylist()):
+        _need(label is not None or not training, corpus, row, "has no label")
+        yield label
 
 
 def _need(holds: bool, corpus: Corpus, row: int, fault: str) -> None:
@@ -172,110 +149,105 @@ def _need(holds: bool, corpus: Corpus, row: int, fault: str) -> None:
         )
 
 
-class Collected:
-    """Examples on their way."""
+class ExampleBuilder:
+    """The records of a corpus on their way to `Examples`."""
 
     def __init__(
-        self, corpus: Corpus, tokenizer: PreTrainedTokenizerBase, sensitive: Spans | None
+        self,
+        corpus: Corpus,
+        tokenizer: PreTrainedTokenizerBase,
+        context: int,
+        sensitive: Spans | None,
+        training: bool,
     ) -> None:
-        self._texts = corpus.column("text").to_pylist()
-        self._users = user_codes(corpus)
-        self._tokenizer = tokenizer
-        self._spans = spans_of(corpus, sensitive)
+        self.corpus, self.tokenizer = corpus, tokenizer
+        self.context, self.training = context, training
+        # Ids that this corpus lacks belong to other splits.
+        ids = corpus.column("id").to_pylist()
+        self._spans = None if sensitive is None else [sensitive.get(id_, ()) for id_ in ids]
         self._ids: list[Ids] = []
         self._marks: list[Mask] = []
         self._rows: list[int] = []
-        self._empty = np.asarray([stand_in(tokenizer)], dtype=np.int32)
         self._cut = 0
 
     def pieces(self) -> Iterator[Pieces]:
         """Every text as token ids."""
-        return pieces_of(self._texts, self._tokenizer)
+        return pieces_of(self.corpus.column("text").to_pylist(), self.tokenizer)
 
     def marks(self, row: int, pieces: Pieces) -> Mask:
         """Which tokens of a record are sensitive."""
         return touching(pieces, self._spans[row] if self._spans is not None else ())
 
-    def add(self, row: int, ids: Ids, marks: Mask) -> None:
-        """One more example, of this record."""
+    def add(self, row: int, ids: Ids, marks: Mask, frame: Frame = ((), ())) -> None:
+        """One more example, of this record, between the special tokens of a frame."""
+        before, after = frame
+        framed = np.asarray([*before, *ids, *after], dtype=np.int32)
         self._rows.append(row)
-        self._ids.append(ids if len(ids) else self._empty)
-        self._marks.append(marks if len(ids) else np.zeros(1, dtype=bool))
+        # With no token at all, a model would look at padding.
+        self._ids.append(framed if len(framed) else self._empty())
+        padded = [False] * len(before), [False] * len(after)
+        own = np.concatenate([padded[0], marks, padded[1]]).astype(bool)
+        self._marks.append(own if len(framed) else np.zeros(1, dtype=bool))
+
+    def _empty(self) -> Ids:
+        own = self.tokenizer
+        for value in (own.bos_token_id, own.cls_token_id, own.unk_token_id):
+            if isinstance(value, int):
+                return np.asarray([value], dtype=np.int32)
+        return np.asarray([pad_of(own)], dtype=np.int32)
 
     def note_cut(self, cut: bool) -> None:
         """Count a record that did not fit."""
         self._cut += cut
 
     def examples(
-        self, labels: list[Places] | None, notes: dict[str, int] | None = None
+        self,
+        labels: NDArray[Any] | list[Places] | None,
+        notes: Mapping[str, int] | None = None,
+        types: list[Ids] | None = None,
     ) -> Examples:
-        """What was collected."""
+        """What was added."""
         record = np.asarray(self._rows, dtype=np.int32)
         return Examples(
             ids=self._ids,
-            user=self._users[record],
+            user=user_codes(self.corpus)[record],
             record=record,
-            pad=pad_of(self._tokenizer),
+            pad=pad_of(self.tokenizer),
             labels=labels,
             sensitive=self._marks if self._spans is not None else None,
+            types=types,
             notes={"records_cut": self._cut, **(notes or {})},
         )
 
-
-def encode_texts(
-    corpus: Corpus,
-    tokenizer: PreTrainedTokenizerBase,
-    context: int,
-    sensitive: Spans | None,
-    labels: NDArray[Any],
-    notes: dict[str, int],
-) -> Examples:
-    """Whole texts, or pairs, with the tokenizer's special tokens, cut off at the context."""
-    pairs = corpus.column("pair").to_pylist() if "pair" in corpus.columns else None
-    check_lengths(context, "truncate", 1 + tokenizer.num_special_tokens_to_add(pairs is not None))
-    texts, spans = corpus.column("text").to_pylist(), spans_of(corpus, sensitive)
-    with_types = pairs is not None and "token_type_ids" in tokenizer.model_input_names
-    ids: list[Ids] = []
-    marks: list[Mask] = []
-    types: list[Ids] = []
-    cut = 0
-    for start in range(0, len(texts), _CHUNK):
-        stop = start + _CHUNK
-        made = tokenizer(
-            texts[start:stop],
-            [pair or "" for pair in pairs[start:stop]] if pairs is not None else None,
-            truncation="longest_first",
-            max_length=context,
-            return_offsets_mapping=True,
-            return_token_type_ids=with_types,
-        )
-        cut += sum(bool(one.overflowing) for one in made.encodings or ())
-        for line, row in enumerate(made["input_ids"]):
-            ids.append(np.asarray(row or [stand_in(tokenizer)], dtype=np.int32))
-            if with_types:
-                types.append(np.asarray(made["token_type_ids"][line] or [0], dtype=np.int32))
-            if spans is not None:
-                own = _marks_of(made, line, spans[start + line])
-                marks.append(own if len(own) else np.zeros(1, dtype=bool))
-    rows = np.arange(len(corpus), dtype=np.int32)
-    return Examples(
-        ids=ids,
-        user=user_codes(corpus),
-        record=rows,
-        pad=pad_of(tokenizer),
-        labels=labels,
-        sensitive=marks if spans is not None else None,
-        types=types if with_types else None,
-        notes={"records_cut": cut, **notes},
-    )
-
-
-def _marks_of(made: Any, line: int, spans: Sequence[tuple[int, int]]) -> Mask:
-    places = np.asarray(made["offset_mapping"][line], dtype=np.int64).reshape(-1, 2)
-    # Spans are places in the text; the pair is another text, with places of its own.
-    first = np.asarray([s == 0 for s in made.sequence_ids(line)], dtype=bool)
-    pieces = Pieces(np.zeros(len(places), dtype=np.int32), places[:, 0], places[:, 1])
-    return touching(pieces, spans) & first
+    def whole_texts(self, labels: NDArray[Any], notes: Mapping[str, int]) -> Examples:
+        """Whole texts, or pairs, with the tokenizer's special tokens, cut off at the context."""
+        corpus, tokenizer = self.corpus, self.tokenizer
+        pairs = corpus.column("pair").to_pylist() if "pair" in corpus.columns else None
+        special = tokenizer.num_special_tokens_to_add(pairs is not None)
+        check_lengths(self.context, "truncate", 1 + special)
+        texts = corpus.column("text").to_pylist()
+        with_types = pairs is not None and "token_type_ids" in tokenizer.model_input_names
+        types: list[Ids] = []
+        for start in range(0, len(texts), _CHUNK):
+            stop = start + _CHUNK
+            made = tokenizer(
+                texts[start:stop],
+                [pair or "" for pair in pairs[start:stop]] if pairs is not None else None,
+                truncation="longest_first",
+                max_length=self.context,
+                return_offsets_mapping=True,
+                return_token_type_ids=with_types,
+            )
+            self._cut += sum(bool(one.overflowing) for one in made.encodings or ())
+            for line, ids in enumerate(made["input_ids"]):
+                places = np.asarray(made["offset_mapping"][line], dtype=np.int64).reshape(-1, 2)
+                pieces = Pieces(np.asarray(ids, dtype=np.int32), places[:, 0], places[:, 1])
+                # Spans are places in the text; the pair is another text, with places of its own.
+                first = np.asarray([s == 0 for s in made.sequence_ids(line)], dtype=bool)
+                self.add(start + line, pieces.ids, self.marks(start + line, pieces) & first)
+                if with_types:
+                    types.append(np.asarray(made["token_type_ids"][line] or [0], dtype=np.int32))
+        return self.examples(labels, notes, types if with_types else None)
 
 
 def special_around(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
 from tacit.errors import DataError
@@ -113,12 +114,9 @@ def _batches(
 def _tensors(
     rows: list[tuple[list[int], int, int]], tokenizer: PreTrainedTokenizerBase
 ) -> tuple[dict[str, Tensor], Tensor, Tensor]:
-    width = max(len(row) for row, _, _ in rows)
-    ids = torch.full((len(rows), width), pad_of(tokenizer))
-    mask = torch.zeros((len(rows), width), dtype=torch.long)
-    for line, (row, _, _) in enumerate(rows):
-        ids[line, : len(row)] = torch.tensor(row)
-        mask[line, : len(row)] = 1
+    lines = [torch.tensor(row) for row, _, _ in rows]
+    ids = pad_sequence(lines, batch_first=True, padding_value=pad_of(tokenizer))
+    mask = pad_sequence([torch.ones_like(line) for line in lines], batch_first=True)
     places = torch.tensor([place for _, place, _ in rows])
     wanted = torch.tensor([original for _, _, original in rows])
     return {"input_ids": ids, "attention_mask": mask}, places, wanted

@@ -7,19 +7,16 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from tacit.corpus import Corpus
 from tacit.errors import UsageError
 from tacit.training.dp.dropout import record_uniform
 from tacit.training.models.devices import placed
-from tacit.training.tasks.encoding import Collected, check_lengths, special_around
-from tacit.training.tasks.examples import IGNORED, Examples, Progress, Spans
+from tacit.training.tasks.encoding import ExampleBuilder, check_lengths, special_around
+from tacit.training.tasks.examples import IGNORED, Examples
 from tacit.training.tasks.measuring import (
-    TOKEN_BUDGET,
     Batch,
     forward,
     mean_of_row,
@@ -27,17 +24,18 @@ from tacit.training.tasks.measuring import (
     tally_tokens,
     token_losses,
 )
+from tacit.training.tasks.tasks import Batches, Task
 
 RATE = 0.15
 """How many tokens are masked, as in BERT; all of them by the mask itself."""
 
 
 @dataclass(frozen=True)
-class MaskedWord:
+class MaskedWord(Task):
     """Guess the tokens behind masks, which are drawn anew for every pass over a record.
 
-    Who draws them are coins of the record's own that look at no text, so the loss of a record
-    depends on no other.
+    They are drawn from random numbers of the record's own that look at no text, so the loss of a
+    record depends on no other. What exceeds the context is cut off.
     """
 
     mask: int
@@ -54,61 +52,33 @@ class MaskedWord:
             )
         return cls(int(tokenizer.mask_token_id), tuple(map(int, tokenizer.all_special_ids)))
 
-    def encode(
-        self,
-        corpus: Corpus,
-        tokenizer: PreTrainedTokenizerBase,
-        *,
-        context: int = 128,
-        sensitive: Spans | None = None,
-        training: bool = True,
-    ) -> Examples:
-        """The records as token ids, cut off at the context."""
-        before, after = special_around(tokenizer)
-        check_lengths(context, "truncate", len(before) + len(after) + 1)
-        made, room = Collected(corpus, tokenizer, sensitive), context - len(before) - len(after)
-        for row, pieces in enumerate(made.pieces()):
-            ids = np.asarray([*before, *pieces.ids[:room], *after], dtype=np.int32)
-            marks = np.zeros(len(ids), dtype=bool)
-            own = made.marks(row, pieces)[:room]
-            marks[len(before) : len(before) + len(own)] = own
-            made.add(row, ids, marks)
-            made.note_cut(len(pieces.ids) > room)
-        return made.examples(None)
+    def _encode(self, builder: ExampleBuilder) -> Examples:
+        before, after = frame = special_around(builder.tokenizer)
+        check_lengths(builder.context, "truncate", len(before) + len(after) + 1)
+        room = builder.context - len(before) - len(after)
+        for row, pieces in enumerate(builder.pieces()):
+            builder.add(row, pieces.ids[:room], builder.marks(row, pieces)[:room], frame)
+            builder.note_cut(len(pieces.ids) > room)
+        return builder.examples(None)
 
     def losses(self, model: nn.Module, batch: Batch) -> Tensor:
         """The mean over a record's masks of the negative log-probability of what they hide."""
         logits, targets = self._guess(model, placed(model, batch))
         return mean_of_row(token_losses(logits, targets), targets >= 0)
 
-    def score(
-        self,
-        model: nn.Module,
-        examples: Examples,
-        *,
-        token_budget: int = TOKEN_BUDGET,
-        progress: Progress | None = None,
-    ) -> dict[str, float]:
-        """Perplexity and top-1 accuracy behind masks: all, sensitive and plain ones.
-
-        The masks are the same for every model.
-        """
-        luck = torch.Generator().manual_seed(0)
+    def _score(self, model: nn.Module, examples: Examples, batches: Batches) -> dict[str, float]:
+        """Perplexity and top-1 accuracy behind masks, the same for every model."""
+        rng = torch.Generator().manual_seed(0)
         tally = tally_tokens(
-            lambda model, batch: self._guess(model, batch, luck),
-            model,
-            examples,
-            token_budget,
-            progress,
+            lambda model, batch: self._guess(model, batch, rng), model, examples, batches
         )
         found: dict[str, float] = {}
         for name, one in tally.items():
-            if name == "" or examples.sensitive is not None:
-                found |= {
-                    f"masked_perplexity{name}": math.exp(min(one.mean, 700.0)),
-                    f"accuracy{name}": one.share,
-                    f"masks{name}": one.count,
-                }
+            found |= {
+                f"masked_perplexity{name}": math.exp(min(one.mean, 700.0)),
+                f"accuracy{name}": one.share,
+                f"masks{name}": one.count,
+            }
         return found
 
     def fill(
@@ -124,29 +94,28 @@ class MaskedWord:
         batch: dict[str, Any] = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
         with still(model):
             logits = forward(model, placed(model, batch))[0]
-        chances = torch.softmax(logits[ids[0].to(logits.device) == self.mask], -1)
-        likely, places = chances.topk(min(top, chances.shape[-1]))
+        probabilities = torch.softmax(logits[ids[0].to(logits.device) == self.mask], -1)
+        likely, places = probabilities.topk(min(top, probabilities.shape[-1]))
         return [
             [(str(tokenizer.decode([at])).strip(), share) for at, share in zip(a, s, strict=True)]
             for a, s in zip(places.tolist(), likely.tolist(), strict=True)
         ]
 
     def _guess(
-        self, model: nn.Module, batch: Batch, luck: torch.Generator | None = None
+        self, model: nn.Module, batch: Batch, rng: torch.Generator | None = None
     ) -> tuple[Tensor, Tensor]:
         """Logits, and what stands behind the masks; every record has one if it has a token."""
         ids = batch["input_ids"]
         can = batch["labels"] >= 0
         for token in self.special:
             can = can & (ids != token)
-        drawn = self._coins(batch, luck).to(ids.device).masked_fill(~can, 2.0)
+        drawn = self._uniform(ids, rng).to(ids.device).masked_fill(~can, 2.0)
         chosen = can & ((drawn < RATE) | (drawn == drawn.amin(1, keepdim=True)))
         shown = torch.where(chosen, torch.full_like(ids, self.mask), ids)
         logits = forward(model, {**batch, "input_ids": shown})
         return logits, torch.where(chosen, ids, torch.full_like(ids, IGNORED))
 
-    def _coins(self, batch: Batch, luck: torch.Generator | None) -> Tensor:
+    def _uniform(self, ids: Tensor, rng: torch.Generator | None) -> Tensor:
         """A number between 0 and 1 for every token."""
-        ids = batch["input_ids"]
-        own = record_uniform(ids.shape[1], ids.device) if luck is None else None
-        return torch.rand(ids.shape, generator=luck) if own is None else own
+        own = record_uniform(ids.shape[1], ids.device) if rng is None else None
+        return torch.rand(ids.shape, generator=rng) if own is None else own

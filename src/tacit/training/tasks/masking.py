@@ -9,13 +9,13 @@ Source: Yue et al. (2021), section 4.4.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from tacit.errors import DataError, UsageError
 from tacit.packaged_models import located
@@ -24,16 +24,15 @@ from tacit.sanitization.words import Words
 from tacit.training.data.training_data import TrainingData
 from tacit.training.dp.random_source import RandomSource
 from tacit.training.methods.plain import PlainStep
-from tacit.training.models.networks import require_safe_weights
-from tacit.training.models.offline import quiet, seeded
+from tacit.training.models.networks import load_model
 from tacit.training.models.optimizers import make_optimizer
 from tacit.training.models.tokens import load_tokenizer
 from tacit.training.models.weights import save_model
-from tacit.training.phases.loop import Loop, Progress
+from tacit.training.phases.loop import Loop, OnProgress
 from tacit.training.settings import OptimizerSettings
 from tacit.training.tasks.encoding import pad_of, special_around
 from tacit.training.tasks.examples import IGNORED, Examples, Ids, Places
-from tacit.training.tasks.measuring import TOKEN_BUDGET, Batch, Tally, evaluating, mean_of_row
+from tacit.training.tasks.measuring import Batch, Tally, evaluating, mean_of_row
 
 RATE = 0.15
 """How many words are masked, as in BERT."""
@@ -77,7 +76,15 @@ def align(
     flat = np.fromiter((p for places, _ in encoded for p in places), np.int64, sum(lengths))
     names = [str(n) for n in range(len(texts))] if names is None else names
     chosen = iter(sanitizer.replace(flat, names, lengths).tolist())
-    pieces = _Pieces(tokenizer, of_words=embedding.pieces is None)
+
+    @cache
+    def pieces(word: str) -> list[int]:
+        if embedding.pieces is None:
+            found: Any = tokenizer(word, add_special_tokens=False, verbose=False)["input_ids"]
+        else:
+            found = tokenizer.convert_tokens_to_ids([word])
+        return list(found)
+
     shown: list[list[list[int]]] = []
     target: list[list[int]] = []
     for places, strange in encoded:
@@ -90,25 +97,6 @@ def align(
             [pieces(embedding.words[c]) if c >= 0 else o for c, o in zip(picked, own, strict=True)]
         )
     return Aligned(shown, target)
-
-
-class _Pieces:
-    """The tokenizer's pieces of single words, remembered."""
-
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, *, of_words: bool) -> None:
-        self._tokenizer, self._of_words = tokenizer, of_words
-        self._known: dict[str, list[int]] = {}
-
-    def __call__(self, word: str) -> list[int]:
-        found = self._known.get(word)
-        if found is None:
-            if self._of_words:
-                found = self._tokenizer(word, add_special_tokens=False, verbose=False)["input_ids"]
-            else:
-                ids = self._tokenizer.convert_tokens_to_ids([word])
-                found = ids if isinstance(ids, list) else [ids]
-            self._known[word] = found
-        return found
 
 
 def masked_examples(
@@ -153,31 +141,23 @@ def masked_examples(
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class MaskedWord:
-    """Guess the word behind each mask."""
+def original_losses(model: nn.Module, batch: Batch) -> Tensor:
+    """The mean over a record's masks of the negative log-probability of the original."""
+    known = batch["labels"] >= 0
+    logits = logits_at(model, batch, known)
+    found = nn.functional.cross_entropy(logits, batch["labels"][known], reduction="none")
+    return mean_of_row(logits.new_zeros(known.shape).masked_scatter(known, found), known)
 
-    name = "masked-word"
 
-    def losses(self, model: nn.Module, batch: Batch) -> Tensor:
-        """The mean over a record's masks of the negative log-probability of the original."""
+def original_scores(model: nn.Module, examples: Examples) -> dict[str, float]:
+    """How often the likeliest word is the original, and the mean loss."""
+    tally = Tally()
+    for _, batch in evaluating(model, examples):
         known = batch["labels"] >= 0
-        logits = logits_at(model, batch, known)
-        found = nn.functional.cross_entropy(logits, batch["labels"][known], reduction="none")
-        spread = logits.new_zeros(known.shape).masked_scatter(known, found)
-        return mean_of_row(spread, known)
-
-    def score(
-        self, model: nn.Module, examples: Examples, *, token_budget: int = TOKEN_BUDGET
-    ) -> dict[str, float]:
-        """How often the likeliest word is the original, and the mean loss."""
-        tally = Tally()
-        for _, batch in evaluating(model, examples, token_budget, None):
-            known = batch["labels"] >= 0
-            logits, wanted = logits_at(model, batch, known), batch["labels"][known]
-            lost = nn.functional.cross_entropy(logits, wanted, reduction="none")
-            tally.add(lost, logits.argmax(-1) == wanted)
-        return {"accuracy": tally.share, "loss": tally.mean, "masks": tally.count}
+        logits, wanted = logits_at(model, batch, known), batch["labels"][known]
+        lost = nn.functional.cross_entropy(logits, wanted, reduction="none")
+        tally.add(lost, logits.argmax(-1) == wanted)
+    return {"accuracy": tally.share, "loss": tally.mean, "masks": tally.count}
 
 
 def logits_at(model: Any, batch: Batch, known: Tensor) -> Tensor:
@@ -195,125 +175,68 @@ def logits_at(model: Any, batch: Batch, known: Tensor) -> Tensor:
     return answer
 
 
-def load_masked(where: str | Path, *, layers: int | None = None, seed: int = 0) -> Any:
-    """An encoder with a head for masked words; `layers` keeps only the first so many.
-
-    A head that the folder lacks is new, drawn from `seed`: it must be trained before use.
-    """
-    path = located(where)
-    if (path / "config.json").is_file():
-        require_safe_weights(path)
-    with quiet(), seeded(seed):
-        try:
-            config = AutoConfig.from_pretrained(path, local_files_only=True)
-            if layers is not None:
-                config.num_hidden_layers = min(layers, config.num_hidden_layers)
-            model, info = AutoModelForMaskedLM.from_pretrained(
-                path,
-                config=config,
-                dtype=torch.float32,
-                local_files_only=True,
-                output_loading_info=True,
-                use_safetensors=True,
-            )
-        except (OSError, ValueError, KeyError, TypeError, RuntimeError):
-            raise DataError(
-                f"{path} holds no encoder that transformers can load with a masked-word head."
-            ) from None
-    lost = [n for n in info["missing_keys"] if not n.startswith(("cls.", "lm_head.", "vocab_"))]
-    if lost:
-        raise DataError(f"{path} has no weights for {len(lost)} parameter(s), {lost[0]} for one.")
-    return model
-
-
 @dataclass(frozen=True)
-class Pretrained:
-    """An encoder with its head, in a folder."""
+class Pretraining:
+    """How an encoder is trained on masked words; `layers` keeps only the first so many.
 
-    folder: Path
-    steps: int
-    scores: dict[str, float]
+    Each text is masked `copies` times; the last `held_out` texts are for scoring.
+    """
+
+    steps: int = 500
+    batch: int = 32
+    learning_rate: float = 5e-4
+    layers: int | None = None
+    context: int = 64
+    copies: int = 4
+    held_out: int = 200
+    seed: int = 0
 
 
 def pretrain(
     encoder: str | Path,
     texts: Sequence[str],
     to: Path,
+    settings: Pretraining,
     *,
     sanitizer: Sanitizer | None = None,
-    steps: int = 500,
-    batch: int = 32,
-    rate: float = 5e-4,
-    layers: int | None = None,
-    context: int = 64,
-    copies: int = 4,
-    held_out: int = 200,
-    seed: int = 0,
-    on_progress: Any = None,
-) -> Pretrained:
+    on_progress: OnProgress | None = None,
+) -> dict[str, float]:
     """Train an encoder on masked words of *public* texts, sanitized if a sanitizer is given.
 
-    What comes out is a Hugging Face folder for `tacit train` (`model: {kind: folder}`). Public
-    text costs no privacy, so no ledger is kept.
+    What comes out, beside scores on held-out texts, is a Hugging Face folder for `tacit train`
+    (`model: {kind: folder}`). Public text costs no privacy, so no ledger is kept.
     """
-    if len(texts) <= held_out:
-        raise DataError(f"{len(texts)} texts are given, {held_out} of them held out; give more.")
+    cut = len(texts) - settings.held_out
+    if cut <= 0:
+        raise DataError(
+            f"{len(texts)} texts are given, {settings.held_out} of them held out; give more."
+        )
     path = located(encoder)
     tokenizer = load_tokenizer(path)
-    model = load_masked(path, layers=layers, seed=seed)
+    model = load_model(path, "masked-word", layers=settings.layers, seed=settings.seed)
     aligned = align(texts, tokenizer, sanitizer)
-    rng = np.random.default_rng([seed, 1])
-    cut = len(texts) - held_out
+    rng = np.random.default_rng([settings.seed, 1])
     train, rest = (
-        masked_examples(part, tokenizer, context=context, copies=times, rng=rng)
+        masked_examples(part, tokenizer, context=settings.context, copies=times, rng=rng)
         for part, times in (
-            (Aligned(aligned.shown[:cut], aligned.target[:cut]), copies),
+            (Aligned(aligned.shown[:cut], aligned.target[:cut]), settings.copies),
             (Aligned(aligned.shown[cut:], aligned.target[cut:]), 1),
         )
     )
-    rows = np.arange(len(train))
-    task, randomness = MaskedWord(), RandomSource(seed)
-    settings = OptimizerSettings(
-        name="adamw", learning_rate=rate, schedule="linear", warmup=max(1, steps // 10)
+    rows, randomness = np.arange(len(train)), RandomSource(settings.seed)
+    optimizer = OptimizerSettings(
+        name="adamw",
+        learning_rate=settings.learning_rate,
+        schedule="linear",
+        warmup=max(1, settings.steps // 10),
     )
-    method = PlainStep(
-        model,
-        task.losses,
-        TrainingData(train, rows, (rows,), None, None),
-        randomness,
-        None,
-        batch=min(batch, len(train)),
-        what="public",
-    )
-    loop = Loop(
-        model,
-        method,
-        make_optimizer(model, settings),
-        settings,
-        steps,
-        randomness,
-        phase="pretrain",
-    )
+    data = TrainingData(train, rows, (rows,), None, None)
+    batch = min(settings.batch, len(train))
+    method = PlainStep(model, original_losses, data, randomness, None, batch=batch, what="public")
+    made = make_optimizer(model, optimizer)
+    loop = Loop(model, method, made, optimizer, settings.steps, randomness, phase="pretrain")
     loop.run(on_progress)
     loop.finish()
-    scores = task.score(model, rest)
+    scores = original_scores(model, rest)
     save_model(model, tokenizer, Path(to))
-    return Pretrained(Path(to), steps, scores)
-
-
-def perplexity(scores: dict[str, float]) -> float:
-    """The exponential of the mean loss at masks."""
-    return math.exp(min(scores["loss"], 700.0))
-
-
-__all__ = [
-    "Aligned",
-    "MaskedWord",
-    "Pretrained",
-    "Progress",
-    "align",
-    "load_masked",
-    "masked_examples",
-    "perplexity",
-    "pretrain",
-]
+    return scores | {"perplexity": math.exp(min(scores["loss"], 700.0))}

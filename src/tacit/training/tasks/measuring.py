@@ -27,8 +27,10 @@ def forward(model: nn.Module, batch: Batch, *, mask: bool = True) -> Tensor:
     Places are given for every record: a layer that looks them up then works on whole records
     like any other, and each record's share of its gradient can be told apart.
     """
-    given = inputs(_accepted(model), batch, mask=mask)
-    logits: Tensor = model(**given).logits
+    wrapped: Any = model
+    inside = wrapped.get_base_model() if hasattr(wrapped, "get_base_model") else wrapped
+    accepted = set(inspect.signature(inside.forward).parameters)
+    logits: Tensor = model(**inputs(accepted, batch, mask=mask)).logits
     return logits
 
 
@@ -47,12 +49,6 @@ def inputs(accepted: Container[str], batch: Batch, *, mask: bool) -> dict[str, A
     if "use_cache" in accepted:
         given["use_cache"] = False
     return given
-
-
-def _accepted(model: nn.Module) -> set[str]:
-    wrapped: Any = model
-    inside = wrapped.get_base_model() if hasattr(wrapped, "get_base_model") else wrapped
-    return set(inspect.signature(inside.forward).parameters)
 
 
 def check_fit(model: nn.Module, examples: Examples) -> None:
@@ -81,20 +77,20 @@ class _CrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor) -> Tensor:
-        chances = torch.softmax(logits, -1)
+        probabilities = torch.softmax(logits, -1)
         at = targets.clamp(min=0).unsqueeze(-1)
-        # The largest chance is exp(largest logit - log of the sum), and never underflows.
+        # The largest probability is exp(largest logit - log of the sum), and never underflows.
         largest, own = logits.amax(-1), logits.gather(-1, at).squeeze(-1)
-        lost = largest - own - chances.amax(-1).log()
-        ctx.save_for_backward(chances, at, targets >= 0)
+        lost = largest - own - probabilities.amax(-1).log()
+        ctx.save_for_backward(probabilities, at, targets >= 0)
         return lost.masked_fill(targets < 0, 0)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        chances, at, known = ctx.saved_tensors
+        probabilities, at, known = ctx.saved_tensors
         each = (gradients[0] * known).unsqueeze(-1)
-        chances.mul_(each)
-        return chances.scatter_add_(-1, at, -each), None
+        probabilities.mul_(each)
+        return probabilities.scatter_add_(-1, at, -each), None
 
 
 def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
@@ -134,7 +130,10 @@ def still(model: nn.Module) -> Iterator[None]:
 
 
 def evaluating(
-    model: nn.Module, examples: Examples, token_budget: int, progress: Progress | None
+    model: nn.Module,
+    examples: Examples,
+    token_budget: int = TOKEN_BUDGET,
+    progress: Progress | None = None,
 ) -> Iterator[tuple[NDArray[np.int64], Batch]]:
     """All examples in batches, while the model stands still; `progress` hears of each batch."""
     if len(examples) == 0:
@@ -147,29 +146,16 @@ def evaluating(
 
 
 def outputs(
-    model: nn.Module, examples: Examples, token_budget: int, read: Callable[[Tensor], Tensor]
+    model: nn.Module, examples: Examples, read: Callable[[Tensor], Tensor]
 ) -> NDArray[np.float32]:
     """What is read from the logits of each example."""
     found: NDArray[np.float32] | None = None
-    for rows, batch in evaluating(model, examples, token_budget, None):
+    for rows, batch in evaluating(model, examples):
         values = read(forward(model, batch)).float().cpu().numpy()
         if found is None:
             found = np.zeros((len(examples), *values.shape[1:]), dtype=np.float32)
         found[rows] = values
     assert found is not None  # evaluating refuses to be empty
-    return found
-
-
-def measured_losses(
-    losses: Callable[[nn.Module, Batch], Tensor],
-    model: nn.Module,
-    examples: Examples,
-    token_budget: int,
-) -> NDArray[np.float64]:
-    """The loss of each example, without gradients."""
-    found = np.zeros(len(examples))
-    for rows, batch in evaluating(model, examples, token_budget, None):
-        found[rows] = losses(model, batch).double().cpu().numpy()
     return found
 
 
@@ -202,40 +188,23 @@ def tally_tokens(
     guess: Callable[[nn.Module, Batch], tuple[Tensor, Tensor]],
     model: nn.Module,
     examples: Examples,
-    token_budget: int,
-    progress: Progress | None,
+    batches: Iterator[tuple[NDArray[np.int64], Batch]],
     *,
     ahead: int = 0,
 ) -> dict[str, Tally]:
-    """Losses and right guesses at all, at sensitive and at plain targets.
+    """Losses and right guesses at all targets and, where some are marked, at sensitive and plain.
 
     `guess` gives logits and targets; a target stands `ahead` of the token that it is.
     """
-    tally = {"": Tally(), "_sensitive": Tally(), "_plain": Tally()}
-    for rows, batch in evaluating(model, examples, token_budget, progress):
+    names = ("", "_sensitive", "_plain") if examples.sensitive is not None else ("",)
+    tally = {name: Tally() for name in names}
+    for rows, batch in batches:
         logits, targets = guess(model, batch)
         lost, right = token_losses(logits, targets), logits.argmax(-1) == targets
         marks = examples.marks(rows, targets.shape[1]).roll(-ahead, 1).to(targets.device)
-        for name, chosen in groups(targets != IGNORED, marks):
-            tally[name].add(lost[chosen], right[chosen])
+        known = targets != IGNORED
+        for one, chosen in zip(
+            tally.values(), (known, known & marks, known & ~marks), strict=False
+        ):
+            one.add(lost[chosen], right[chosen])
     return tally
-
-
-def groups(targets: Tensor, marks: Tensor) -> list[tuple[str, Tensor]]:
-    """All targets, the sensitive and the plain ones, each with the ending of its scores."""
-    return [("", targets), ("_sensitive", targets & marks), ("_plain", targets & ~marks)]
-
-
-def next_word_scores(tally: dict[str, Tally], *, marked: bool) -> dict[str, float]:
-    """Loss, perplexity, accuracy and count of each group."""
-    made: dict[str, float] = {"loss": tally[""].mean}
-    for name, one in tally.items():
-        if name == "" or marked:
-            # A mean loss beyond this is no model at all; infinity says so without an overflow.
-            perplexity = math.exp(one.mean) if not one.mean > 700 else math.inf
-            made |= {
-                f"perplexity{name}": perplexity,
-                f"accuracy{name}": one.share,
-                f"tokens{name}": one.count,
-            }
-    return made

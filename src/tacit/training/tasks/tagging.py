@@ -12,7 +12,7 @@ from tacit.corpus import Corpus
 from tacit.errors import DataError, UsageError
 from tacit.training.models.devices import placed
 from tacit.training.tasks.encoding import (
-    Collected,
+    ExampleBuilder,
     check_labels,
     check_lengths,
     labels_in,
@@ -28,11 +28,8 @@ from tacit.training.tasks.examples import (
     Examples,
     Long,
     Places,
-    Progress,
-    Spans,
 )
 from tacit.training.tasks.measuring import (
-    TOKEN_BUDGET,
     Batch,
     evaluating,
     forward,
@@ -40,17 +37,18 @@ from tacit.training.tasks.measuring import (
     tally_tokens,
     token_losses,
 )
+from tacit.training.tasks.tasks import Batches, Task
 
 _WORDS = re.compile(r"\w+(?:[^\w\s]+\w+)*|[^\w\s]")
 
 
 @dataclass(frozen=True)
-class Tagging:
+class Tagging(Task):
     """Give each word a tag: its part of speech (`column="pos"`) or entity tag (`"tags"`).
 
     A word that is several tokens is tagged at the last of them, which in a model that reads from
-    left to right has seen all of it. What exceeds the context is cut off, or split into windows
-    of the same user that share nothing.
+    left to right has seen all of it. In training every record needs tags. What exceeds the context
+    is cut off, or split into windows of the same user that share nothing.
     """
 
     labels: tuple[str, ...]
@@ -69,30 +67,16 @@ class Tagging:
         rows = corpus.column(column).to_pylist()
         return cls(labels_in(tag for row in rows for tag in row or ()), column, long)
 
-    def encode(
-        self,
-        corpus: Corpus,
-        tokenizer: PreTrainedTokenizerBase,
-        *,
-        context: int = 128,
-        sensitive: Spans | None = None,
-        training: bool = True,
-    ) -> Examples:
-        """The records as token ids, each word's tag at its last token.
-
-        In training a record without tags, or with an unknown one, is an error; otherwise an
-        unknown tag is counted and scored as an error.
-        """
-        first, last = special_around(tokenizer)
-        room = context - len(first) - len(last)
-        check_lengths(context, self.long, 1 + len(first) + len(last))
-        made = Collected(corpus, tokenizer, sensitive)
+    def _encode(self, builder: ExampleBuilder) -> Examples:
+        first, last = frame = special_around(builder.tokenizer)
+        room = builder.context - len(first) - len(last)
+        check_lengths(builder.context, self.long, 1 + len(first) + len(last))
         notes = {"labels_unknown": 0, "labels_missing": 0, "words_lost": 0}
         labels: list[Places] = []
-        for row, (pieces, words) in enumerate(
-            zip(made.pieces(), self._words(corpus, training, notes), strict=True)
-        ):
-            marks = made.marks(row, pieces)
+        none = [IGNORED] * len(first), [IGNORED] * len(last)
+        tagged = self._words(builder.corpus, builder.training, notes)
+        for row, (pieces, words) in enumerate(zip(builder.pieces(), tagged, strict=True)):
+            marks = builder.marks(row, pieces)
             tags = np.full(len(pieces.ids), IGNORED, dtype=np.int64)
             for start, end, tag in words:
                 at = last_piece(pieces, start, end)
@@ -101,18 +85,12 @@ class Tagging:
                 else:
                     tags[at] = tag
             for start, stop in windows(len(pieces.ids), room, self.long):
-                pad = ([False] * len(first), [False] * len(last))
-                made.add(
-                    row,
-                    np.concatenate([first, pieces.ids[start:stop], last]).astype(np.int32),
-                    np.concatenate([pad[0], marks[start:stop], pad[1]]).astype(bool),
-                )
-                none = ([IGNORED] * len(first), [IGNORED] * len(last))
+                builder.add(row, pieces.ids[start:stop], marks[start:stop], frame)
                 labels.append(np.concatenate([none[0], tags[start:stop], none[1]]).astype(np.int64))
             if self.long == "truncate":
                 notes["words_lost"] += int((tags[room:] != IGNORED).sum())
-            made.note_cut(len(pieces.ids) > room)
-        return made.examples(labels, notes)
+            builder.note_cut(len(pieces.ids) > room)
+        return builder.examples(labels, notes)
 
     def losses(self, model: nn.Module, batch: Batch) -> Tensor:
         """The mean over a record's words of the negative log-probability of their tags."""
@@ -120,35 +98,20 @@ class Tagging:
         targets = batch["labels"]
         return mean_of_row(token_losses(forward(model, batch), targets), targets >= 0)
 
-    def score(
-        self,
-        model: nn.Module,
-        examples: Examples,
-        *,
-        token_budget: int = TOKEN_BUDGET,
-        progress: Progress | None = None,
-    ) -> dict[str, float]:
+    def _score(self, model: nn.Module, examples: Examples, batches: Batches) -> dict[str, float]:
         """Share of words with the right tag: all, sensitive and plain ones."""
         tally = tally_tokens(
-            lambda model, batch: (forward(model, batch), batch["labels"]),
-            model,
-            examples,
-            token_budget,
-            progress,
+            lambda model, batch: (forward(model, batch), batch["labels"]), model, examples, batches
         )
         made: dict[str, float] = {"loss": tally[""].mean}
         for name, one in tally.items():
-            if name == "" or examples.sensitive is not None:
-                made |= {f"accuracy{name}": one.share, f"words{name}": one.count}
-        lost_words = {"words_lost": examples.notes.get("words_lost", 0)}
-        return made | lost_words | {"labels_unknown": examples.notes.get("labels_unknown", 0)}
+            made |= {f"accuracy{name}": one.share, f"words{name}": one.count}
+        return made | {n: examples.notes.get(n, 0) for n in ("words_lost", "labels_unknown")}
 
-    def predict(
-        self, model: nn.Module, examples: Examples, *, token_budget: int = TOKEN_BUDGET
-    ) -> list[Places]:
+    def predict(self, model: nn.Module, examples: Examples) -> list[Places]:
         """The number of the tag for every token of each example."""
         found: list[Places] = [np.zeros(0, dtype=np.int64)] * len(examples)
-        for rows, batch in evaluating(model, examples, token_budget, None):
+        for rows, batch in evaluating(model, examples):
             best = forward(model, batch).argmax(-1).cpu().numpy()
             for line, row in enumerate(rows):
                 found[row] = best[line, : len(examples.ids[row])]

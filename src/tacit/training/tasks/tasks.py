@@ -5,8 +5,10 @@ it. A record without any target has loss zero.
 """
 
 import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -18,11 +20,11 @@ from transformers import PreTrainedTokenizerBase
 from tacit.corpus import Corpus
 from tacit.errors import UsageError
 from tacit.training.models.devices import placed
+from tacit.training.models.registries import TaskName
 from tacit.training.tasks.encoding import (
-    Collected,
+    ExampleBuilder,
     check_labels,
     check_lengths,
-    encode_texts,
     label_codes,
     label_numbers,
     labels_in,
@@ -33,6 +35,7 @@ from tacit.training.tasks.examples import (
     UNKNOWN_LABEL,
     Examples,
     Long,
+    Places,
     Progress,
     Spans,
 )
@@ -40,50 +43,38 @@ from tacit.training.tasks.measuring import (
     TOKEN_BUDGET,
     Batch,
     Tally,
-    check_fit,
     evaluating,
     forward,
     label_losses,
     mean_of_row,
-    measured_losses,
-    next_word_scores,
     outputs,
     tally_tokens,
     token_losses,
 )
-from tacit.training.tasks.tagging import Tagging
 
-__all__ = [
-    "Classification",
-    "Examples",
-    "NextWord",
-    "Regression",
-    "Tagging",
-    "Task",
-    "check_fit",
-]
+Batches = Iterator[tuple[Places, Batch]]
 
 
-class Task(Protocol):
+class Task(ABC):
     """From records to examples, to losses, to scores."""
 
-    name: str
+    name: ClassVar[TaskName]
 
     def encode(
         self,
         corpus: Corpus,
         tokenizer: PreTrainedTokenizerBase,
         *,
-        context: int,
+        context: int = 128,
         sensitive: Spans | None = None,
         training: bool = True,
     ) -> Examples:
-        """The records as token ids."""
-        ...
+        """The records as token ids.
 
-    def losses(self, model: nn.Module, batch: Batch) -> Tensor:
-        """One differentiable loss for each record."""
-        ...
+        In training a missing or unknown label is an error. Otherwise an unknown label is counted
+        and scored as an error, a missing one left out.
+        """
+        return self._encode(ExampleBuilder(corpus, tokenizer, context, sensitive, training))
 
     def score(
         self,
@@ -94,11 +85,30 @@ class Task(Protocol):
         progress: Progress | None = None,
     ) -> dict[str, float]:
         """How well the model does, by name."""
-        ...
+        return self._score(model, examples, evaluating(model, examples, token_budget, progress))
+
+    def record_losses(self, model: nn.Module, examples: Examples) -> NDArray[np.float64]:
+        """The loss of each example, without gradients."""
+        found = np.zeros(len(examples))
+        for rows, batch in evaluating(model, examples):
+            found[rows] = self.losses(model, batch).double().cpu().numpy()
+        return found
+
+    @abstractmethod
+    def losses(self, model: nn.Module, batch: Batch) -> Tensor:
+        """One differentiable loss for each record."""
+
+    @abstractmethod
+    def _encode(self, builder: ExampleBuilder) -> Examples: ...
+
+    @abstractmethod
+    def _score(
+        self, model: nn.Module, examples: Examples, batches: Batches
+    ) -> dict[str, float]: ...
 
 
 @dataclass(frozen=True)
-class NextWord:
+class NextWord(Task):
     """Predict every token from those before it.
 
     A record is its start token, its text and its end token, where the tokenizer has them; the
@@ -118,57 +128,43 @@ class NextWord:
         first = next(([int(i)] for i in before if i is not None), [])
         return first, next(([int(i)] for i in after if i is not None), [])
 
-    def encode(
-        self,
-        corpus: Corpus,
-        tokenizer: PreTrainedTokenizerBase,
-        *,
-        context: int = 128,
-        sensitive: Spans | None = None,
-        training: bool = True,
-    ) -> Examples:
-        """The records as token ids."""
-        check_lengths(context, self.long, 2)
-        before, after = self.frame(tokenizer)
-        made = Collected(corpus, tokenizer, sensitive)
-        for row, pieces in enumerate(made.pieces()):
+    def _encode(self, builder: ExampleBuilder) -> Examples:
+        check_lengths(builder.context, self.long, 2)
+        before, after = self.frame(builder.tokenizer)
+        for row, pieces in enumerate(builder.pieces()):
             ids = np.concatenate([before, pieces.ids, after]).astype(np.int32)
             marks = np.zeros(len(ids), dtype=bool)
-            marks[len(before) : len(before) + len(pieces.ids)] = made.marks(row, pieces)
-            parts = windows(len(ids), context, self.long, shared=1)
+            marks[len(before) : len(before) + len(pieces.ids)] = builder.marks(row, pieces)
+            parts = windows(len(ids), builder.context, self.long, shared=1)
             for number, (start, stop) in enumerate(parts):
                 own = marks[start:stop].copy()
                 # The first token of a later window was the last target of the one before.
                 own[: min(number, 1)] = False
-                made.add(row, ids[start:stop], own)
-            made.note_cut(len(ids) > context)
-        return made.examples(None)
+                builder.add(row, ids[start:stop], own)
+            builder.note_cut(len(ids) > builder.context)
+        return builder.examples(None)
 
     def losses(self, model: nn.Module, batch: Batch) -> Tensor:
         """The mean over a record's tokens of their negative log-probability."""
         logits, targets = self._predict(model, placed(model, batch))
         return mean_of_row(token_losses(logits, targets), targets >= 0)
 
-    def score(
-        self,
-        model: nn.Module,
-        examples: Examples,
-        *,
-        token_budget: int = TOKEN_BUDGET,
-        progress: Progress | None = None,
-    ) -> dict[str, float]:
+    def _score(self, model: nn.Module, examples: Examples, batches: Batches) -> dict[str, float]:
         """Perplexity and top-1 accuracy on all, on sensitive and on plain tokens.
 
         Perplexity is the exponential of the mean loss of a token, whichever record it is in.
         """
-        tally = tally_tokens(self._predict, model, examples, token_budget, progress, ahead=1)
-        return next_word_scores(tally, marked=examples.sensitive is not None)
-
-    def record_losses(
-        self, model: nn.Module, examples: Examples, *, token_budget: int = TOKEN_BUDGET
-    ) -> NDArray[np.float64]:
-        """The loss of each example, without gradients."""
-        return measured_losses(self.losses, model, examples, token_budget)
+        tally = tally_tokens(self._predict, model, examples, batches, ahead=1)
+        made: dict[str, float] = {"loss": tally[""].mean}
+        for name, one in tally.items():
+            # A mean loss beyond this is no model at all; infinity says so without an overflow.
+            perplexity = math.exp(one.mean) if not one.mean > 700 else math.inf
+            made |= {
+                f"perplexity{name}": perplexity,
+                f"accuracy{name}": one.share,
+                f"tokens{name}": one.count,
+            }
+        return made
 
     def _predict(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         # A causal model sees nothing to the right, hence no padding: it needs no mask.
@@ -180,7 +176,7 @@ class NextWord:
 
 
 @dataclass(frozen=True)
-class Classification:
+class Classification(Task):
     """Give a text, or a pair of texts, one of the labels. What exceeds the context is cut off."""
 
     labels: tuple[str, ...]
@@ -194,38 +190,19 @@ class Classification:
         """The labels that a corpus has, in alphabetical order: which ones these are is public."""
         return cls(labels_in(corpus.column("label").to_pylist()))
 
-    def encode(
-        self,
-        corpus: Corpus,
-        tokenizer: PreTrainedTokenizerBase,
-        *,
-        context: int = 128,
-        sensitive: Spans | None = None,
-        training: bool = True,
-    ) -> Examples:
-        """The records as token ids; in training a missing or unknown label is an error.
-
-        Otherwise an unknown label is counted and scored as an error, a missing one left out.
-        """
-        labels, notes = label_codes(corpus, self.labels, training=training)
-        return encode_texts(corpus, tokenizer, context, sensitive, labels, notes)
+    def _encode(self, builder: ExampleBuilder) -> Examples:
+        labels, notes = label_codes(builder.corpus, self.labels, training=builder.training)
+        return builder.whole_texts(labels, notes)
 
     def losses(self, model: nn.Module, batch: Batch) -> Tensor:
         """The negative log-probability of a record's label."""
         batch = placed(model, batch)
         return label_losses(forward(model, batch), batch["labels"])
 
-    def score(
-        self,
-        model: nn.Module,
-        examples: Examples,
-        *,
-        token_budget: int = TOKEN_BUDGET,
-        progress: Progress | None = None,
-    ) -> dict[str, float]:
+    def _score(self, model: nn.Module, examples: Examples, batches: Batches) -> dict[str, float]:
         """Error rate, accuracy, mean loss, and how many labels were unknown or missing."""
         tally, unknown, missing = Tally(), 0, 0
-        for _, batch in evaluating(model, examples, token_budget, progress):
+        for _, batch in batches:
             logits, labels = forward(model, batch), batch["labels"]
             known = labels >= 0
             lost = label_losses(logits, labels)
@@ -243,19 +220,18 @@ class Classification:
             "labels_missing": missing,
         }
 
-    def predict(
-        self, model: nn.Module, examples: Examples, *, token_budget: int = TOKEN_BUDGET
-    ) -> NDArray[np.float32]:
+    def predict(self, model: nn.Module, examples: Examples) -> NDArray[np.float32]:
         """The probability of each label, for each example."""
-        return outputs(model, examples, token_budget, lambda logits: logits.softmax(-1))
+        return outputs(model, examples, lambda logits: logits.softmax(-1))
 
 
 @dataclass(frozen=True)
-class Regression:
+class Regression(Task):
     """Give a text, or a pair of texts, a number between `low` and `high` (public bounds).
 
     The model learns the share of the way from `low` to `high`; its loss is the squared error of
-    that share, so a record's loss does not depend on the scale.
+    that share, so a record's loss does not depend on the scale. Labels outside of the bounds are
+    moved to them.
     """
 
     low: float = 0.0
@@ -266,20 +242,11 @@ class Regression:
         if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
             raise UsageError(f"low={self.low}, high={self.high}: low must be below high.")
 
-    def encode(
-        self,
-        corpus: Corpus,
-        tokenizer: PreTrainedTokenizerBase,
-        *,
-        context: int = 128,
-        sensitive: Spans | None = None,
-        training: bool = True,
-    ) -> Examples:
-        """The records as token ids; labels outside the bounds are moved to them."""
-        numbers, notes = label_numbers(corpus, training=training)
+    def _encode(self, builder: ExampleBuilder) -> Examples:
+        numbers, notes = label_numbers(builder.corpus, training=builder.training)
         notes["labels_out_of_bounds"] = int(((numbers < self.low) | (numbers > self.high)).sum())
         shares = (np.clip(numbers, self.low, self.high) - self.low) / (self.high - self.low)
-        return encode_texts(corpus, tokenizer, context, sensitive, shares, notes)
+        return builder.whole_texts(shares, notes)
 
     def losses(self, model: nn.Module, batch: Batch) -> Tensor:
         """The squared error of a record."""
@@ -290,17 +257,10 @@ class Regression:
         error = given - torch.where(known, wanted, 0).to(given.dtype)
         return torch.where(known, error.square(), given.new_zeros(()) * given)
 
-    def score(
-        self,
-        model: nn.Module,
-        examples: Examples,
-        *,
-        token_budget: int = TOKEN_BUDGET,
-        progress: Progress | None = None,
-    ) -> dict[str, float]:
+    def _score(self, model: nn.Module, examples: Examples, batches: Batches) -> dict[str, float]:
         """Pearson and Spearman correlation, and the mean squared error on the labels' scale."""
         given, wanted = [], []
-        for _, batch in evaluating(model, examples, token_budget, progress):
+        for _, batch in batches:
             known = torch.isfinite(batch["labels"])
             given.append(forward(model, batch).squeeze(-1)[known].double().cpu().numpy())
             wanted.append(batch["labels"][known].double().cpu().numpy())
@@ -314,9 +274,7 @@ class Regression:
             "records": len(a),
         }
 
-    def predict(
-        self, model: nn.Module, examples: Examples, *, token_budget: int = TOKEN_BUDGET
-    ) -> NDArray[np.float32]:
+    def predict(self, model: nn.Module, examples: Examples) -> NDArray[np.float32]:
         """The number for each example, on the labels' scale."""
-        shares = outputs(model, examples, token_budget, lambda logits: logits.squeeze(-1))
+        shares = outputs(model, examples, lambda logits: logits.squeeze(-1))
         return self.low + shares * (self.high - self.low)
