@@ -1,6 +1,6 @@
 # The two commands a stranger needs are `make demo` and `make test`; `make help` lists the rest.
 
-PYTHON ?= python3.11
+PYTHON ?= $(firstword $(notdir $(shell command -v python3.11 python3.12 python3.13)) python3.11)
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
@@ -15,7 +15,7 @@ setup: $(READY)  ## make .venv with everything in it (done once, reused after)
 
 # Made anew only when what it is made from changes.
 $(READY): pyproject.toml constraints.txt
-	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 is needed: no $(PYTHON) on the PATH (or say make PYTHON=...)"; exit 2; }
+	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 to 3.13 is needed and not on the PATH (or say make PYTHON=...)"; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Setting up $(VENV) (two or three minutes, once)"
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[report,ner,tagger,generate,hf,train,server,federated,ray,sign,docs,dev]'

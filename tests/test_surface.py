@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 import tacit
+import tacit.cli
+from tacit.errors import MissingExtra, require_package
 
 HEAVY = {
     "datasets", "dp_accounting", "faker", "jinja2", "matplotlib", "pandas", "presidio_analyzer",
@@ -71,15 +73,9 @@ def test_the_command_line_starts_light(code: str) -> None:
 
 
 OPTIONAL = {
-    "datasets",
-    "faker",
-    "presidio_analyzer",
-    "pycrfsuite",
-    "spacy",
-    "stanza",
-    "torch",
-    "transformers",
-}
+    "datasets", "faker", "matplotlib", "presidio_analyzer", "pycrfsuite", "spacy", "stanza",
+    "torch", "transformers",
+}  # fmt: skip
 
 
 def test_no_module_loads_an_optional_package() -> None:
@@ -94,3 +90,34 @@ def test_no_module_loads_an_optional_package() -> None:
     ]
     code = f"import importlib\nfor name in {sorted(names)!r}:\n    importlib.import_module(name)\n"
     assert loaded_by(code) & OPTIONAL == set()
+
+
+ASKED = ["numpy", "torch<3,>=2.6; extra == 'train'", "markdown-it-py; extra == 'report'"]
+
+
+@pytest.mark.parametrize(("module", "extra"), [("torch", "train"), ("markdown_it", "report")])
+def test_a_missing_package_is_named_with_its_extra(
+    module: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And with two ways to install it, neither of which asks an index for a package `tacit`."""
+    monkeypatch.setattr("importlib.metadata.requires", lambda name: ASKED)
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MissingExtra) as caught:
+        require_package(module, "A figure")
+    message = str(caught.value)
+    assert f"A figure needs the package {module}" in message
+    assert f"-e '.[{extra}]'" in message
+    assert f".whl[{extra}]'" in message
+    assert "install tacit" not in message.replace("'", "")
+
+
+def test_a_command_that_lacks_a_package_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr("importlib.metadata.requires", lambda name: ASKED)
+    for name in [name for name in sys.modules if name.split(".")[0] == "torch"]:
+        monkeypatch.setitem(sys.modules, name, None)
+    for name in [name for name in sys.modules if name.startswith("tacit.training.phases")]:
+        monkeypatch.delitem(sys.modules, name)
+    assert tacit.cli.run(["train", "preset:own-data-lstm", "-o", str(tmp_path / "RUN")]) == 2
+    assert "It comes with the extra train" in capsys.readouterr().err

@@ -9,65 +9,49 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from types import FrameType
 
 import click
 import typer
 from typer.core import TyperGroup
 
-from tacit.cli import (
-    attack,
-    compare,
-    corpus,
-    detect,
-    federate,
-    masked,
-    owners,
-    plan,
-    policy,
-    presets,
-    price,
-    report,
-    sanitize,
-    serve,
-    train,
-)  # fmt: skip
 from tacit.errors import TacitError, missing_package
 
 INTERRUPTED = 130
 """What typer makes of Ctrl-C, as shells do."""
 
-COMMANDS: dict[str, typer.Typer | Callable[..., None]] = {
-    "corpus": corpus.app,
-    "detect": detect.app,
-    "policy": policy.app,
-    "owners": owners.owners,
-    "price": price.price,
-    "plan": plan.plan,
-    "methods": train.methods,
-    "presets": presets.app,
-    "train": train.train,
-    "evaluate": train.evaluate,
-    "predict": train.predict,
-    "sanitize": sanitize.sanitize,
-    "pretrain": masked.pretrain,
-    "guess": masked.guess,
-    "canaries": attack.canaries,
-    "attack": attack.attack,
-    "audit": attack.audit,
-    "report": report.report,
-    "compare": compare.compare,
-    "verify": plan.verify,
-    "sign": plan.sign,
-    "spent": plan.spent,
-    "federate": federate.app,
-    "serve": serve.serve,
-    "contribute": serve.contribute,
-    "pull": serve.pull,
+COMMANDS = {
+    "corpus": "corpus:app",
+    "detect": "detect:app",
+    "policy": "policy:app",
+    "owners": "owners:owners",
+    "price": "price:price",
+    "plan": "plan:plan",
+    "methods": "train:methods",
+    "presets": "presets:app",
+    "train": "train:train",
+    "evaluate": "train:evaluate",
+    "predict": "train:predict",
+    "sanitize": "sanitize:sanitize",
+    "pretrain": "masked:pretrain",
+    "guess": "masked:guess",
+    "canaries": "attack:canaries",
+    "attack": "attack:attack",
+    "audit": "attack:audit",
+    "report": "report:report",
+    "compare": "compare:compare",
+    "verify": "plan:verify",
+    "sign": "plan:sign",
+    "spent": "plan:spent",
+    "federate": "federate:app",
+    "serve": "serve:serve",
+    "contribute": "serve:contribute",
+    "pull": "serve:pull",
 }
-"""Every command, in the order in which one uses them."""
+"""Every command and where it is defined, in the order in which one uses them."""
 
 
 class InOrder(TyperGroup):
@@ -92,7 +76,9 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _name, _command in COMMANDS.items():
+for _name, _place in COMMANDS.items():
+    _module, _, _attribute = _place.partition(":")
+    _command = getattr(import_module(f"tacit.cli.{_module}"), _attribute)
     if isinstance(_command, typer.Typer):
         app.add_typer(_command, name=_name)
     else:

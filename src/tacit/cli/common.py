@@ -74,16 +74,6 @@ _CORPUS_OPTIONS: dict[str, tuple[Any, Any]] = {
 _DEFAULTS = {"source": inspect.Parameter.empty, "encoding": "utf-8", "quotes": True}
 
 
-def reads_corpus(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command that takes `corpus: Corpus` all the options that say which corpus."""
-    return _with_corpus(command, open_corpus)
-
-
-def names_corpus(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The same for a command that takes the options, and opens the corpus in its own way."""
-    return _with_corpus(command, dict)
-
-
 def _with_corpus(command: Callable[..., Any], opened: Callable[..., Any]) -> Callable[..., Any]:
     kind = inspect.Parameter.KEYWORD_ONLY
     ours = [
@@ -142,6 +132,12 @@ def layout_of(
         named[ours] = theirs
     names = tuple(header.split(",")) if header else None
     return Layout(columns=named, format=format, encoding=encoding, header=names, quoted=quotes)
+
+
+reads_corpus = functools.partial(_with_corpus, opened=open_corpus)
+"""Give a command that takes `corpus: Corpus` all the options that say which corpus."""
+names_corpus = functools.partial(_with_corpus, opened=dict)
+"""The same for a command that takes the options, and opens the corpus in its own way."""
 
 
 def columns_of(corpus: Corpus, names: str, option: str) -> tuple[str, ...]:

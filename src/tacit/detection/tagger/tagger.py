@@ -49,7 +49,7 @@ from tacit.detection.tagger.lines import (
 )
 from tacit.errors import DataError, MissingExtra, UsageError
 
-# Chosen on the validation split of CoNLL-2003; docs/studies/tagger.md has the figures.
+# Chosen on the validation split of CoNLL-2003; docs/guides/taggers.md has the figures.
 _SETTINGS = {"c1": 0.02, "c2": 0.1, "period": 10, "delta": 2e-3}
 ITERATIONS = 60
 
