@@ -15,7 +15,6 @@ from tacit.attacks.canaries import TEMPLATES, Planted, beside, plant, words_temp
 from tacit.attacks.extraction import _prompts, _said
 from tacit.attacks.spelling import (
     form_for,
-    require_words,
     spelled_form,
     spelled_plan,
     spells,
@@ -117,8 +116,9 @@ def test_words_are_chosen_again_among_those_that_are_known(whole_words) -> None:
     with pytest.raises(UsageError, match=r"tokenizer\.digits: true"):
         form_for(whole_words, TEMPLATES["digits"], "run.yml", rng(0))
     with pytest.raises(UsageError, match="3 of the 17 given words"):
-        require_words(whole_words, words_template([*COMMON, *RARE[:3]]), "run.yml")
-    require_words(whole_words, words_template(COMMON), "run.yml")
+        form_for(
+            whole_words, words_template([*COMMON, *RARE[:3]]), "run.yml", rng(0), own=True
+        )  # fmt: skip
 
 
 def test_our_words_are_known_to_the_presets_of_whole_words() -> None:

@@ -342,7 +342,7 @@ def test_a_private_run_is_audited(
     assert tacit("audit", attacked / "private", "--unit", "tokens").code == 2
     shown = tacit("audit", attacked / "private", "--canaries", 128, "--steps", 2)
     assert shown.code == 0, shown.err
-    assert "coins of two steps are independent" in " ".join(shown.out.split())
+    assert "draws of two steps are independent" in " ".join(shown.out.split())
     assert "what was audited costs" in " ".join(shown.out.split())
     step = tacit("audit", attacked / "private", "--using", "white-box", "--canaries", 128, "--json")
     (found,) = step.json["audits"]

@@ -9,14 +9,15 @@ Source: Carlini et al. 2019; placing over users after Lai et al. 2022.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import resources
 from itertools import product
 from math import log2, prod
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
+from pydantic import TypeAdapter
 
 from tacit import files
 from tacit.corpus import Corpus, Record, Span
@@ -105,9 +106,18 @@ def words_template(words: Sequence[str], places: int = 5) -> Template:
     """The template of so many words, from a list of one's own: words that a tokenizer knows."""
     if len(set(words)) < 2 or places < 1:
         raise UsageError("words need at least two different ones, and one place.")
-    return Template(
-        "words", "My pass phrase is ", (tuple(dict.fromkeys(words)),) * places, " ", "PII/ID"
-    )
+    return replace(TEMPLATES["words"], slots=(tuple(dict.fromkeys(words)),) * places)
+
+
+def template_named(name: str, words: Path | None = None) -> Template:
+    """A template by its name; that of words may have a file of words of one's own."""
+    if name not in TEMPLATES:
+        raise UsageError(f"template={name!r} is not known; accepted: {', '.join(TEMPLATES)}.")
+    if words is None:
+        return TEMPLATES[name]
+    if name != "words":
+        raise UsageError("--words goes with --template words.")
+    return words_template(files.require_file(words).read_text(encoding="utf-8").split())
 
 
 @dataclass(frozen=True)
@@ -148,40 +158,19 @@ class Planted:
 
     def write(self, path: Path) -> None:
         """Save the plan as JSON."""
-        write_fields(
-            path,
-            {
-                "format": FORMAT,
-                "version": VERSION,
-                "template": asdict(self.template),
-                "placing": self.placing,
-                "coins": self.coins,
-                "canaries": [asdict(c) for c in self.canaries],
-            },
-        )
+        write_fields(path, {"format": FORMAT, "version": VERSION} | asdict(self))
 
 
 def read_planted(path: Path) -> Planted:
     """The plan of a file that `Planted.write` wrote."""
     fields = read_fields(path, FORMAT, VERSION)
     try:
-        t = fields["template"]
-        template = Template(
-            t["name"], t["before"], tuple(tuple(map(str, s)) for s in t["slots"]), t["joint"],
-            t["kind"],
-        )  # fmt: skip
-        canaries = tuple(
-            Canary(
-                str(c["secret"]), int(c["repetitions"]), bool(c["planted"]), tuple(c["records"]),
-                tuple(c["users"]),
-            )
-            for c in fields["canaries"]
-        )  # fmt: skip
-        if fields["placing"] not in get_args(Placing) or not canaries:
-            raise ValueError
-        return Planted(template, fields["placing"], bool(fields["coins"]), canaries)
-    except (KeyError, TypeError, ValueError):
-        raise DataError(f"{path} is not a plan of canaries; plant them again.") from None
+        plan = TypeAdapter(Planted).validate_python(fields)
+    except ValueError:
+        plan = None
+    if plan is None or not plan.canaries:
+        raise DataError(f"{path} is not a plan of canaries; plant them again.")
+    return plan
 
 
 def beside(corpus: Path) -> Path:
@@ -191,10 +180,10 @@ def beside(corpus: Path) -> Path:
 
 def placing_named(name: str) -> Placing:
     """A way to place canaries by its name."""
-    found = next((placing for placing in PLACINGS if placing == name), None)
-    if found is None:
-        raise UsageError(f"placing={name!r} is not known; accepted: {', '.join(PLACINGS)}.")
-    return found
+    for placing in PLACINGS:
+        if placing == name:
+            return placing
+    raise UsageError(f"placing={name!r} is not known; accepted: {', '.join(PLACINGS)}.")
 
 
 def plant(
@@ -215,10 +204,15 @@ def plant(
     `coins` each of the former is in or out by a fair coin. Planted records join the split `train`
     (or the one that is named), at places drawn at random.
     """
-    _check(repetitions, each, held_out, placing)
+    for count in repetitions:
+        if not 1 <= count <= 1000:
+            raise UsageError(f"repetitions={count} is out of range; give numbers from 1 to 1000.")
+    if not repetitions or each < 1 or held_out < 0:
+        raise UsageError("Plant at least one canary, and hold out none or more.")
+    placing_named(placing)
     counts = [r for r in repetitions for _ in range(each)] + [0] * held_out
     secrets = template.draw(len(counts), rng)
-    _need_new(corpus, template, secrets)
+    _require_new(corpus, template, secrets)
     users = _users(corpus, split) if placing != "own-user" else []
     if split is not None or "split" in corpus.columns:
         split = split or "train"
@@ -243,16 +237,7 @@ def plant(
     return _inserted(corpus, made, rng), Planted(template, placing, coins, tuple(canaries))
 
 
-def _check(repetitions: Sequence[int], each: int, held_out: int, placing: str) -> None:
-    for count in repetitions:
-        if not 1 <= count <= 1000:
-            raise UsageError(f"repetitions={count} cannot be; give numbers from 1 to 1000.")
-    if not repetitions or each < 1 or held_out < 0:
-        raise UsageError("Plant at least one canary, and hold out none or more.")
-    placing_named(placing)
-
-
-def _need_new(corpus: Corpus, template: Template, secrets: Sequence[str]) -> None:
+def _require_new(corpus: Corpus, template: Template, secrets: Sequence[str]) -> None:
     import pyarrow.compute as pc
 
     if any(str(i).startswith("canary-") for i in corpus.column("id").to_pylist()):

@@ -61,8 +61,8 @@ class Membership(Attack):
             ),
         ),
         (
-            Column("of", "of"),
-            Column("by", "by"),
+            Column("of", "of", public=True),
+            Column("by", "by", public=True),
             _rate("auc", "AUC", ".3f"),
             _rate("tpr_at_0.01", "true positives at 1 % false ones", ".1%"),
             _rate("tpr_at_0.001", "true positives at 0.1 % false ones", ".1%"),

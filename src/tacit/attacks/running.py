@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -56,12 +57,12 @@ def run_attacks(
 
 def steps_of(target: Target) -> list[int | None]:
     """After which steps a run kept its model; None stands for its last."""
-    _need_run(target)
+    _require_run(target)
     require_kept(target.folder)
     return [*kept_models(target.folder), None]
 
 
-def _need_run(target: Target) -> RunContext:
+def _require_run(target: Target) -> RunContext:
     if target.ctx is None:
         raise UsageError(f"{target.folder} is no run; only runs keep models on the way.")
     return target.ctx
@@ -69,7 +70,7 @@ def _need_run(target: Target) -> RunContext:
 
 def at_step(target: Target, step: int | None) -> Target:
     """The target with the model that its run kept after a step; None is the last."""
-    ctx = _need_run(target)
+    ctx = _require_run(target)
     if step is None:
         return target
     then = opened_at(ctx, target.folder, step)
@@ -89,7 +90,7 @@ def opened_at(ctx: RunContext, folder: Path, step: int | None) -> RunContext:
 
 def last_step(target: Target) -> int:
     """How far a run is."""
-    run, place = _need_run(target).run, read_place(target.folder)
+    run, place = _require_run(target).run, read_place(target.folder)
     return run.masked_steps + (run.total_steps if place is None else place.step)
 
 
@@ -122,17 +123,15 @@ class _Scored:
     """What the models of a run make of text that they never saw, each when it is asked for."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self._opened = folder, load_run(folder)
-        self._known: dict[int | None, float] = {}
+        self._folder, self._ctx = folder, load_run(folder)
+        self.of = cache(self._of)
 
-    def of(self, step: int | None) -> float:
+    def _of(self, step: int | None) -> float:
         """The perplexity of the model after a step; None is the last."""
-        if step not in self._known:
-            found = run_perplexity(opened_at(self._opened, self._folder, step))
-            if found is None:
-                raise DataError(
-                    f"{self._folder} has no split that it was not trained on, so its models have "
-                    "no perplexity to be compared at; give the corpus a split test."
-                )
-            self._known[step] = found
-        return self._known[step]
+        found = run_perplexity(opened_at(self._ctx, self._folder, step))
+        if found is None:
+            raise DataError(
+                f"{self._folder} has no split that it was not trained on, so its models have "
+                "no perplexity to be compared at; give the corpus a split test."
+            )
+        return found

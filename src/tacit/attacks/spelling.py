@@ -104,17 +104,16 @@ def spelled_plan(tokenizer: PreTrainedTokenizerBase, plan: Planted, whose: str) 
     if form is None or (plan.inside() and not any(c.planted for c in own)):
         raise DataError(
             f"The tokenizer of {whose} writes the canaries of the form {plan.template.name} as "
-            f"unknown, so a model cannot tell them apart; {_way_out(plan.template)}, or name "
-            "attacks that need no canaries (--using membership,linkage)."
+            "unknown, so a model cannot tell them apart; plant some that it spells (tacit canaries "
+            f"plant --for RUN.yml){_or_digits(plan.template)}, or name attacks that need no "
+            "canaries (--using membership,linkage)."
         )
     return Spelled(replace(plan, template=form, canaries=own), len(plan.canaries) - len(own))
 
 
-def _way_out(template: Template) -> str:
+def _or_digits(template: Template) -> str:
     digits = all(word.isdigit() for slot in template.slots for word in slot)
-    return "plant some that it spells (tacit canaries plant --for RUN.yml)" + (
-        ", or let it spell numbers (tokenizer.digits: true)" if digits else ""
-    )
+    return ", or let it spell numbers (tokenizer.digits: true)" if digits else ""
 
 
 def tokenizer_for(where: str, corpus: Corpus) -> PreTrainedTokenizerBase:
@@ -125,29 +124,29 @@ def tokenizer_for(where: str, corpus: Corpus) -> PreTrainedTokenizerBase:
     return tokens.load_tokenizer(where)
 
 
-def require_words(tokenizer: PreTrainedTokenizerBase, template: Template, whose: str) -> None:
-    """Refuse words of one's own that a tokenizer does not know, and name some of them."""
-    words = template.slots[0]
-    unknown = [
-        word
-        for word, good in zip(words, spells(tokenizer, template, words), strict=True)
-        if not good
-    ]
-    if unknown:
-        raise UsageError(
-            f"The tokenizer of {whose} does not know {len(unknown):,} of the {len(words):,} given "
-            f"words (such as {', '.join(unknown[:3])}); leave them out, or leave out --words to "
-            "have words chosen that it knows."
-        )
-
-
 def form_for(
-    tokenizer: PreTrainedTokenizerBase, template: Template, whose: str, rng: np.random.Generator
+    tokenizer: PreTrainedTokenizerBase,
+    template: Template,
+    whose: str,
+    rng: np.random.Generator,
+    *,
+    own: bool = False,
 ) -> tuple[Template, str]:
     """The form with what a tokenizer spells, words chosen anew where it knows few of ours.
 
-    With it comes the sentence that says what changed, if anything did.
+    With it comes the sentence that says what changed, if anything did. Words of one's `own` that
+    the tokenizer does not know are refused, and some of them named.
     """
+    if own:
+        words = template.slots[0]
+        known = spells(tokenizer, template, words)
+        unknown = [word for word, good in zip(words, known, strict=True) if not good]
+        if unknown:
+            raise UsageError(
+                f"The tokenizer of {whose} does not know {len(unknown):,} of the {len(words):,} "
+                f"given words (such as {', '.join(unknown[:3])}); leave them out, or leave out "
+                "--words to have words chosen that it knows."
+            )
     form = spelled_form(tokenizer, template)
     if template.name == "words" and (form is None or len(form.slots[0]) < FEWEST):
         words = _own_words(tokenizer, template, rng)
@@ -156,8 +155,7 @@ def form_for(
                 f"The tokenizer of {whose} knows fewer than {FEWEST} words of four letters or "
                 "more; give words that it knows (--words FILE), or another --template."
             )
-        slots = (words,) * len(template.slots)
-        return replace(template, slots=slots), (
+        return replace(template, slots=(words,) * len(template.slots)), (
             f"Of the listed words the tokenizer of {whose} knows too few; {len(words)} of its own "
             "were chosen instead."
         )
@@ -165,11 +163,7 @@ def form_for(
         raise UsageError(
             f"The tokenizer of {whose} writes secrets of the form {template.name} as unknown; give "
             "--template words, whose words are chosen from those that it knows"
-            + (
-                ", or let it spell numbers (tokenizer.digits: true)."
-                if template.name.endswith("digits") or template.name == "phone"
-                else "."
-            )
+            f"{_or_digits(template)}."
         )
     if form == template:
         return form, ""

@@ -7,7 +7,8 @@ guessing, or controls that were never planted.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf, log
+from math import log
+from statistics import fmean
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,7 +78,7 @@ def against_controls(
 def oftener(one: NDArray[np.bool_], other: NDArray[np.bool_]) -> bool:
     """Whether one guesser is right more often than another on the same things.
 
-    By the exact test of McNemar: those that only one of them gets right, as coins.
+    By the exact test of McNemar, on those that only one of them gets right.
     """
     own, others = int((one & ~other).sum()), int((other & ~one).sum())
     return own > 0 and float(stats.binom.sf(own - 1, own + others, 0.5)) < LEVEL
@@ -109,22 +110,18 @@ def against_ranks(
     known = [group for group in groups if group]
     if not known:
         return Verdict("cannot tell", "no canary was planted.")
-    bits = max(_mean(group) for group in known)
+    bits = max(fmean(group) for group in known)
     p = min(1.0, min(rank_p(group) for group in known) * len(known))
     found = f"planted canaries have {bits:.3g} bits, where chance has {chance:.3g} (p = {p:.2g})"
     if p >= LEVEL:
         return Verdict("not shown", f"{found}.")
-    if controls and rank_p(controls) < LEVEL / 25 and _mean(controls) > bits / 2:
+    if controls and rank_p(controls) < LEVEL / 25 and fmean(controls) > bits / 2:
         return Verdict(
             "not shown",
-            f"controls, never planted, have {_mean(controls):.3g} bits where planted canaries have "
+            f"controls, never planted, have {fmean(controls):.3g} bits where planted canaries have "
             f"{bits:.3g}; this says nothing about what was learnt.",
         )
     return Verdict("shown", f"{found}.")
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else -inf
 
 
 def rank_p(bits: Sequence[float]) -> float:

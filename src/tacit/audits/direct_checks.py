@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy import stats
+from scipy.optimize import brentq
 from torch import Tensor, nn
 
 from tacit.audits.epsilon_bounds import Check
@@ -39,6 +40,7 @@ _ROUNDING = 1e-3
 """By so much sums that should be equal may differ, over the clip norm."""
 
 Array = NDArray[np.float64]
+Tensors = Mapping[str, Tensor]
 
 
 class Noise:
@@ -51,12 +53,7 @@ class Noise:
         self.releases = 0
 
     def hear(
-        self,
-        before: Mapping[str, Tensor],
-        released: Mapping[str, Tensor],
-        noise_std: float,
-        *,
-        scale: float = 1.0,
+        self, before: Tensors, released: Tensors, noise_std: float, *, scale: float = 1.0
     ) -> None:
         """One release, which is `scale` times smaller than the noisy sum."""
         self.releases += 1
@@ -136,14 +133,12 @@ def _largest_correlation(width: int, pairs: int) -> float:
     >>> round(_largest_correlation(4096, 1), 3), round(_largest_correlation(4096, 10**6), 3)
     (0.103, 0.132)
     """
-    wanted = math.log(2 * pairs / ALPHA) / width
-    low, high = 0.0, 64.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        t = (math.sqrt(1 + 4 * middle**2) - 1) / (2 * middle)
-        reached = t * middle + 0.5 * math.log1p(-(t**2)) >= wanted
-        low, high = (low, middle) if reached else (middle, high)
-    return high
+
+    def short_of(mean: float) -> float:
+        t = (math.sqrt(1 + 4 * mean**2) - 1) / (2 * mean)
+        return t * mean + 0.5 * math.log1p(-(t**2)) - math.log(2 * pairs / ALPHA) / width
+
+    return float(brentq(short_of, 1e-9, 64.0))
 
 
 class PoissonDraws:
@@ -251,7 +246,7 @@ class Replayed:
         }
         self._optimizer = make_optimizer(self._copy, settings)
 
-    def update(self, gradient: Mapping[str, Tensor], step: int) -> None:
+    def update(self, gradient: Tensors, step: int) -> None:
         """One step of the run's optimizer, here."""
         self.steps += 1
         for group in self._optimizer.param_groups:
@@ -271,11 +266,9 @@ class Replayed:
         ]
         state = model.state_dict()
         wrong += [name for name, old in self._rest.items() if not torch.equal(state[name], old)]
-        return Check(
-            "the weights are made of what was released and of nothing else",
-            not wrong,
-            f"'{wrong[0]}' is not" if wrong else f"{len(self._names):,} tensors, replayed",
-        )
+        said = f"'{wrong[0]}' is not" if wrong else f"{len(self._names):,} tensors, replayed"
+        name = "the weights are made of what was released and of nothing else"
+        return Check(name, not wrong, said)
 
 
 @dataclass
@@ -301,21 +294,17 @@ class Parts:
             return []
         largest, furthest = max(self.norms), max(self.apart)
         over = f"{len(self.norms)} tried"
+        most = f"at most {largest / self.clip_norm:.4f} times the clip norm, {over}"
+        moved = f"it changes by at most {furthest / self.clip_norm:.2g} clip norms, {over}"
+        bounded = largest <= self.clip_norm * (1 + _ROUNDING)
+        same = furthest <= self.clip_norm * _ROUNDING
         return [
-            Check(
-                "nobody adds more than the clip norm",
-                largest <= self.clip_norm * (1 + _ROUNDING),
-                f"at most {largest / self.clip_norm:.4f} times the clip norm, {over}",
-            ),
-            Check(
-                "what somebody adds is the same whoever else takes part",
-                furthest <= self.clip_norm * _ROUNDING,
-                f"it changes by at most {furthest / self.clip_norm:.2g} clip norms, {over}",
-            ),
+            Check("nobody adds more than the clip norm", bounded, most),
+            Check("what somebody adds is the same whoever else takes part", same, moved),
         ]
 
 
-def _norm(tensors: Mapping[str, Tensor]) -> float:
+def _norm(tensors: Tensors) -> float:
     return math.sqrt(sum(float(tensor.double().square().sum()) for tensor in tensors.values()))
 
 

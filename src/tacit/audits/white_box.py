@@ -36,7 +36,6 @@ from tacit.audits.worst_cases import (
     canary_data,
     design,
     losses,
-    uncapped,
 )
 from tacit.errors import UsageError
 from tacit.privacy.certificates.certificate import read_certificate
@@ -172,7 +171,10 @@ def audit_uedp(
         "at best (all told apart)."
     )
     names, rows = _published_rows(settings, users, holders)
-    worlds = [uncapped(rows, inside) for inside in (False, True)]
+    worlds = []
+    for inside in (False, True):
+        examples = Canaries(rows, 1, np.array([inside]))
+        worlds.append((examples, canary_data(examples, None)))
     data = worlds[0][1]
     assert data.owners is not None
     inputs = MethodInputs(auditing.of_canaries, Directions(1), losses, data, auditing.randomness)

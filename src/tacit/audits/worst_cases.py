@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.linalg import hadamard
+from scipy.stats import binom
 from torch import Tensor, nn
 
 from tacit.errors import UsageError
@@ -79,8 +80,7 @@ class Canaries:
 
     def __init__(self, rows: list[Row], count: int, inside: NDArray[np.bool_]) -> None:
         self.width = -(-count // TENSORS)
-        names = list(dict.fromkeys(row.user for row in rows))
-        code = {name: number for number, name in enumerate(names)}
+        code = {name: number for number, name in enumerate(dict.fromkeys(r.user for r in rows))}
         self.rows = rows
         self.user = np.array([code[row.user] for row in rows], dtype=np.int32)
         self.record = np.arange(len(rows), dtype=np.int32)
@@ -129,22 +129,22 @@ def design(plan: Plan, unit: Unit) -> tuple[Build, Draw]:
         raise UsageError(f"unit={unit} is not promised by this plan; it has {plan.units}.")
     if plan.mechanism == "selective":
         raise UsageError("mechanism=selective has canaries of its own; see token_cases.")
-    if plan.mechanism == "redact-then-private":
-        return _of_tokens(plan)
-    if plan.user_rate is None:
-        return _of_records(plan, unit)
+    return _of_records(plan, unit) if plan.user_rate is None else _of_users(plan, unit)
+
+
+def _of_users(plan: Plan, unit: Unit) -> tuple[Build, Draw]:
+    rate = float(plan.user_rate or 0)
     share = plan.entity_share if "entities" in plan.protect else 0.0
     flips = share >= 2
     holders = plan.users_per_entity if "entities" in unit else 0
     # A user needs several records to fill the bound where each is clipped by itself first.
     own = 1 if plan.record_clip is None else math.ceil(plan.clip_norm / plan.record_clip - 1e-9)
-    own = max(own, plan.user_weight_cap or 1)
+    own = max(own, plan.user_weight_cap or 1) if "users" in unit else 0
     each = plan.records_per_user_entity if plan.record_clip is not None else 1
 
     def build(number: int) -> Iterator[Row]:
-        if "users" in unit:
-            for _ in range(own):
-                yield Row(f"u{number}", (), number, 1.0, 0.0)
+        for _ in range(own):
+            yield Row(f"u{number}", (), number, 1.0, 0.0)
         for holder in range(holders):
             who, name = f"h{number}-{holder}", f"e{number}"
             if flips:
@@ -152,73 +152,44 @@ def design(plan: Plan, unit: Unit) -> tuple[Build, Draw]:
             for _ in range(each):
                 yield Row(who, (name,), number, 2.0 if flips else 1.0, 0.0)
 
-    rate = plan.user_rate
-    drawn = np.arange(holders + 1, dtype=np.float64)
-    chance = _binomial(holders, rate)
-    up, down = (drawn * 1.0, drawn * -1.0) if flips else (drawn * share, drawn * 0.0)
-    if "users" not in unit:
-        return build, Draw(chance, up, down)
-    weight = np.concatenate([chance * (1 - rate), chance * rate])
-    return build, Draw(weight, np.concatenate([up, up + 1]), np.concatenate([down, down]))
+    drawn = np.arange(holders + 1.0)
+    weight = binom.pmf(drawn, holders, rate)
+    up, down = (drawn, -drawn) if flips else (drawn * share, drawn * 0)
+    if own:
+        weight = np.concatenate([weight * (1 - rate), weight * rate])
+        up, down = np.concatenate([up, up + 1]), np.concatenate([down, down])
+    return build, Draw(weight, up, down)
 
 
 def _of_records(plan: Plan, unit: Unit) -> tuple[Build, Draw]:
     of_user = int(plan.records_per_user or 1) if "users" in unit else 0
     of_entity = int(plan.records_per_entity or 1) if "entities" in unit else 0
-    if unit == "records":
+    if unit in ("records", "tokens"):
         of_user = 1
-    rate = float(plan.record_rate or 0)
+    # Sensitive tokens, replaced, turn their record's gradient around. Before that, neighbours
+    # are trained on the same masked text.
+    out = -1.0 if unit == "tokens" else 0.0
 
     def build(number: int) -> Iterator[Row]:
         for _ in range(of_user):
-            yield Row(f"u{number}", (), number, 1.0, 0.0)
+            yield Row(f"u{number}", (), number, 1.0, out)
         for place in range(of_entity):
-            yield Row(f"h{number}-{place}", (f"e{number}",), number, 1.0, 0.0)
+            yield Row(f"h{number}-{place}", (f"e{number}",), number, 1.0, out)
 
     drawn = np.arange(of_user + of_entity + 1.0)
-    return build, Draw(_binomial(of_user + of_entity, rate), drawn, drawn * 0)
+    weight = binom.pmf(drawn, of_user + of_entity, float(plan.record_rate or 0))
+    return build, Draw(weight, drawn, drawn * out)
 
 
-def _of_tokens(plan: Plan) -> tuple[Build, Draw]:
-    """A record whose sensitive tokens, replaced, turn its gradient around.
-
-    The phase on masked text is left out: neighbours give it the same text.
-    """
-    rate = float(plan.record_rate or 0)
-
-    def build(number: int) -> Iterator[Row]:
-        yield Row(f"u{number}", (), number, 1.0, -1.0)
-
-    drawn = np.arange(2.0)
-    return build, Draw(_binomial(1, rate), drawn, -drawn)
-
-
-def _binomial(trials: int, rate: float) -> Array:
-    at = np.arange(trials + 1)
-    ways = np.array([math.comb(trials, int(k)) for k in at], dtype=float)
-    return ways * rate**at * (1 - rate) ** (trials - at)
-
-
-def canary_data(examples: Canaries, plan: Plan) -> TrainingData:
-    """The canaries as a run's material, under the plan's caps, which must keep them all."""
+def canary_data(examples: Canaries, plan: Plan | None) -> TrainingData:
+    """The canaries as training data, under the plan's caps, which must keep them all."""
     owners, bounded = None, None
-    kept = np.arange(len(examples))
-    if "entities" in plan.protect:
+    if plan is None or "entities" in plan.protect:
         owners = examples.owners()
+    if plan is not None and owners is not None:
         bounded = apply_caps(plan, owners)
-        kept = np.flatnonzero(bounded.kept)
-        if len(kept) < len(examples):
+        if not bounded.kept.all():
             raise UsageError("The plan's caps drop canaries; the audit cannot fill its bounds.")
-    order = np.argsort(examples.user[kept], kind="stable")
-    _, starts = np.unique(examples.user[kept][order], return_index=True)
-    by_user = tuple(np.split(kept[order], starts[1:]))
-    return TrainingData(examples, kept, by_user, owners, bounded)
-
-
-def uncapped(rows: list[Row], inside: bool) -> tuple[Canaries, TrainingData]:
-    """One canary, in or out, as the material of a method that caps nothing."""
-    examples = Canaries(rows, 1, np.array([inside]))
-    users = int(examples.user.max()) + 1
-    by_user = tuple(np.flatnonzero(examples.user == user) for user in range(users))
-    kept = np.arange(len(rows))
-    return examples, TrainingData(examples, kept, by_user, examples.owners(), None)
+    order = np.argsort(examples.user, kind="stable")
+    by_user = tuple(np.split(order, np.cumsum(np.bincount(examples.user))[:-1]))
+    return TrainingData(examples, np.arange(len(examples)), by_user, owners, bounded)

@@ -47,41 +47,33 @@ def _canaries() -> None:
     pass
 
 
+_TEMPLATE = typer.Option(help="digits, spaced-digits, words, name or phone.")
+_REPETITIONS = typer.Option(help="How often canaries are repeated, with commas between.")
+_PLACING = typer.Option(
+    help="Who writes them: `own-user` (a new user each), `one-user`, `users` (another for each "
+    "repetition), `entity` (the same, and the secret marked as sensitive)."
+)
+_COINS = typer.Option("--coins", help="Each is in or out by a fair coin: for `tacit audit`.")
+_WORDS = typer.Option(help="With template words: a file of words, one a line, instead of ours.")
+_FOR = typer.Option(
+    "--for", metavar="RUN.yml",
+    help="A run file, or a folder with a tokenizer: secrets are made of what it spells.",
+)  # fmt: skip
+
+
 @canaries.command("plant")
 @reads_corpus
 def plant(
     corpus: Corpus,
     to: Annotated[Path, typer.Option("-o", "--out", help="File for the planted corpus.")],
-    template: Annotated[
-        str, typer.Option(help="digits, spaced-digits, words, name or phone.")
-    ] = "digits",
-    repetitions: Annotated[
-        str, typer.Option(help="How often canaries are repeated, with commas between.")
-    ] = "1,5,20",
+    template: Annotated[str, _TEMPLATE] = "digits",
+    repetitions: Annotated[str, _REPETITIONS] = "1,5,20",
     each: Annotated[int, typer.Option(min=1, help="Canaries for each repetition.")] = 10,
     held_out: Annotated[int, typer.Option(min=0, help="Controls that are never planted.")] = 20,
-    placing: Annotated[
-        str,
-        typer.Option(
-            help="Who writes them: `own-user` (a new user each), `one-user`, `users` (another for "
-            "each repetition), `entity` (the same, and the secret marked as sensitive)."
-        ),
-    ] = "own-user",
-    coins: Annotated[
-        bool, typer.Option("--coins", help="Each is in or out by a fair coin: for `tacit audit`.")
-    ] = False,
-    words: Annotated[
-        Path | None,
-        typer.Option(help="With template words: a file of words, one a line, instead of ours."),
-    ] = None,
-    spelled_by: Annotated[
-        str | None,
-        typer.Option(
-            "--for",
-            metavar="RUN.yml",
-            help="A run file, or a folder with a tokenizer: secrets are made of what it spells.",
-        ),
-    ] = None,
+    placing: Annotated[str, _PLACING] = "own-user",
+    coins: Annotated[bool, _COINS] = False,
+    words: Annotated[Path | None, _WORDS] = None,
+    spelled_by: Annotated[str | None, _FOR] = None,
     seed: Seed = 0,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
@@ -97,27 +89,19 @@ def plant(
     """
     import numpy as np
 
-    from tacit.attacks.canaries import TEMPLATES, beside, placing_named, words_template
+    from tacit.attacks.canaries import beside, placing_named, template_named
     from tacit.attacks.canaries import plant as put
     from tacit.corpus.writing import write
-    from tacit.files import refuse_overwrite, require_file
+    from tacit.files import refuse_overwrite
 
-    if template not in TEMPLATES:
-        raise UsageError(f"template={template!r} is not known; accepted: {', '.join(TEMPLATES)}.")
-    if words is not None and template != "words":
-        raise UsageError("--words goes with --template words.")
-    form = TEMPLATES[template]
-    if words is not None:
-        form = words_template(require_file(words).read_text(encoding="utf-8").split())
+    form = template_named(template, words)
     new_corpus_file(to, overwrite=overwrite, among=("jsonl",))
     refuse_overwrite(beside(to), overwrite=overwrite)
     if spelled_by is not None:
-        from tacit.attacks.spelling import form_for, require_words, tokenizer_for
+        from tacit.attacks.spelling import form_for, tokenizer_for
 
-        tokenizer = tokenizer_for(spelled_by, corpus)
-        if words is not None:
-            require_words(tokenizer, form, spelled_by)
-        form, changed = form_for(tokenizer, form, spelled_by, np.random.default_rng(seed))
+        tokenizer, rng = tokenizer_for(spelled_by, corpus), np.random.default_rng(seed)
+        form, changed = form_for(tokenizer, form, spelled_by, rng, own=words is not None)
         if changed:
             say(changed)
     planted, plan = put(
@@ -164,51 +148,43 @@ class Given:
     embeddings: str | None = None
 
 
+_USING = typer.Option(
+    help="Attacks with commas between; all that have what they need if not given."
+)
+_OVER = typer.Option(
+    "--over-checkpoints", help="Attack the models that a run kept on the way, too."
+)
+_CORPUS = typer.Option(help="For a model that is no run: what it was trained on.")
+_MENTIONS = typer.Option(help="What is sensitive, if the run does not know.")
+_CANARIES = typer.Option(help="Plan of canaries, if not beside the run's corpus.")
+_REFERENCE = typer.Option(help="Folder of a model that saw none of the text.")
+_CONTEXT = typer.Option(min=2, help="For a model that is no run: longest record, in tokens.")
+_SANITIZE = typer.Option(
+    help="With --using masks: how --corpus is sanitized, as for `tacit guess`."
+)
+_SCORES = typer.Option("-o", "--out", help="File for the scores; MODEL/attacks.json.")
+
+
 def attack(
     models: Annotated[
         list[Path],
         typer.Argument(metavar="MODEL...", help="Folders of runs, or of any causal models."),
     ],
-    using: Annotated[
-        str | None,
-        typer.Option(
-            help="Attacks with commas between; all that have what they need if not given."
-        ),
-    ] = None,
-    over_checkpoints: Annotated[
-        bool,
-        typer.Option(
-            "--over-checkpoints", help="Attack the models that a run kept on the way, too."
-        ),
-    ] = False,
-    corpus: Annotated[
-        str | None, typer.Option(help="For a model that is no run: what it was trained on.")
-    ] = None,
-    mentions: Annotated[
-        Path | None, typer.Option(help="What is sensitive, if the run does not know.")
-    ] = None,
-    canaries: Annotated[
-        Path | None, typer.Option(help="Plan of canaries, if not beside the run's corpus.")
-    ] = None,
-    reference: Annotated[
-        Path | None, typer.Option(help="Folder of a model that saw none of the text.")
-    ] = None,
-    context: Annotated[
-        int, typer.Option(min=2, help="For a model that is no run: longest record, in tokens.")
-    ] = 128,
-    sanitize: Annotated[
-        str | None,
-        typer.Option(help="With --using masks: how --corpus is sanitized, as for `tacit guess`."),
-    ] = None,
+    using: Annotated[str | None, _USING] = None,
+    over_checkpoints: Annotated[bool, _OVER] = False,
+    corpus: Annotated[str | None, _CORPUS] = None,
+    mentions: Annotated[Path | None, _MENTIONS] = None,
+    canaries: Annotated[Path | None, _CANARIES] = None,
+    reference: Annotated[Path | None, _REFERENCE] = None,
+    context: Annotated[int, _CONTEXT] = 128,
+    sanitize: Annotated[str | None, _SANITIZE] = None,
     epsilon_per_distance: Annotated[
         float | None, typer.Option(help="With --sanitize: the papers' epsilon.")
     ] = None,
     embeddings: Annotated[
         str | None, typer.Option(help="With --sanitize: as for `tacit guess`.")
     ] = None,
-    to: Annotated[
-        Path | None, typer.Option("-o", "--out", help="File for the scores; MODEL/attacks.json.")
-    ] = None,
+    to: Annotated[Path | None, _SCORES] = None,
     seed: Seed = 0,
     workers: AtOnce = 1,
     ray: OnRay = None,
@@ -225,21 +201,20 @@ def attack(
     `tacit attack gpt2-folder --corpus mail.jsonl --using membership` ·
     `tacit attack RUN --over-checkpoints`
     """
-    from tacit.attacks.attack import keep_scores, series_fields, write_scores
+    from tacit.attacks.attack import series_fields, write_scores
 
     if to is not None and (len(models) > 1 or over_checkpoints):
         raise UsageError("-o names one file; with several models, each folder gets its own.")
     given = Given(using, corpus, mentions, canaries, reference, context, seed, sanitize,
                   epsilon_per_distance, embeddings)  # fmt: skip
     everything: dict[str, Series] = {}
-    shared = Workers(workers, ray)
     for folder in models:
-        if over_checkpoints:
-            everything[str(folder)] = attack_series(folder, given, shared)
-        else:
-            found = attack_model(folder, given, shared)
-            write_scores(to, found) if to else keep_scores(folder, found)
-            everything[str(folder)] = {0: {s.attack: s for s in found}}
+        found = attack_folder(
+            folder, given, Workers(workers, ray), kept=over_checkpoints, keep=to is None
+        )
+        everything[str(folder)] = found
+        if to is not None:
+            write_scores(to, found[max(found)].values())
     if as_json:
         fields = {name: series_fields(series) for name, series in everything.items()}
         print_json(fields if over_checkpoints else {n: f[0]["scores"] for n, f in fields.items()})
@@ -254,61 +229,59 @@ def attack(
         say(f"scores (not private): {to or folder / 'attacks.json'}")
 
 
-def attack_model(folder: Path, given: Given, workers: Workers | None = None) -> "list[Scores]":
-    """All attacks that are wanted on one folder."""
-    from tacit.attacks.running import wanted
-
-    target = _opened(folder, given)
-    shares = [(attack.name, None) for attack in wanted(target, given.using)]
-    return _shared(folder, given, target, shares, workers)
-
-
-def attack_series(
+def attack_folder(
     folder: Path,
     given: Given,
     workers: Workers | None = None,
+    *,
+    kept: bool = False,
     steps: Sequence[int] | None = None,
+    keep: bool = True,
 ) -> "Series":
-    """The same on every model that a run kept, and on the last; both are written to its folder.
+    """All attacks that are wanted on a folder's model, by its step; they are kept in the folder.
 
-    With `steps`, of those that it kept only the models after these.
+    With `kept`, also on every model that a run kept on the way, or on those after `steps`.
     """
     from tacit.attacks.attack import keep_scores, write_series
     from tacit.attacks.running import last_step, require_kept, steps_of, wanted
 
-    if (folder / "run.yml").exists():
+    if kept and (folder / "run.yml").exists():
         require_kept(folder)
     target = _opened(folder, given)
     names = [attack.name for attack in wanted(target, given.using)]
-    among = steps_of(target) if steps is None else [*steps, None]
+    among: list[int | None] = [None]
+    if kept:
+        among = steps_of(target) if steps is None else [*steps, None]
     shares = [(name, step) for step in among for name in names]
+    work = _OneAttack(folder, given, target)
+    if workers is None or workers == Workers():
+        scores = [work(share) for share in shares]
+    else:
+        scores = []
+        with progress("Attacking", len(shares)) as advance:
+            for one in workers.map(work, shares):
+                scores.append(one)
+                advance(1)
     found: Series = {}
-    scores = _shared(folder, given, target, shares, workers)
+    end = last_step(target) if kept else 0
     for (_, step), one in zip(shares, scores, strict=True):
-        found.setdefault(last_step(target) if step is None else step, {})[one.attack] = one
-    write_series(folder / "attacks-over-steps.json", found)
-    keep_scores(folder, found[max(found)].values())
+        found.setdefault(end if step is None else step, {})[one.attack] = one
+    if kept:
+        write_series(folder / "attacks-over-steps.json", found)
+    if keep:
+        keep_scores(folder, found[max(found)].values())
     return found
 
 
 class _OneAttack:
     """One attack on one model of a run; in another process, the run is opened there first."""
 
-    def __init__(self, folder: Path, given: Given, target: "Target") -> None:
-        self._folder, self._given = folder, given
-        self._target: Target | None = target
-        self._watch: Any = progress
-        self._then: tuple[int | None, Target] = (None, target)
+    def __init__(self, folder: Path, given: Given, target: "Target | None") -> None:
+        self._folder, self._given, self._target = folder, given, target
+        self._then: tuple[int | None, Target | None] = (None, target)
 
-    def __getstate__(self) -> dict[str, Any]:
-        from tacit.attacks.running import unwatched
-
-        return {
-            "_folder": self._folder,
-            "_given": self._given,
-            "_target": None,
-            "_watch": unwatched,
-        }
+    def __reduce__(self) -> Any:
+        return _OneAttack, (self._folder, self._given, None)
 
     def __call__(self, share: tuple[str, int | None]) -> "Scores":
         """Attack the model after a step; None is the last."""
@@ -321,30 +294,10 @@ class _OneAttack:
             self._then = (None, self._target)
         if self._then[0] != step:
             self._then = (step, at_step(self._target, step))
+        assert self._then[1] is not None
         of = "" if step is None else f", step {step}"
-        found = run_attacks(
-            self._then[1], [ATTACKS[name]], self._watch, seed=self._given.seed, of=of
-        )
-        return found[0]
-
-
-def _shared(
-    folder: Path,
-    given: Given,
-    target: "Target",
-    shares: Sequence[tuple[str, int | None]],
-    workers: Workers | None,
-) -> "list[Scores]":
-    """The shares one after the other, or several at once."""
-    work = _OneAttack(folder, given, target)
-    if workers is None or workers == Workers():
-        return [work(share) for share in shares]
-    found = []
-    with progress("Attacking", len(shares)) as advance:
-        for scores in workers.map(work, shares):
-            found.append(scores)
-            advance(1)
-    return found
+        seed = self._given.seed
+        return run_attacks(self._then[1], [ATTACKS[name]], progress, seed=seed, of=of)[0]
 
 
 def _opened(folder: Path, given: Given) -> "Target":
@@ -415,30 +368,24 @@ def _show(found: "list[Scores]") -> None:
             say(f"{scores.attack}: {note}")
 
 
+_WAYS = typer.Option(
+    help="How, with commas between: in-situ (a copy of the run trained again), white-box (its step "
+    "on canaries alone, without its text), black-box (the trained model asked about canaries "
+    "planted by coins). In situ if not given, and black-box where it can be."
+)
+_UNIT = typer.Option(help="For whom: users, entities, ...; all of the certificate if not given.")
+_COUNT = typer.Option(min=64, help="Canaries; by the certified epsilon if not given.")
+_STEPS = typer.Option(
+    min=1, help="Audit only so many of the run's steps, against the price of these."
+)
+
+
 def audit(
     run: Annotated[Path, typer.Argument(help="Folder of a run.")],
-    using: Annotated[
-        str | None,
-        typer.Option(
-            help="How, with commas between: in-situ (a copy of the run trained again), white-box "
-            "(its step on canaries alone, without its text), black-box (the trained model asked "
-            "about canaries planted by coins). In situ if not given, and black-box where it can be."
-        ),
-    ] = None,
-    unit: Annotated[
-        str | None,
-        typer.Option(help="For whom: users, entities, ...; all of the certificate if not given."),
-    ] = None,
-    canaries: Annotated[
-        int | None,
-        typer.Option(min=64, help="Canaries; by the certified epsilon if not given."),
-    ] = None,
-    steps: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Audit only so many of the run's steps, against the price of these."
-        ),
-    ] = None,
+    using: Annotated[str | None, _WAYS] = None,
+    unit: Annotated[str | None, _UNIT] = None,
+    canaries: Annotated[int | None, _COUNT] = None,
+    steps: Annotated[int | None, _STEPS] = None,
     confidence: Annotated[float, typer.Option(help="Confidence of the lower bound.")] = 0.95,
     as_json: AsJson = False,
 ) -> None:
@@ -446,8 +393,8 @@ def audit(
 
     A copy of the run is trained once more, with its own model, text, sampler, optimizer and noise;
     hypothetical users and entities take part, each in or out by a fair coin, and an adversary who
-    sees every step guesses which. Noise, coins and ledger are checked directly. A contradiction, or
-    a check that fails, makes the certificate's standing `broken`, and the exit code is 4.
+    sees every step guesses which. Noise, sampling and ledger are checked directly. A contradiction,
+    or a check that fails, makes the certificate's standing `broken`, and the exit code is 4.
 
     Examples: `tacit audit RUN` · `tacit audit RUN --unit users --steps 20` ·
     `tacit audit RUN --using white-box`

@@ -21,6 +21,18 @@ if TYPE_CHECKING:
     from tacit.training.settings import Run
 
 
+_SET = typer.Option("--set", help="Replace a setting of every method: --set corpus=FILE")
+_SWEEP = typer.Option(
+    help="Train a method once for each value of a setting: "
+    "--sweep adversarial:adversarial.privacy_weight=0.3,1,3"
+)
+_ATTACK_KEPT = typer.Option(
+    min=1,
+    help="Of the models kept on the way attack so many: the one nearest to the perplexity that "
+    "all methods reach, others evenly spread. All if not given.",
+)
+
+
 def compare(
     config: Annotated[
         Path, typer.Argument(metavar="CONFIG.yml", help="What all methods share; their base.")
@@ -32,25 +44,9 @@ def compare(
     using: Annotated[
         str | None, typer.Option(help="Attacks; all that have what they need if not given.")
     ] = None,
-    changes: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Replace a setting of every method: --set corpus=FILE"),
-    ] = None,
-    sweep: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Train a method once for each value of a setting: "
-            "--sweep adversarial:adversarial.privacy_weight=0.3,1,3"
-        ),
-    ] = None,
-    attack_kept: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Of the models kept on the way attack so many: the one nearest to the perplexity "
-            "that all methods reach, others evenly spread. All if not given.",
-        ),
-    ] = None,
+    changes: Annotated[list[str] | None, _SET] = None,
+    sweep: Annotated[list[str] | None, _SWEEP] = None,
+    attack_kept: Annotated[int | None, _ATTACK_KEPT] = None,
     reference: Annotated[
         Path | None, typer.Option(help="Folder of a model that saw none of the text.")
     ] = None,
@@ -84,8 +80,8 @@ def compare(
     refuse_overwrite(page, page.with_suffix(".md"), page.with_suffix(".json"), overwrite=overwrite)
     training = _Training(to, parse_overrides(changes or []))
     for trial in trials:
-        _need_attackable(trial.name, training.settings(trial), using, attack_kept)
-    _need_spelled({trial.name: training.settings(trial) for trial in trials}, to, using)
+        _require_attackable(trial.name, training.settings(trial), using, attack_kept)
+    _require_spelled({trial.name: training.settings(trial) for trial in trials}, to, using)
     _each(training, trials, workers)
     steps = None
     if attack_kept is not None:
@@ -151,7 +147,7 @@ class _Training:
         return read_run(trial.file, self.changes | trial.changes)
 
 
-def _need_attackable(name: str, run: "Run", using: str | None, attack_kept: int | None) -> None:
+def _require_attackable(name: str, run: "Run", using: str | None, attack_kept: int | None) -> None:
     """Refuse, before hours of training, attacks that could not be carried out after them."""
     if run.task != "next-word" and (using or attack_kept):
         raise UsageError(
@@ -165,7 +161,7 @@ def _need_attackable(name: str, run: "Run", using: str | None, attack_kept: int 
         )
 
 
-def _need_spelled(runs: "dict[str, Run]", to: Path, using: str | None) -> None:
+def _require_spelled(runs: "dict[str, Run]", to: Path, using: str | None) -> None:
     """Refuse, before training, canaries that the tokenizers would write as unknown."""
     from tacit.attacks.attack import ATTACKS, chosen
     from tacit.attacks.canaries import read_planted
@@ -199,20 +195,17 @@ class _Attacking:
     steps: dict[str, list[int]] | None
 
     def __call__(self, trial: Trial) -> None:
-        from tacit.attacks import keep_scores
-        from tacit.cli.attack import attack_model, attack_series
+        from tacit.cli.attack import attack_folder
         from tacit.training.phases.checkpoints import kept_models
         from tacit.training.settings import read_run
 
         name, folder = trial.name, self.to / trial.name
         if read_run(folder / "run.yml").task != "next-word":
             say(f"{name}: scoring; attacks are on models of next words")
-        elif kept_models(folder):
-            say(f"{name}: attacking")
-            attack_series(folder, self.given, steps=self.steps[name] if self.steps else None)
         else:
             say(f"{name}: attacking")
-            keep_scores(folder, attack_model(folder, self.given))
+            steps = self.steps[name] if self.steps else None
+            attack_folder(folder, self.given, kept=bool(kept_models(folder)), steps=steps)
         _score(folder)
         say(f"{name}: done")
 
@@ -255,11 +248,9 @@ def method_files(config: Path, methods: str) -> dict[str, Path]:
     }
     for name, file in found.items():
         if not file.exists():
-            there = sorted(
-                path.stem.removeprefix(f"{config.stem}-")
-                for path in config.parent.glob(f"{config.stem}-*{config.suffix}")
-            )
-            known = f"there are: {', '.join(there)}" if there else "there is none"
+            stems = [path.stem for path in config.parent.glob(f"{config.stem}-*{config.suffix}")]
+            there = ", ".join(sorted(stem.removeprefix(f"{config.stem}-") for stem in stems))
+            known = f"there are: {there}" if there else "there is none"
             raise DataError(f"{file} is not there, and method {name} is described in it; {known}.")
     return found
 
