@@ -279,4 +279,4 @@ def test_a_report_runs_in_a_box_of_its_own(house: Peopled, stranger: httpx.Clien
     assert archive.headers["content-type"] == "application/zip"
     gone = stranger.get("/models/nothing/download")
     assert gone.status_code == 404
-    assert "There is no such train" in gone.text
+    assert "There is no such run" in gone.text

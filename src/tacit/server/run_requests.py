@@ -227,6 +227,11 @@ def require_denominator(plan: Plan) -> None:
         )
 
 
+def sampling_rate(plan: Plan) -> float:
+    """The share of users, or of records, that takes part in a step."""
+    return float(plan.user_rate if plan.user_rate is not None else plan.record_rate or 0)
+
+
 def shape_of(run: Run) -> str:
     """What a model's speed depends on, as a word to compare by."""
     config = run.model.model_dump(mode="json", include={"kind", "config", "lora_rank", "trained"})
