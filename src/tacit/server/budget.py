@@ -131,9 +131,9 @@ class Budgets:
 
         A ledger that cannot be read, or holds less than it was seen to hold, frees nothing.
         """
-        with self.storage.read() as session:
-            row = require(session, Job, job)
-            seen, dataset = row.released, row.dataset_id
+        row = self.storage.get(Job, job)
+        assert row is not None
+        seen, dataset = row.released, row.dataset_id
         note, releases = "", None
         try:
             # What the model that it began with had released was charged to another run.

@@ -156,10 +156,7 @@ class Jobs:
 
     def resume(self, job: str) -> Json:
         """Go on with a run that failed or was cancelled, if the budget still has room for it."""
-        with self.storage.read() as session:
-            row = session.get(Job, job)
-        if row is None or row.kind != "train":
-            raise NotFound("There is no such run.")
+        row = self._row(job, "train")
         if row.state not in ("failed", "cancelled"):
             raise Conflict(f"The run is {row.state}; only what failed or was cancelled is resumed.")
         self._require_room()
@@ -209,11 +206,13 @@ class Jobs:
 
     def get(self, job: str, kind: str | None = None) -> Json:
         """One job."""
-        with self.storage.read() as session:
-            row = session.get(Job, job)
+        return self._as_json(self._row(job, kind))
+
+    def _row(self, job: str, kind: str | None) -> Job:
+        row = self.storage.get(Job, job)
         if row is None or (kind is not None and row.kind != kind):
             raise NotFound(f"There is no such {_KIND_WORDS.get(kind or '', 'job')}.")
-        return self._as_json(row)
+        return row
 
     def all(
         self, kind: str | None = None, dataset: str | None = None, target: str | None = None,
@@ -223,8 +222,7 @@ class Jobs:
         wanted = {"kind": kind, "dataset_id": dataset, "target_id": target}
         query = select(Job).order_by(Job.id.desc()).limit(limit)
         query = query.filter_by(**{name: value for name, value in wanted.items() if value})
-        with self.storage.read() as session:
-            return [self._as_json(row) for row in session.scalars(query)]
+        return [self._as_json(row) for row in self.storage.scalars(query)]
 
     def counts(self, session: Session | None = None) -> dict[str, int]:
         """How many jobs are in each state."""
@@ -258,10 +256,8 @@ class Jobs:
     def _poll(self, only: str | None = None) -> None:
         """Look at every live job once, and start what may start."""
         with self._polling:
-            with self.storage.read() as session:
-                query = select(Job).where(Job.state.in_(LIVE)).order_by(Job.id)
-                rows = session.scalars(query).all()
-            running = 0
+            live = select(Job).where(Job.state.in_(LIVE)).order_by(Job.id)
+            rows, running = self.storage.scalars(live), 0
             for row in rows:
                 if row.state == "running":
                     running += self._attempt(row, self._watch) if only in (None, row.id) else 1
@@ -293,8 +289,7 @@ class Jobs:
         alive = child.alive()
         seen = child_processes.entries_seen(ledger) if row.kind == "train" else 0
         if seen > row.released:
-            with self.storage.write() as session:
-                require(session, Job, row.id, lock=True).released = seen
+            self.storage.change(Job, row.id, released=seen)
         if not alive:
             self._conclude(row, child.folder)
         elif row.cancelling:
@@ -330,8 +325,7 @@ class Jobs:
         elif row.attempts > self.settings.resumes:
             self._end(row, "failed", f"Its process died {row.attempts} times; resume it by hand.")
         elif row.kind != "train":
-            with self.storage.write() as session:
-                require(session, Job, row.id, lock=True).state = "queued"
+            self.storage.change(Job, row.id, state="queued")
         else:
             try:
                 self._reserve_again(row, by_hand=False)
@@ -389,8 +383,7 @@ class Jobs:
             folder, arguments, home=self.settings.folder / "home", into=into
         )
         self._children[row.id] = child
-        with self.storage.write() as session:
-            require(session, Job, row.id, lock=True).process = child.process
+        self.storage.change(Job, row.id, process=child.process)
         return True
 
     def _prepare_folder(self, row: Job, folder: Path) -> None:

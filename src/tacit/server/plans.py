@@ -102,8 +102,7 @@ class Plans:
 
     def model_folder(self, model: str) -> Path:
         """The folder of a finished run."""
-        with self.storage.read() as session:
-            job = session.get(Job, model)
+        job = self.storage.get(Job, model)
         folder = self.settings.job_folder(model) / "run"
         gone = job is None or job.kind != "train" or job.state == "deleted"
         if gone or not (folder / "certificate.json").exists():

@@ -32,7 +32,7 @@ from tacit.server import Json
 from tacit.server.errors import Busy, Conflict, NotFound, TooLarge
 from tacit.server.identity import Caller
 from tacit.server.settings import ServerSettings
-from tacit.server.storage import DeletedRecord, Fact, Storage, StoredRecord, new_id, now
+from tacit.server.storage import DeletedRecord, Fact, Storage, StoredRecord, fields_of, new_id, now
 
 SPLITS = ("train", "valid", "test")
 EXTRA = ("pair", "tokens", "tags", "pos", "spans")
@@ -200,25 +200,21 @@ class Records:
         """Records with their text: those of one owner, or, if that is None, anybody's."""
         chosen = _of(dataset, owner, user)
         query = select(StoredRecord).where(*chosen, StoredRecord.id > after)
-        with self.storage.read() as session:
-            rows = session.scalars(query.order_by(StoredRecord.id).limit(limit)).all()
-        return [
-            {**_row(row), "created": row.created.isoformat(), "owner": row.owner_id} for row in rows
-        ]
+        rows = self.storage.scalars(query.order_by(StoredRecord.id).limit(limit))
+        return [_row(row) | fields_of(row, "created", "owner") for row in rows]
 
     def counts(self, dataset: str) -> dict[str, int]:
         """How many records and users; exact, so for those inside."""
         users = func.count(func.distinct(StoredRecord.user))
         query = select(func.count(), users).where(StoredRecord.dataset_id == dataset)
-        with self.storage.read() as session:
-            row = session.execute(query).one()
-        return {"records": int(row[0]), "users": int(row[1])}
+        ((records, writers),) = self.storage.rows(query)
+        return {"records": int(records), "users": int(writers)}
 
     def mean_length(self, dataset: str) -> float:
         """Characters of a record in the mean; exact, so for those inside."""
         query = select(func.avg(func.length(StoredRecord.text)))
-        with self.storage.read() as session:
-            return float(session.scalar(query.where(StoredRecord.dataset_id == dataset)) or 0)
+        (mean,) = self.storage.scalars(query.where(StoredRecord.dataset_id == dataset))
+        return float(mean or 0)
 
     def snapshot(self, dataset: str, path: Path) -> int:
         """All records as a corpus file; how many there are."""

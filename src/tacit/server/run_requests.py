@@ -37,7 +37,9 @@ _DEEPEST = 4
 class RequestModel(BaseModel):
     """The body of a request: nothing in it is left unsaid or guessed."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
 
 class ModelRequest(RequestModel):
@@ -72,49 +74,36 @@ class RunRequest(RequestModel):
     """A training run: how, whom to protect, and at what price."""
 
     name: Name = "run"
-    method: Annotated[Word, Field(description="As `tacit methods` lists them.")] = DEFAULT_METHOD
-    plan: Annotated[
-        dict[Word, Any],
-        Field(
-            description="Whom to protect (`protect`: users, entities, users+entities or `both`, "
-            "records, tokens), the targets, rates and caps: the fields of `tacit plan --schema`."
-        ),
-    ] = {}
-    detectors: Annotated[
-        tuple[DetectorName, ...], Field(max_length=3, description="What finds the entities.")
-    ] = ()
-    entity_list: Annotated[Id | None, Field(description="Protect only what this list names.")] = (
-        None
-    )
-    policy: Annotated[Policy | None, Field(description="Which tokens are sensitive.")] = None
+    method: Word = DEFAULT_METHOD
+    """As `tacit methods` lists them."""
+    plan: dict[Word, Any] = Field({})
+    """Whom to protect (`protect`: users, entities, users+entities or `both`, records, tokens), the
+    targets, rates and caps: the fields of `tacit plan --schema`."""
+    detectors: Annotated[tuple[DetectorName, ...], Field(max_length=3)] = ()
+    """What finds the entities."""
+    entity_list: Id | None = None
+    """Protect only what this list names."""
+    policy: Policy | None = None
+    """Which tokens are sensitive."""
     steps: Annotated[int | None, Field(ge=1, le=10**7)] = None
     batch: Annotated[int, Field(ge=1, le=10**5)] = 32
     task: Literal["next-word", "classification", "regression", "tagging"] = "next-word"
-    labels: Annotated[
-        tuple[Label, ...] | None,
-        Field(
-            max_length=10_000,
-            description="Classes or tags, declared as public; counted ones end the promise.",
-        ),
-    ] = None
+    labels: Annotated[tuple[Label, ...] | None, Field(max_length=10_000)] = None
+    """Classes or tags, declared as public; counted ones end the promise."""
     model: ModelRequest = ModelRequest()
     tokenizer: TokenizerRequest = TokenizerRequest()
     context: Annotated[int, Field(ge=2, le=65_536)] = 128
     optimizer: OptimizerSettings | None = None
-    method_settings: Annotated[
-        dict[Word, Any], Field(description="The method's own settings.")
-    ] = {}
+    method_settings: dict[Word, Any] = Field({})
+    """The method's own settings."""
     public_start: PublicStartRequest | None = None
-    continue_from: Annotated[
-        Id | None,
-        Field(description="Go on from this model; the promise then covers what it released, too."),
-    ] = None
+    continue_from: Id | None = None
+    """Go on from this model; the promise then covers what it released, too."""
     token_budget: Annotated[int, Field(ge=64, le=10**7)] = 8192
     checkpoint_every: Annotated[int, Field(ge=1, le=10**6)] = 1
     keep_checkpoints: Annotated[int, Field(ge=0, le=50)] = 0
-    seed: Annotated[
-        int | None, Field(ge=0, le=2**31, description="Experiment mode: not for release.")
-    ] = None
+    seed: Annotated[int | None, Field(ge=0, le=2**31)] = None
+    """Experiment mode: not for release."""
 
 
 @dataclass(frozen=True)

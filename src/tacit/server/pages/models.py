@@ -12,7 +12,7 @@ from tacit.server.api import runs as api_runs
 from tacit.server.pages import layout
 from tacit.server.pages.layout import Notice, button, card, html, show, small
 from tacit.server.pages.page_context import PageContext
-from tacit.server.pages.rendering import epsilon, fragment, number, timestamp, unit_words
+from tacit.server.pages.rendering import epsilon, fragment, number, unit_words
 
 _QUIET_SECONDS = 0.35
 STANDING_WORDS = {
@@ -195,13 +195,8 @@ async def _attacks(ctx: PageContext, model: str) -> None:
 
         async def fill() -> bool:
             found = await ctx.call(api_runs.jobs_of, model)
-            rows = [
-                (job["kind"], fragment("tag", job["state"]), job["message"] or "–",
-                 timestamp(job["created"]))
-                for job in found[:10]
-            ]  # fmt: skip
-            if rows:
-                show("table", ["What", "State", "", "Asked"], rows, kind="scroll-x")
+            if found:
+                show("jobs_table", found[:10], kind="scroll-x")
             return any(job["state"] in ("queued", "running") for job in found)
 
         jobs = layout.Refreshable(ctx, fill, notice)

@@ -19,9 +19,8 @@ from tacit.server import Json
 from tacit.server.api.access import RequestContext, check
 from tacit.server.api.middleware import INTERNAL_ERROR, AccessGate, log_internal
 from tacit.server.errors import NotAuthenticated, NotFound
-from tacit.server.identity import Caller, Permission
+from tacit.server.identity import Caller, Permission, form_key
 from tacit.server.services import Services
-from tacit.server.sessions import form_key
 
 _ID = re.compile(r"[a-z0-9]{1,40}")
 

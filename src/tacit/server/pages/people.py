@@ -1,6 +1,5 @@
 """People: accounts, tokens, and who did what. For admins."""
 
-from markupsafe import Markup
 from nicegui import ui
 
 from tacit.server import Json
@@ -8,7 +7,7 @@ from tacit.server.api import accounts as api
 from tacit.server.pages import layout
 from tacit.server.pages.layout import Notice, Refreshable, button, card, html
 from tacit.server.pages.page_context import PageContext
-from tacit.server.pages.rendering import fragment, timestamp
+from tacit.server.pages.rendering import fragment
 
 ROLE_WORDS = {
     "contributor": "Contributor: adds, reads and deletes their own text, nothing else",
@@ -108,10 +107,7 @@ def _account(
             button("Set", act, small=True).style("margin-top: .5rem")
     for token in tokens:
         with layout.div("line"):
-            words = f"Token of {timestamp(token['created'])}"
-            words += f", {token['label']}" if token["label"] else ""
-            words += f", until {timestamp(token['expires'])}" if token["expires"] else ""
-            html("{}", words).classes("small")
+            layout.show("token_words", token, kind="small")
 
             async def revoke(which: str = token["id"]) -> None:
                 await ctx.call(api.revoke, which)
@@ -125,14 +121,8 @@ def _log(ctx: PageContext, lines: list[Json]) -> None:
         place = ui.element("div")
 
         def show(some: list[Json]) -> None:
-            rows = [
-                (timestamp(line["at"]).removesuffix(" UTC"), line["account"], line["what"],
-                 Markup("<code>{}</code>").format(line["target"][:24]), line["outcome"])
-                for line in some
-            ]  # fmt: skip
             with place:
-                headings = ["When (UTC)", "Who", "What", "On", "Outcome"]
-                layout.show("table", headings, rows, kind="scroll-x")
+                layout.show("audit_entries", some, kind="scroll-x")
 
         show(lines)
         notice = Notice()
