@@ -87,7 +87,7 @@ def _the_whole_way(me: Visitor, living: Living, folder: Path) -> None:
     me.press("Start the run")
     page.wait_for_url("**/runs/*")
     run = page.url.rpartition("/")[2]
-    with living.client() as admin, pytest.raises(Conflict, match="still at work"):
+    with living.client() as admin, pytest.raises(Conflict, match="still running"):
         admin.call("DELETE", f"/models/{run}", again=False)
     page.reload()
     me.sees("Step ")

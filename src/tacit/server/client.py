@@ -5,29 +5,23 @@ import secrets
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from hashlib import sha256
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Self
 
+from tacit import errors
 from tacit.corpus import Corpus
-from tacit.errors import (
-    DataError,
-    MissingExtra,
-    OverBudget,
-    PrivacyRefused,
-    TacitError,
-    UsageError,
-)
+from tacit.errors import DataError, MissingExtra, TacitError, UsageError
 from tacit.server import Json
-from tacit.server.errors import Busy, Conflict, NotAllowed, NotAuthenticated, NotFound, TooLarge
+from tacit.server import errors as server_errors
+from tacit.server.errors import Busy, NotFound
 from tacit.server.sharing import unpack_model
 
 _ERRORS: dict[str, type[TacitError]] = {
-    kind.__name__: kind
-    for kind in (
-        UsageError, DataError, PrivacyRefused, OverBudget, NotFound, NotAllowed, NotAuthenticated,
-        Conflict, TooLarge, Busy,
-    )
-}  # fmt: skip
+    name: kind
+    for name, kind in {**vars(errors), **vars(server_errors)}.items()
+    if isinstance(kind, type) and issubclass(kind, TacitError)
+}
 _RETRIED = (429, 502, 503, 504)
 _LONGEST_WAIT = 5.0
 
@@ -90,7 +84,7 @@ class Client:
                 if not again:
                     raise Busy(problem) from None
             if time.monotonic() + wait > until:
-                raise Busy(f"{problem} Given up after {self.patience:g} seconds.")
+                raise Busy(f"{problem} Gave up after {self.patience:g} seconds.")
             time.sleep(wait)
             wait = min(wait * 2, _LONGEST_WAIT) * (0.8 + 0.4 * secrets.randbelow(1000) / 1000)
 
@@ -209,7 +203,7 @@ class Client:
                             return
             except self._lost:
                 if time.monotonic() > until:
-                    raise Busy("The server does not answer any more.") from None
+                    raise Busy("The server stopped answering.") from None
             time.sleep(0.5)
 
     def wait(self, run: str) -> Json:
@@ -254,13 +248,7 @@ class Client:
         if folder.exists():
             raise UsageError(f"{folder} exists; give the name of a new folder.")
         answer = self._sent("GET", f"/models/{model}/download")
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        archive = folder.parent / f".{folder.name}.{secrets.token_hex(4)}.zip"
-        try:
-            archive.write_bytes(answer.content)
-            unpack_model(archive, folder)
-        finally:
-            archive.unlink(missing_ok=True)
+        unpack_model(BytesIO(answer.content), folder)
         warning: str | None = answer.headers.get("X-Tacit-Warning")
         return warning
 
@@ -303,19 +291,14 @@ def _parts(corpus: Corpus) -> Iterator[list[str]]:
 
 
 def _events(lines: Iterable[str]) -> Iterator[tuple[str | None, str, Json]]:
-    number: str | None = None
-    kind, data = "", ""
+    event: dict[str, str] = {}
     for line in lines:
         name, _, value = line.partition(": ")
-        if name == "id":
-            number = value
-        elif name == "event":
-            kind = value
-        elif name == "data":
-            data = value
-        elif not line and data:
-            yield number, kind, json.loads(data)
-            number, kind, data = None, "", ""
+        if line:
+            event[name] = value
+        elif "data" in event:
+            yield event.get("id"), event.get("event", ""), json.loads(event["data"])
+            event = {}
 
 
 def _checked(answer: Any) -> Any:

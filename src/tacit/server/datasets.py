@@ -103,7 +103,7 @@ class Datasets:
         """A list with its names, for whoever gave it and for admins."""
         found = self._list(dataset, entity_list)
         if found.created_by != caller.account and not caller.may("records:any"):
-            raise NotFound("There is no such list of yours.")
+            raise NotFound("You have no such list of entities.")
         return _list_json(found) | {"names": found.names}
 
     def delete_list(self, dataset: str, entity_list: str) -> None:

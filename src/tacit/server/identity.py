@@ -169,7 +169,7 @@ class Identity:
         self, account: str, *, label: str = "", scopes: Sequence[str] | None = None,
         dataset: str | None = None, days: float | None = None,
     ) -> Json:  # fmt: skip
-        """A new token of an account; the only time that it is told."""
+        """A new token of an account; the only time that it is shown."""
         with self.storage.write() as session:
             owner = require(session, Account, account)
             if dataset is not None:
@@ -354,7 +354,7 @@ class Sessions:
             )
         found = self.storage.get(Account, account)
         if found is None or found.disabled:
-            raise NotAuthenticated("The account of this link is gone.")
+            raise NotAuthenticated("The account of this link is disabled.")
         return caller_from(found, None)
 
 

@@ -37,6 +37,9 @@ from tacit.server.identity import Caller
 from tacit.server.plans import Plans
 from tacit.server.records import Records
 from tacit.server.run_requests import (
+    CORPUS_FILE,
+    ENTITIES_FILE,
+    PUBLIC_FILE,
     RunRequest,
     planned_releases,
     sampling_rate,
@@ -94,7 +97,7 @@ class Jobs:
         self.datasets.require(dataset)
         ready = self.plans.prepare(dataset, asked)
         if not self.records.counts(dataset)["records"]:
-            raise DataError("The dataset has no record to train on; add some first.")
+            raise DataError("The dataset has no records to train on; add some first.")
         request = asked.model_dump(mode="json", exclude_defaults=True)
         request |= {
             "method": asked.method,
@@ -120,7 +123,7 @@ class Jobs:
         """
         self.datasets.require(dataset)
         given = {name: str(value) for name, value in options.items() if value}
-        command = ["detect", "run", "corpus.jsonl", "-o", "mentions.jsonl", "--overwrite"]
+        command = ["detect", "run", CORPUS_FILE, "-o", "mentions.jsonl", "--overwrite"]
         arguments = command if kind == "detect" else [kind, "run"]
         arguments += [word for name, value in given.items() for word in (f"--{name}", value)]
         job = Job(
@@ -171,7 +174,7 @@ class Jobs:
         def requeue(session: Session) -> None:
             locked = require(session, Job, row.id, lock=True)
             if locked.state not in ("failed", "cancelled", "running"):
-                raise Conflict(f"The run is {locked.state} by now.")
+                raise Conflict(f"The run is now {locked.state}, so it cannot be resumed.")
             begun = (self.settings.job_folder(row.id) / "run" / "run.yml").exists()
             locked.state, locked.cancelling, locked.message = "queued", False, ""
             locked.resuming, locked.ended = begun, None
@@ -394,18 +397,18 @@ class Jobs:
         if row.kind not in ("train", "detect"):
             return
         if child_processes.entries_seen(folder / "run" / "ledger.jsonl"):
-            raise PrivacyRefused("Its ledger holds releases, but not the settings to go on with.")
+            raise PrivacyRefused("Its ledger holds releases, but its settings are missing.")
         shutil.rmtree(folder / "run", ignore_errors=True)
         (folder / child_processes.PROGRESS).unlink(missing_ok=True)
-        if not self.records.snapshot(row.dataset_id, folder / "corpus.jsonl"):
-            raise DataError("The dataset has no record any more.")
+        if not self.records.snapshot(row.dataset_id, folder / CORPUS_FILE):
+            raise DataError("The dataset has no records any more.")
         if row.kind == "train":
             (folder / "run.yml").write_text(row.request["run"], encoding="utf-8")
             entities, start = row.request.get("entity_list"), row.request.get("public_start")
             if entities:
-                self.datasets.write_list(row.dataset_id, entities, folder / "entities.txt")
-            if start and not self.records.snapshot(start["dataset"], folder / "public.jsonl"):
-                raise DataError("The public dataset has no record.")
+                self.datasets.write_list(row.dataset_id, entities, folder / ENTITIES_FILE)
+            if start and not self.records.snapshot(start["dataset"], folder / PUBLIC_FILE):
+                raise DataError("The public dataset has no records.")
 
     # --- forgetting ---------------------------------------------------------------------------
 
@@ -420,7 +423,7 @@ class Jobs:
                 raise NotFound("There is no such model.")
             others = session.scalars(select(Job).where(Job.target_id == job)).all()
             if row.state in LIVE or any(other.state in LIVE for other in others):
-                raise Conflict("It is still at work, or something works on it; stop that first.")
+                raise Conflict("The run, or a job about it, is still running; stop that first.")
             row.state, row.message = "deleted", "Deleted; what it released stays charged."
             about = [other for other in others if other.kind != "train"]
             for other in about:
@@ -443,7 +446,7 @@ class Jobs:
         gone, touched = set(names), []
         for job in self.all(limit=1_000_000):
             folder = self.settings.job_folder(job["id"])
-            if not (folder / "corpus.jsonl").exists():
+            if not (folder / CORPUS_FILE).exists():
                 continue
             if job["state"] in ENDED:
                 removed = child_processes.scrub(folder, gone)

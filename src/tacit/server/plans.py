@@ -25,7 +25,6 @@ from tacit.server.errors import Conflict, NotFound
 from tacit.server.method_choices import method_choice
 from tacit.server.records import Records
 from tacit.server.run_requests import (
-    Places,
     RunRequest,
     entities_of,
     planned_releases,
@@ -70,21 +69,20 @@ class Plans:
 
     def prepare(self, dataset: str, asked: RunRequest) -> Prepared:
         """The run of a request, with the least noise that meets its targets."""
-        places = Places()
+        folder: Path | None = None
         earlier: Releases = {}
         standing = "proved"
         if asked.continue_from is not None:
             folder = self.model_folder(asked.continue_from)
             earlier = read_ledger(folder / "ledger.jsonl").releases()
             standing = read_certificate(folder / "certificate.json").standing
-            places = Places(earlier=folder)
         if asked.public_start is not None:
             self._require_public(asked.public_start.dataset)
         if asked.entity_list is not None and asked.entity_list not in {
             one["id"] for one in self.datasets.lists(dataset)
         }:
             raise NotFound("There is no such list of entities.")
-        run = settings_of(asked, places)
+        run = settings_of(asked, folder)
         plan = run.made_plan()
         if plan is not None:
             require_denominator(plan)

@@ -37,7 +37,7 @@ from tacit.server.storage import DeletedRecord, Fact, Storage, StoredRecord, fie
 SPLITS = ("train", "valid", "test")
 EXTRA = ("pair", "tokens", "tags", "pos", "spans")
 UPLOAD_ENDINGS = (".jsonl", ".csv", ".tsv", ".txt")
-"""Compressed files and Parquet may unfold to any size, so they are not taken from strangers."""
+"""Compressed files and Parquet may unpack to any size, so they are not taken from strangers."""
 _GROUP = 512
 _IN_ONE_QUERY = 400
 """Names in one question to the database."""
@@ -96,7 +96,7 @@ class Records:
             raise Busy("Too many records wait to be written; send this again in a second.")
         if len(drafts) > self.settings.upload_records:
             most = self.settings.upload_records
-            raise TooLarge(f"{len(drafts):,} records at once; at most {most:,}.")
+            raise TooLarge(f"{len(drafts):,} records in one request; send at most {most:,}.")
         same = {"dataset_id": dataset, "owner_id": caller.account, "created": now()}
         rows = [
             {"id": self._name(dataset, caller.account, key, place), **same,
@@ -318,7 +318,7 @@ def _stored_nothing(error: SQLAlchemyError) -> TacitError:
     # A driver's own message may quote the row.
     if isinstance(error, IntegrityError):
         return NotFound("The dataset or the account of these records is gone; nothing was stored.")
-    return Busy("The database did not take the records; nothing was stored, send them again.")
+    return Busy("The database could not store the records; send them again.")
 
 
 def _secret(storage: Storage) -> bytes:

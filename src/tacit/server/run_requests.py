@@ -7,7 +7,6 @@ and models of the server, and every other string is a plain word.
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -106,22 +105,14 @@ class RunRequest(RequestModel):
     """Experiment mode: not for release."""
 
 
-@dataclass(frozen=True)
-class Places:
-    """Where the things that a run names will lie."""
-
-    corpus: Path = Path("corpus.jsonl")
-    entity_list: Path = Path("entities.txt")
-    public: Path = Path("public.jsonl")
-    earlier: Path | None = None
-
-
+CORPUS_FILE, ENTITIES_FILE, PUBLIC_FILE = "corpus.jsonl", "entities.txt", "public.jsonl"
+"""Where the things that a run names will lie in its folder."""
 _PASSED_ON = {"method", "steps", "batch", "task", "labels", "context", "token_budget", "policy",
               "checkpoint_every", "keep_checkpoints", "seed"}  # fmt: skip
 
 
-def settings_of(asked: RunRequest, places: Places) -> Run:
-    """The run that a request stands for; refused with a sentence if there is none."""
+def settings_of(asked: RunRequest, earlier: Path | None = None) -> Run:
+    """The run that a request stands for; `earlier` is the folder of the model it goes on from."""
     method = method_choice(asked.method)
     plain = {"plan": asked.plan, "model.config": asked.model.config,
              "method_settings": asked.method_settings}  # fmt: skip
@@ -137,8 +128,8 @@ def settings_of(asked: RunRequest, places: Places) -> Run:
     if asked.entity_list is not None:
         # A method without a plan has the list among its own settings.
         in_section = not method.planned and method.takes("entity_list")
-        (own if in_section else plan)["entity_list"] = str(places.entity_list)
-    fields |= {"corpus": str(places.corpus), "plan": plan}
+        (own if in_section else plan)["entity_list"] = ENTITIES_FILE
+    fields |= {"corpus": CORPUS_FILE, "plan": plan}
     if asked.detectors:
         fields["detect"] = ",".join(asked.detectors)
     if asked.optimizer is not None:
@@ -147,15 +138,15 @@ def settings_of(asked: RunRequest, places: Places) -> Run:
         raise UsageError(f"method={method.name} has no settings of its own; leave them out.")
     if own and method.section is not None:
         fields[method.section] = own
-    if places.earlier is not None:
-        fields["model"] = {"kind": "folder", "folder": str(places.earlier), "carry_ledger": True,
+    if earlier is not None:
+        fields["model"] = {"kind": "folder", "folder": str(earlier), "carry_ledger": True,
                            "lora_rank": asked.model.lora_rank}  # fmt: skip
     else:
         fields["model"] = asked.model.model_dump(mode="json")
         fields["tokenizer"] = asked.tokenizer.model_dump(mode="json")
     if asked.public_start is not None:
         start = asked.public_start.model_dump(include={"steps", "batch"})
-        fields["pretrain"] = {"corpus": str(places.public), **start}
+        fields["pretrain"] = {"corpus": PUBLIC_FILE, **start}
     return Run(**fields)
 
 

@@ -122,7 +122,7 @@ def verify_uploaded(files: Mapping[str, BinaryIO], inside: Path) -> Json:
                 _copy(content, folder / name)
             else:
                 raise DataError(
-                    "The upload has a file of another name than those of a model; accepted: "
+                    "The upload has a file that does not belong to a model; accepted: "
                     f"{', '.join(SHARED)}."
                 )
         return checked(folder)
@@ -135,36 +135,35 @@ def _copy(content: Any, to: Path) -> None:
         while part := content.read(MIB):
             left -= len(part)
             if left < 0:
-                raise TooLarge(f"{to.name} unfolds to more than {most // MIB} MiB.")
+                raise TooLarge(f"{to.name} unpacks to more than {most // MIB} MiB.")
             out.write(part)
 
 
-def _unpack(content: BinaryIO, folder: Path) -> None:
+def _unpack(content: Path | BinaryIO, folder: Path) -> None:
     """Only files that a model has, at the top, each once, and not more than fits."""
     try:
         with zipfile.ZipFile(content) as archive:
             members = archive.infolist()
             if sum(m.file_size for m in members) > MOST_UNPACKED:
-                raise TooLarge(f"The zip unfolds to more than {MOST_UNPACKED // MIB} MiB.")
+                raise TooLarge(f"The zip unpacks to more than {MOST_UNPACKED // MIB} MiB.")
             for member in members:
                 if member.filename not in SHARED or (folder / member.filename).exists():
                     raise DataError(
-                        "The zip holds something else than the files of one model at its top; "
+                        "The zip must hold only the files of one model, at its top level; "
                         f"accepted: {', '.join(SHARED)}."
                     )
                 with archive.open(member) as packed:
                     _copy(packed, folder / member.filename)
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError, OSError):
-        raise DataError("The upload is not a whole zip without a password.") from None
+        raise DataError("The upload is not a complete, unencrypted zip file.") from None
 
 
-def unpack_model(archive: Path, folder: Path) -> None:
+def unpack_model(archive: Path | BinaryIO, folder: Path) -> None:
     """A downloaded model as a folder of its own; nothing half-written is left behind."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
-        with archive.open("rb") as content:
-            _unpack(content, draft)
+        _unpack(archive, draft)
         draft.chmod(0o755)
         draft.replace(folder)
     finally:

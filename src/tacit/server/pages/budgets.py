@@ -6,10 +6,9 @@ from tacit.privacy.rounding import up
 from tacit.server import Json
 from tacit.server.api import datasets as api
 from tacit.server.pages import layout
-from tacit.server.pages.datasets import EPSILON
 from tacit.server.pages.layout import card, html, show, small
 from tacit.server.pages.page_context import PageContext
-from tacit.server.pages.rendering import epsilon, number, timestamp, unit_words
+from tacit.server.pages.rendering import WORDS, epsilon, number, timestamp, unit_words
 
 _COLOURS = (layout.BLUE, layout.ORANGE, "#3f9b6b", "#9a6fc4", "#b8902e")
 
@@ -22,7 +21,7 @@ async def budget(ctx: PageContext, dataset: str) -> None:
     crumbs = [("/datasets", "Datasets"), (f"/datasets/{dataset}", found["name"])]
     layout.title("Budget", "What models that learned from this dataset may show of anybody, all of "
                  "them together.", crumbs=crumbs)  # fmt: skip
-    with card("Spent and left", EPSILON):
+    with card("Spent and left", WORDS["epsilon"]):
         show("budget_meters", status)
         small("Everything that was released is priced together, so the total is less than the "
               "runs' own prices added up. Nothing gives it back: neither stopping a run nor "

@@ -13,31 +13,7 @@ from tacit.server.api import runs as api_runs
 from tacit.server.pages import layout
 from tacit.server.pages.layout import NOT_PRIVATE, Notice, button, card, html, show, small
 from tacit.server.pages.page_context import PageContext
-from tacit.server.pages.rendering import UNIT_WORDS, fragment, kind_word, number, timestamp
-
-DETECTORS = {
-    "patterns": "Patterns: phone numbers, e-mail addresses, order numbers, dates and the like",
-    "lists": "Lists: known places, nationalities, illnesses, companies",
-    "given": "Marks that came with the text",
-}
-NO_NAMES = (
-    "Patterns and lists find no names of people. To protect those, upload records with marks of "
-    "their own (spans), and look for the marks that came with the text."
-)
-ABOUT = {
-    "users": "Users: whoever wrote a text. Runs may protect users alone, or more.",
-    "users+entities": "Users and entities together: also whoever and whatever a text names, such "
-    "as people, addresses, order numbers. Every run must then protect both.",
-    "nobody": "Nobody: nothing in it is private. No budget, and other runs may start from it.",
-}
-UPLOAD_WORDS = (
-    'A file of records, each with the user who wrote it: JSON lines or CSV with the columns "text" '
-    'and "user", or plain text with one record per line.'
-)
-EPSILON = (
-    "Epsilon measures how much anybody's text can show in a model: 0 is nothing at all, up to "
-    "about 1 is strong, up to about 8 is common in practice, far above that says little."
-)
+from tacit.server.pages.rendering import WORDS, fragment, kind_word, number, timestamp
 
 
 @layout.page("/datasets", "Datasets")
@@ -61,9 +37,9 @@ def _new_dataset(ctx: PageContext, *, first: bool) -> None:
         with layout.fields():
             name = layout.text_field("Name")
             about = layout.text_field("What it is (optional)")
-            about_whom = ui.radio(ABOUT, value="users")
+            about_whom = ui.radio(WORDS["about_whom"], value="users")
             amount = _amount("Privacy budget (epsilon)", 8)
-            small("{}", EPSILON)
+            small("{}", WORDS["epsilon"])
 
         async def make() -> None:
             fields: Json = {"description": about.value or ""}
@@ -140,7 +116,7 @@ async def _content(ctx: PageContext, dataset: str, counts: Json) -> None:
 
 
 def _add_text(ctx: PageContext, dataset: str, *, first: bool) -> None:
-    with card("Add text", UPLOAD_WORDS):
+    with card("Add text", WORDS["upload"]):
         flash_notice(ctx, "upload", "records are stored")
         upload_form(ctx, dataset, ask_user=True, first=first)
         with layout.details("Write one record by hand"):
@@ -184,7 +160,8 @@ def detector_boxes(legend: str) -> dict[str, ui.checkbox]:
     """Which detectors to use."""
     with ui.element("fieldset"):
         html(legend, tag="legend")
-        return {name: ui.checkbox(says, value=name != "given") for name, says in DETECTORS.items()}
+        found = WORDS["detectors"].items()
+        return {name: ui.checkbox(says, value=name != "given") for name, says in found}
 
 
 async def _detections(ctx: PageContext, dataset: str) -> None:
@@ -200,7 +177,7 @@ async def _detections(ctx: PageContext, dataset: str) -> None:
             await ctx.call(api.add_detection, dataset, api.NewDetection(detectors=using))
             await latest.show()
 
-        small("{}", NO_NAMES).style("margin: -.6rem 0 .8rem")
+        small("{}", WORDS["no_names"]).style("margin: -.6rem 0 .8rem")
         button("Find", ctx.on(find, notice))
 
         async def fill() -> bool:
@@ -308,7 +285,7 @@ def _settings(ctx: PageContext, dataset: Json) -> None:
             about = layout.text_field("What it is", value=dataset["description"])
             amounts = {
                 unit: _amount(f"Budget for {words}", (limits or {}).get(unit))
-                for unit, words in UNIT_WORDS.items()
+                for unit, words in WORDS["units"].items()
                 if unit in ("users", "users+entities") or unit in (limits or {})
             }
             unproved = ui.checkbox(

@@ -7,14 +7,7 @@ from tacit.server.api import accounts as api
 from tacit.server.pages import layout
 from tacit.server.pages.layout import Notice, Refreshable, button, card, html
 from tacit.server.pages.page_context import PageContext
-from tacit.server.pages.rendering import fragment
-
-ROLE_WORDS = {
-    "contributor": "Contributor: adds, reads and deletes their own text, nothing else",
-    "consumer": "Consumer: uses and downloads models",
-    "analyst": "Analyst: plans and starts runs, attacks models; never reads text",
-    "admin": "Admin: everything, also reads text, which the audit log notes",
-}
+from tacit.server.pages.rendering import WORDS, fragment
 
 
 @layout.page("/people", "People")
@@ -51,7 +44,7 @@ def _new_account(ctx: PageContext, listed: Refreshable) -> None:
     notice = Notice()
     with layout.fields():
         name = layout.text_field("Name")
-        role = ui.select(ROLE_WORDS, label="Role", value="contributor").props("outlined dense")
+        role = ui.select(WORDS["roles"], label="Role", value="contributor").props("outlined dense")
         password = _password_field("Password (optional, 12 characters or more)")
     once = html("")
 

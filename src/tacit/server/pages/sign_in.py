@@ -14,7 +14,7 @@ from tacit.server.api.middleware import AccessGate
 from tacit.server.errors import Busy, NotAuthenticated
 from tacit.server.identity import SESSION_HOURS, Caller, RateLimiter, form_key
 from tacit.server.pages.rendering import fragment, whole_page
-from tacit.server.pages.session_middleware import session_of, with_session
+from tacit.server.pages.session_middleware import with_session
 from tacit.server.services import Services
 
 Short = Annotated[str, Form(max_length=100)]
@@ -61,7 +61,7 @@ def sign_in_routes(
             if name or password:
                 where = request.client.host if request.client else "unknown"
                 if not (tries.allows(f"at {where}") and tries.allows(f"as {name}")):
-                    raise Busy("Too many tries; wait a minute.")
+                    raise Busy("Too many sign-in attempts; wait a minute.")
             caller = await run_in_threadpool(_caller, services, token, code, name, password)
         except TacitError as error:
             status = 429 if isinstance(error, Busy) else 401
@@ -74,7 +74,7 @@ def sign_in_routes(
 
     @router.post("/sign-out")
     async def sign_out(request: Request, key: Annotated[str, Form()] = "") -> Response:
-        secret = session_of(request.headers, cookie)
+        secret = request.cookies.get(cookie)
         if secret is None or not _same(form_key(secret), key):
             return RedirectResponse("/", 303)
         await run_in_threadpool(services.sessions.end, secret)
