@@ -11,8 +11,8 @@ from tacit.server import Json
 from tacit.server.api import datasets as api
 from tacit.server.api import runs as api_runs
 from tacit.server.pages import layout
-from tacit.server.pages.layout import NOT_PRIVATE, Notice, button, card, html, show, small
-from tacit.server.pages.page_context import PageContext
+from tacit.server.pages.layout import NOT_PRIVATE, button, card, html, show, small
+from tacit.server.pages.page_context import Notice, PageContext
 from tacit.server.pages.rendering import WORDS, fragment, kind_word, number, timestamp
 
 
@@ -34,7 +34,7 @@ async def all_datasets(ctx: PageContext) -> None:
 def _new_dataset(ctx: PageContext, *, first: bool) -> None:
     with card("Make your first dataset" if first else "Make a dataset"):
         notice = Notice()
-        with layout.fields():
+        with layout.div("fields"):
             name = layout.text_field("Name")
             about = layout.text_field("What it is (optional)")
             about_whom = ui.radio(WORDS["about_whom"], value="users")
@@ -121,7 +121,7 @@ def _add_text(ctx: PageContext, dataset: str, *, first: bool) -> None:
         upload_form(ctx, dataset, ask_user=True, first=first)
         with layout.details("Write one record by hand"):
             notice = Notice()
-            with layout.fields():
+            with layout.div("fields"):
                 text = layout.text_area("Text")
                 user = layout.text_field("User who wrote it")
 
@@ -257,7 +257,7 @@ async def _lists(ctx: PageContext, dataset: str) -> None:
 
                 button("Delete", ctx.on(delete, notice), small=True)
         with layout.details("Add a list"):
-            with layout.fields():
+            with layout.div("fields"):
                 name = layout.text_field("Name of the list", value="names")
                 names = layout.text_area("Names, one per line")
 
@@ -281,7 +281,7 @@ def _settings(ctx: PageContext, dataset: Json) -> None:
         notice = Notice()
         small("What is spent stays spent. Raising a budget is a decision about the people whose "
               "text this is; it is noted in the audit log.", kind="why")  # fmt: skip
-        with layout.fields():
+        with layout.div("fields"):
             about = layout.text_field("What it is", value=dataset["description"])
             amounts = {
                 unit: _amount(f"Budget for {words}", (limits or {}).get(unit))

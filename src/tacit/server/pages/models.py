@@ -10,8 +10,8 @@ from tacit.server import Json
 from tacit.server.api import models as api
 from tacit.server.api import runs as api_runs
 from tacit.server.pages import layout
-from tacit.server.pages.layout import Notice, button, card, html, show, small
-from tacit.server.pages.page_context import PageContext
+from tacit.server.pages.layout import button, card, html, show, small
+from tacit.server.pages.page_context import Notice, PageContext
 from tacit.server.pages.rendering import WORDS, epsilon, fragment, number, unit_words
 
 _QUIET_SECONDS = 0.35

@@ -7,8 +7,8 @@ from tacit.server import Json
 from tacit.server.api import datasets as api
 from tacit.server.pages import layout
 from tacit.server.pages.datasets import flash_notice, upload_form
-from tacit.server.pages.layout import Notice, Refreshable, button, card, html, small
-from tacit.server.pages.page_context import PageContext
+from tacit.server.pages.layout import Refreshable, button, card, html, small
+from tacit.server.pages.page_context import Notice, PageContext
 from tacit.server.pages.rendering import WORDS, fragment, number, timestamp
 
 _PAGE = 50

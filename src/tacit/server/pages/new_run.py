@@ -22,8 +22,8 @@ from tacit.server.method_choices import (
 )
 from tacit.server.pages import layout
 from tacit.server.pages.datasets import detector_boxes
-from tacit.server.pages.layout import Notice, button, card, html, small
-from tacit.server.pages.page_context import PageContext, sentence_of
+from tacit.server.pages.layout import button, card, html, small
+from tacit.server.pages.page_context import Notice, PageContext, sentence_of
 from tacit.server.pages.rendering import WORDS, duration, epsilon, fragment, kind_word, number
 from tacit.server.run_requests import RunRequest
 
@@ -86,7 +86,7 @@ class RunForm:
     def _how(self, models: list[Json]) -> None:
         methods = {name: method.title for name, method in method_choices().items()}
         starts = {m["id"]: f"{m['name']} (go on)" for m in models}
-        with card("How"), layout.fields(full=True):
+        with card("How"), layout.div("fields full"):
             self.name = layout.text_field("Name of the run", value="my first model")
             self.method = layout.select("Method", methods, DEFAULT_METHOD)
             self.task = layout.select("What the model is to do", WORDS["tasks"], "next-word")

@@ -5,8 +5,8 @@ from nicegui import ui
 from tacit.server import Json
 from tacit.server.api import accounts as api
 from tacit.server.pages import layout
-from tacit.server.pages.layout import Notice, Refreshable, button, card, html
-from tacit.server.pages.page_context import PageContext
+from tacit.server.pages.layout import Refreshable, button, card, html
+from tacit.server.pages.page_context import Notice, PageContext
 from tacit.server.pages.rendering import WORDS, fragment
 
 
@@ -42,7 +42,7 @@ def _password_field(label: str) -> ui.input:
 
 def _new_account(ctx: PageContext, listed: Refreshable) -> None:
     notice = Notice()
-    with layout.fields():
+    with layout.div("fields"):
         name = layout.text_field("Name")
         role = ui.select(WORDS["roles"], label="Role", value="contributor").props("outlined dense")
         password = _password_field("Password (optional, 12 characters or more)")

@@ -10,8 +10,8 @@ from tacit.server.api import runs as api
 from tacit.server.errors import NotAuthenticated
 from tacit.server.jobs import ENDED
 from tacit.server.pages import layout
-from tacit.server.pages.layout import Notice, button, card, html, show, small
-from tacit.server.pages.page_context import PageContext, sentence_of
+from tacit.server.pages.layout import button, card, html, show, small
+from tacit.server.pages.page_context import Notice, PageContext, sentence_of
 from tacit.server.pages.rendering import WORDS, fragment, number
 
 _SPENT = re.compile(r"epsilon <= ([\d.e+-]+) of ([\d.e+-]+)")
