@@ -224,7 +224,7 @@ class Jobs:
         """Jobs, the latest first."""
         wanted = {"kind": kind, "dataset_id": dataset, "target_id": target}
         query = select(Job).order_by(Job.id.desc()).limit(limit)
-        query = query.filter_by(**{name: value for name, value in wanted.items() if value})
+        query = query.filter_by(**{name: v for name, v in wanted.items() if v is not None})
         return [self._as_json(row) for row in self.storage.scalars(query)]
 
     def counts(self, session: Session | None = None) -> dict[str, int]:
