@@ -62,9 +62,9 @@ def browser() -> Iterator["Browser"]:
 
 
 @pytest.fixture(scope="session")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peopled]:
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peopled]:
     """A server with pages, somebody of each role, text with a secret in it, and a run."""
-    living = Living(tmp_path_factory.mktemp("house") / "server", pages=True)
+    living = Living(tmp_path_factory.mktemp("site") / "server", pages=True)
     try:
         yield Peopled(living)
     finally:

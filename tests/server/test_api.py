@@ -260,7 +260,7 @@ def test_the_queue_is_bounded(call: Call, served: Services) -> None:
     codes = [answer.status_code for answer in answers]
     assert codes.count(202) == served.settings.queue
     assert codes[-2:] == [429, 429]
-    assert "wait already" in answers[-1].json()["message"]
+    assert "The queue is full" in answers[-1].json()["message"]
     for answer in answers[:-2]:
         served.jobs.cancel(answer.json()["id"])
 
@@ -403,7 +403,7 @@ def test_a_run_says_what_its_certificate_says_now(served: Services, dataset: str
     folder = make_run(served.settings.job_folder(job) / "run")
     amend(folder, broken=True)
     with served.storage.write() as session:
-        served.jobs._say_again(session, job)
+        served.jobs._refresh_promise(session, job)
     found = served.jobs.get(job, "train")["result"]
     assert found["standing"] == "broken"
     assert found["gain"] is None

@@ -108,7 +108,7 @@ def test_a_run_whose_ledger_lost_its_settings_is_not_begun_anew(lite: Services) 
         row = session.get(Job, run)
         assert row is not None
         row.released = 3
-    lite.jobs._turn()
+    lite.jobs._poll()
     found = lite.jobs.get(run)
     assert found["state"] == "failed"
     assert "Its ledger holds releases" in found["message"]

@@ -17,6 +17,7 @@ from tacit.errors import OverBudget, PrivacyRefused, UsageError
 from tacit.privacy.accounting.pricing import price
 from tacit.privacy.events import Flat, NotPrivate, SampledGaussian, UserClip
 from tacit.privacy.ledger import Ledger, Releases
+from tacit.server.budget import PlannedCharge
 from tacit.server.identity import Caller
 from tacit.server.services import Services
 from tacit.server.storage import Job, new_id
@@ -53,9 +54,8 @@ class Starting:
                         unproved=unproved is not None, created_by=self.admin.account)
                 )  # fmt: skip
 
-        self.services.budgets.reserve(
-            self.dataset, name, releases, unproved=unproved, entities=entities, also=add
-        )
+        charge = PlannedCharge(releases, unproved, entities)
+        self.services.budgets.reserve(self.dataset, name, charge, also=add)
         return name
 
     def settle(self, job: str, folder: Path, releases: Releases) -> None:
@@ -114,7 +114,7 @@ def test_processes_that_start_at_one_moment(services: Services, tmp_path: Path) 
     starting, fit, go = Starting(services, users=0.9), most(0.9), tmp_path / "go"
     assert fit < 8
     database = "" if services.storage.sqlite else services.settings.address
-    script = Path(__file__).with_name("reserving.py")
+    script = Path(__file__).parent.parent / "support" / "reserving.py"
     words = [services.settings.folder, database, starting.dataset, starting.admin.account, go]
     child = subprocess.Popen(
         [sys.executable, script, *map(str, words)], stdout=subprocess.PIPE, text=True

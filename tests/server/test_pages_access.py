@@ -23,8 +23,8 @@ COOKIE = "tacit_session"
 
 
 @pytest.fixture
-def stranger(house: Peopled) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=house.address, timeout=60, trust_env=False) as client:
+def stranger(site: Peopled) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=site.address, timeout=60, trust_env=False) as client:
         yield client
 
 
@@ -126,30 +126,30 @@ def test_pages_ask_of_a_call_what_the_api_asks(lite: Services) -> None:
 # --- over the wire ------------------------------------------------------------------------------
 
 
-def test_a_stranger_gets_to_the_sign_in_page_only(house: Peopled, stranger: httpx.Client) -> None:
-    for path in ("/", "/datasets", f"/datasets/{house.dataset}", "/people", "/nothing",
-                 f"/models/{house.run}/download", f"/runs/{house.run}/report"):  # fmt: skip
+def test_a_stranger_gets_to_the_sign_in_page_only(site: Peopled, stranger: httpx.Client) -> None:
+    for path in ("/", "/datasets", f"/datasets/{site.dataset}", "/people", "/nothing",
+                 f"/models/{site.run}/download", f"/runs/{site.run}/report"):  # fmt: skip
         answer = stranger.get(path)
         assert answer.status_code == 303
         assert answer.headers["location"].startswith("/sign-in?next=/")
-    assert stranger.post(f"/datasets/{house.dataset}/records/file").status_code == 401
+    assert stranger.post(f"/datasets/{site.dataset}/records/file").status_code == 401
     assert stranger.get("/v1/datasets").status_code == 401
-    assert stranger.get("/v1/nothing", headers=bearer(house)).json()["message"] == "Not Found"
+    assert stranger.get("/v1/nothing", headers=bearer(site)).json()["message"] == "Not Found"
 
 
-def bearer(house: Peopled) -> dict[str, str]:
-    return {"Authorization": f"Bearer {house.tokens['admin']}"}
+def bearer(site: Peopled) -> dict[str, str]:
+    return {"Authorization": f"Bearer {site.tokens['admin']}"}
 
 
 def test_a_session_is_a_cookie_that_scripts_cannot_read(
-    house: Peopled, stranger: httpx.Client
+    site: Peopled, stranger: httpx.Client
 ) -> None:
-    answer = signed_in(stranger, token=house.tokens["consumer"], next="/models")
+    answer = signed_in(stranger, token=site.tokens["consumer"], next="/models")
     assert (answer.status_code, answer.headers["location"]) == (303, "/models")
     said = next(c for c in answer.headers.get_list("set-cookie") if c.startswith(COOKIE))
     assert "HttpOnly" in said
     assert "SameSite=lax" in said
-    assert house.tokens["consumer"] not in said
+    assert site.tokens["consumer"] not in said
     # A session is for pages: the API wants a token.
     assert stranger.get("/v1/models").status_code == 401
     page = stranger.get("/models")
@@ -169,22 +169,22 @@ def test_a_session_is_a_cookie_that_scripts_cannot_read(
 
 @pytest.mark.parametrize("after", ["//evil.example", "https://evil.example", "/\\evil", "x"])
 def test_signing_in_leads_to_this_server_only(
-    house: Peopled, stranger: httpx.Client, after: str
+    site: Peopled, stranger: httpx.Client, after: str
 ) -> None:
-    answer = signed_in(stranger, token=house.tokens["consumer"], next=after)
+    answer = signed_in(stranger, token=site.tokens["consumer"], next=after)
     assert answer.headers["location"] == "/"
 
 
-def test_forms_of_another_site_do_nothing(house: Peopled, stranger: httpx.Client) -> None:
+def test_forms_of_another_site_do_nothing(site: Peopled, stranger: httpx.Client) -> None:
     evil = {"Origin": "https://evil.example"}
-    refused = stranger.post("/sign-in", data={"token": house.tokens["admin"]}, headers=evil)
+    refused = stranger.post("/sign-in", data={"token": site.tokens["admin"]}, headers=evil)
     assert refused.status_code == 403
-    no_key = stranger.post("/sign-in", data={"token": house.tokens["admin"], "key": "x"})
+    no_key = stranger.post("/sign-in", data={"token": site.tokens["admin"], "key": "x"})
     assert no_key.status_code == 401
     assert COOKIE not in stranger.cookies
 
-    signed_in(stranger, token=house.tokens["contributor"])
-    path = f"/datasets/{house.dataset}/records/file"
+    signed_in(stranger, token=site.tokens["contributor"])
+    path = f"/datasets/{site.dataset}/records/file"
     upload = {"file": ("mine.txt", b"a planted text\n")}
     key = form_key_of(stranger, "/my-text")
     wrong = stranger.post(path, files=upload, data={"key": "0" * 64})
@@ -197,15 +197,15 @@ def test_forms_of_another_site_do_nothing(house: Peopled, stranger: httpx.Client
     assert (right.status_code, right.headers["location"]) == (303, "/my-text")
     mine = page_text(stranger, "/my-text")
     assert "a planted text" in mine
-    assert house.SECRET not in mine
+    assert site.SECRET not in mine
     assert stranger.post("/sign-out", data={"key": key}).headers["location"] == "/sign-in"
     assert stranger.get("/my-text").status_code == 303
 
 
 def test_the_channel_is_for_who_has_signed_in_from_here(
-    house: Peopled, stranger: httpx.Client
+    site: Peopled, stranger: httpx.Client
 ) -> None:
-    signed_in(stranger, token=house.tokens["consumer"])
+    signed_in(stranger, token=site.tokens["consumer"])
     cookie = f"{COOKIE}={stranger.cookies[COOKIE]}"
     page = stranger.get("/models").text
     found = re.search(r"'client_id': '([0-9a-f-]+)'|\"client_id\": ?\"([0-9a-f-]+)\"", page)
@@ -213,7 +213,7 @@ def test_the_channel_is_for_who_has_signed_in_from_here(
     client = found.group(1) or found.group(2)
 
     def joined(cookie: str | None, origin: str, client: str = client) -> bool:
-        address = house.address.replace("http", "ws") + "/_nicegui_ws/socket.io/"
+        address = site.address.replace("http", "ws") + "/_nicegui_ws/socket.io/"
         query = f"?EIO=4&transport=websocket&client_id={client}&tab_id=t&document_id=d"
         headers = {"Cookie": cookie} if cookie else {}
         try:
@@ -222,21 +222,21 @@ def test_the_channel_is_for_who_has_signed_in_from_here(
         except WebSocketException:
             return False
 
-    assert joined(cookie, house.address)
-    assert not joined(None, house.address)
-    assert not joined("tacit_session=" + "x" * 43, house.address)
+    assert joined(cookie, site.address)
+    assert not joined(None, site.address)
+    assert not joined("tacit_session=" + "x" * 43, site.address)
     assert not joined(cookie, "https://evil.example")
-    with httpx.Client(base_url=house.address, timeout=60, trust_env=False) as admin:
-        signed_in(admin, token=house.tokens["admin"])
+    with httpx.Client(base_url=site.address, timeout=60, trust_env=False) as admin:
+        signed_in(admin, token=site.tokens["admin"])
         text = admin.get("/datasets").text
         other = re.search(r"'client_id': '([0-9a-f-]+)'|\"client_id\": ?\"([0-9a-f-]+)\"", text)
         assert other is not None
         theirs = other.group(1) or other.group(2)
-        assert not joined(cookie, house.address, theirs)  # somebody else's page
+        assert not joined(cookie, site.address, theirs)  # somebody else's page
 
 
-def test_passwords_are_asked_slowly(house: Peopled, stranger: httpx.Client) -> None:
-    with house.living.client() as admin:
+def test_passwords_are_asked_slowly(site: Peopled, stranger: httpx.Client) -> None:
+    with site.living.client() as admin:
         made = {"name": "Slow", "role": "consumer", "password": "a long password"}
         admin.call("POST", "/accounts", again=False, json=made)
     answer = signed_in(stranger, name="Slow", password="a long password")
@@ -246,15 +246,15 @@ def test_passwords_are_asked_slowly(house: Peopled, stranger: httpx.Client) -> N
     ]
     assert tries[0] == 401
     assert tries[-1] == 429
-    with house.living.client() as admin:
+    with site.living.client() as admin:
         lines = admin.call("GET", "/audit-log?limit=30")
     assert any((d["account"], d["outcome"]) == ("Slow", "refused") for d in lines)
 
 
-def test_what_is_too_large_is_a_sentence(house: Peopled, stranger: httpx.Client) -> None:
-    signed_in(stranger, token=house.tokens["contributor"])
-    connection = HTTPConnection(house.address.removeprefix("http://"), timeout=60)
-    connection.putrequest("POST", f"/datasets/{house.dataset}/records/file")
+def test_what_is_too_large_is_a_sentence(site: Peopled, stranger: httpx.Client) -> None:
+    signed_in(stranger, token=site.tokens["contributor"])
+    connection = HTTPConnection(site.address.removeprefix("http://"), timeout=60)
+    connection.putrequest("POST", f"/datasets/{site.dataset}/records/file")
     for name, value in {"Content-Length": str(1 << 30), "Accept": "text/html",
                         "Cookie": f"{COOKIE}={stranger.cookies[COOKIE]}"}.items():  # fmt: skip
         connection.putheader(name, value)
@@ -266,9 +266,9 @@ def test_what_is_too_large_is_a_sentence(house: Peopled, stranger: httpx.Client)
     connection.close()
 
 
-def test_a_report_runs_in_a_box_of_its_own(house: Peopled, stranger: httpx.Client) -> None:
-    run = house.trained()
-    signed_in(stranger, token=house.tokens["analyst"])
+def test_a_report_runs_in_a_box_of_its_own(site: Peopled, stranger: httpx.Client) -> None:
+    run = site.trained()
+    signed_in(stranger, token=site.tokens["analyst"])
     answer = stranger.get(f"/runs/{run}/report")
     assert answer.status_code == 200
     assert answer.headers["content-security-policy"].startswith(
@@ -279,4 +279,4 @@ def test_a_report_runs_in_a_box_of_its_own(house: Peopled, stranger: httpx.Clien
     assert archive.headers["content-type"] == "application/zip"
     gone = stranger.get("/models/nothing/download")
     assert gone.status_code == 404
-    assert "There is no such train" in gone.text
+    assert "There is no such run" in gone.text

@@ -87,7 +87,7 @@ def _the_whole_way(me: Visitor, living: Living, folder: Path) -> None:
     me.press("Start the run")
     page.wait_for_url("**/runs/*")
     run = page.url.rpartition("/")[2]
-    with living.client() as admin, pytest.raises(Conflict, match="still at work"):
+    with living.client() as admin, pytest.raises(Conflict, match="still running"):
         admin.call("DELETE", f"/models/{run}", again=False)
     page.reload()
     me.sees("Step ")
@@ -150,15 +150,15 @@ def _the_whole_way(me: Visitor, living: Living, folder: Path) -> None:
 
 
 def test_with_the_keyboard_alone_somebody_signs_in_and_starts_a_run(
-    visitor: Open, house: Peopled
+    visitor: Open, site: Peopled
 ) -> None:
-    me = visitor(house.address)
+    me = visitor(site.address)
     page = me.page
     me.go("/sign-in")
-    page.keyboard.type(house.tokens["analyst"])
+    page.keyboard.type(site.tokens["analyst"])
     page.keyboard.press("Enter")
     page.wait_for_url("**/datasets")
-    me.go(f"/datasets/{house.dataset}/new-run")
+    me.go(f"/datasets/{site.dataset}/new-run")
     me.sees("Say about how many users there are")
     _tab_to(me, "Steps")
     page.keyboard.press("Control+A")
@@ -201,19 +201,19 @@ def _tab_to(me: Visitor, name: str) -> None:
     raise AssertionError(f"the keyboard does not reach {name}")
 
 
-def _pages_of(house: Peopled) -> list[str]:
-    dataset, run = house.dataset, house.trained()
+def _pages_of(site: Peopled) -> list[str]:
+    dataset, run = site.dataset, site.trained()
     return ["/datasets", f"/datasets/{dataset}", f"/datasets/{dataset}/new-run",
             f"/datasets/{dataset}/budget", "/runs", f"/runs/{run}", "/models", f"/models/{run}",
             "/check", "/people"]  # fmt: skip
 
 
-def test_every_page_fits_a_phone_in_light_and_in_dark(visitor: Open, house: Peopled) -> None:
-    me = visitor(house.address, color_scheme="dark", **PHONE)
+def test_every_page_fits_a_phone_in_light_and_in_dark(visitor: Open, site: Peopled) -> None:
+    me = visitor(site.address, color_scheme="dark", **PHONE)
     me.go("/sign-in")
     assert not _overflow(me)
-    me.sign_in(house.tokens["admin"])
-    for path in _pages_of(house):
+    me.sign_in(site.tokens["admin"])
+    for path in _pages_of(site):
         me.go(path)
         me.page.wait_for_timeout(200)
         assert not _overflow(me), path
@@ -235,39 +235,39 @@ def _brightness(me: Visitor) -> int:
     return max(int(part) for part in colour[4:-1].split(","))
 
 
-def test_a_consumer_is_given_models_and_nothing_else(visitor: Open, house: Peopled) -> None:
-    run = house.trained()
-    me = visitor(house.address)
-    me.sign_in(house.tokens["consumer"])
+def test_a_consumer_is_given_models_and_nothing_else(visitor: Open, site: Peopled) -> None:
+    run = site.trained()
+    me = visitor(site.address)
+    me.sign_in(site.tokens["consumer"])
     assert me.page.url.endswith("/models")
     me.go(f"/models/{run}")
     me.page.get_by_label("Your text").fill("my order")
     expect(me.page.locator(".chips button").first).to_be_visible(timeout=WAIT)
     heard = [me.everything()]
-    for path in (f"/datasets/{house.dataset}", "/datasets", f"/datasets/{house.dataset}/new-run",
-                 f"/datasets/{house.dataset}/budget", f"/runs/{run}", "/runs", "/people",
+    for path in (f"/datasets/{site.dataset}", "/datasets", f"/datasets/{site.dataset}/new-run",
+                 f"/datasets/{site.dataset}/budget", f"/runs/{run}", "/runs", "/people",
                  "/my-text"):  # fmt: skip
-        answer = me.page.goto(house.address + path)
+        answer = me.page.goto(site.address + path)
         assert answer is not None
         assert answer.status == 403, path
         me.sees("does not allow")
         heard.append(me.everything())
     for path in (f"/runs/{run}/report", f"/detections/{run}/text"):
-        answer = me.context.request.get(house.address + path)
+        answer = me.context.request.get(site.address + path)
         assert answer.status in (403, 404), path
         heard.append(answer.text())
-    assert not any(word in text for text in heard for word in (house.SECRET, "letters"))
+    assert not any(word in text for text in heard for word in (site.SECRET, "letters"))
     # That a loss is never shared is said; what it was is not.
     assert not any(re.search(r"loss\W{1,3}\d", text) for text in heard)
 
 
 def test_a_contributor_is_given_their_own_text_and_nobody_elses(
-    visitor: Open, house: Peopled
+    visitor: Open, site: Peopled
 ) -> None:
-    me = visitor(house.address)
-    me.sign_in(house.tokens["contributor"])
+    me = visitor(site.address)
+    me.sign_in(site.tokens["contributor"])
     assert me.page.url.endswith("/my-text")
-    me.sees(house.OWN)
+    me.sees(site.OWN)
     me.page.get_by_label("Your text").fill("Something to take back.")
     me.press("Add the text")
     me.sees("Something to take back.")
@@ -278,33 +278,33 @@ def test_a_contributor_is_given_their_own_text_and_nobody_elses(
     me.page.set_viewport_size({"width": 390, "height": 844})
     assert not _overflow(me)
     heard = [me.everything()]
-    for path in (f"/datasets/{house.dataset}", "/runs", "/models", "/people"):
-        answer = me.page.goto(house.address + path)
+    for path in (f"/datasets/{site.dataset}", "/runs", "/models", "/people"):
+        answer = me.page.goto(site.address + path)
         assert answer is not None
         assert answer.status == 403, path
         heard.append(me.everything())
-    assert not any(house.SECRET in text for text in heard)
+    assert not any(site.SECRET in text for text in heard)
 
 
-def test_an_analyst_is_given_counts_but_no_text(visitor: Open, house: Peopled) -> None:
-    with house.living.client() as admin:
-        admin.detect(house.dataset, detectors=["patterns"])
-    me = visitor(house.address)
-    me.sign_in(house.tokens["analyst"])
-    me.go(f"/datasets/{house.dataset}")
+def test_an_analyst_is_given_counts_but_no_text(visitor: Open, site: Peopled) -> None:
+    with site.living.client() as admin:
+        admin.detect(site.dataset, detectors=["patterns"])
+    me = visitor(site.address)
+    me.sign_in(site.tokens["analyst"])
+    me.go(f"/datasets/{site.dataset}")
     me.sees("different entities")
     me.page.get_by_text("The ten that most users share").click()
     assert me.page.get_by_text("with what was found marked").count() == 0
     assert me.page.get_by_text("Somebody's text").count() == 0
-    assert house.SECRET not in me.everything()
+    assert site.SECRET not in me.everything()
     assert "555-0147" not in me.everything()
     assert "5550147" not in me.everything()
 
 
-def test_a_refusal_is_a_sentence_where_the_choice_was_made(visitor: Open, house: Peopled) -> None:
-    me = visitor(house.address)
-    me.sign_in(house.tokens["analyst"])
-    me.go(f"/datasets/{house.dataset}/new-run")
+def test_a_refusal_is_a_sentence_where_the_choice_was_made(visitor: Open, site: Peopled) -> None:
+    me = visitor(site.address)
+    me.sign_in(site.tokens["analyst"])
+    me.go(f"/datasets/{site.dataset}/new-run")
     me.sees("Say about how many users there are")
     me.page.get_by_label("About how many users there are").fill("10")
     me.page.get_by_label("Epsilon, exactly").fill("20")
@@ -315,19 +315,19 @@ def test_a_refusal_is_a_sentence_where_the_choice_was_made(visitor: Open, house:
     me.sees("Method plain has no proved promise")
 
 
-def test_an_admin_gives_out_a_token_once_and_ends_it(visitor: Open, house: Peopled) -> None:
-    me = visitor(house.address)
-    me.sign_in(house.tokens["admin"])
+def test_an_admin_gives_out_a_token_once_and_ends_it(visitor: Open, site: Peopled) -> None:
+    me = visitor(site.address)
+    me.sign_in(site.tokens["admin"])
     me.go("/people")
     me.page.get_by_label("Name", exact=True).fill("Grace")
     me.press("Add")
     token = me.page.locator("#new-token").inner_text()
-    other = visitor(house.address)
+    other = visitor(site.address)
     other.sign_in(token)
     entry = me.page.locator(".entry", has_text="Grace")
     entry.get_by_role("button", name="Revoke").click()
     expect(entry.get_by_role("button", name="Revoke")).to_have_count(0)
-    other.page.goto(house.address + "/my-text")
+    other.page.goto(site.address + "/my-text")
     other.page.wait_for_url("**/sign-in**")
     other.page.get_by_label("Token").fill(token)
     other.press("Sign in with the token")

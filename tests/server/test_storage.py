@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from sqlalchemy import text
 
-from tacit.errors import TacitError, UsageError
+from tacit.errors import DataError, TacitError, UsageError
 from tacit.server.services import Services
 from tacit.server.settings import ServerSettings
 from tacit.server.storage import Fact, Storage, Table
@@ -20,6 +21,15 @@ def test_migrations_make_the_tables_that_the_code_expects(settings: ServerSettin
     storage.close()
     # A database that is up to date stays as it is.
     Storage(settings).close()
+
+
+def test_a_database_of_an_older_schema_is_refused_with_a_sentence(settings: ServerSettings) -> None:
+    storage = Storage(settings)
+    with storage.write() as session:
+        session.execute(text("UPDATE alembic_version SET version_num = '0002'"))
+    storage.close()
+    with pytest.raises(DataError, match="another version of tacit"):
+        Storage(settings)
 
 
 def test_what_was_written_is_there_after_a_restart(settings: ServerSettings) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tacit.errors import OverBudget
 from tacit.privacy.events import SampledGaussian
-from tacit.server.budget import Budgets
+from tacit.server.budget import Budgets, PlannedCharge
 from tacit.server.settings import ServerSettings
 from tacit.server.storage import Job, Storage
 
@@ -16,7 +16,9 @@ def main(folder: str, database: str, dataset: str, account: str, go: str) -> Non
     storage = Storage(ServerSettings(folder=Path(folder), database=database or None))
     budgets = Budgets(storage)
     event = SampledGaussian(unit="users", rate=1.0, noise_multiplier=40.0)
-    budgets.would_refuse(dataset, {event: 1})  # everything is loaded before the start
+    budgets.would_refuse(
+        dataset, PlannedCharge({event: 1})
+    )  # everything is loaded before the start
     print("ready", flush=True)
     while not Path(go).exists():
         time.sleep(0.001)
@@ -31,7 +33,7 @@ def main(folder: str, database: str, dataset: str, account: str, go: str) -> Non
             )  # fmt: skip
 
         try:
-            budgets.reserve(dataset, job, {event: 30}, also=add)
+            budgets.reserve(dataset, job, PlannedCharge({event: 30}), also=add)
             passed += 1
         except OverBudget:
             pass

@@ -2,8 +2,7 @@
 
 settings        where things lie and how much of them is accepted
 storage         the tables, and the two kinds of transaction; `migrations` makes the schema
-identity        accounts, roles, tokens, passwords; sessions: who has signed in to the pages
-audit_log       who did what
+identity        accounts, roles, tokens, sessions of the pages; the audit log
 records         text: appended in groups, never lost or doubled, deleted for good
 datasets        what records belong to, and the lists of entities to protect
 budget          what all runs on a dataset may spend together, and where it is reserved

@@ -15,6 +15,7 @@ name, and never inside it.
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,8 +30,8 @@ from tacit.privacy.events import Public, Unit, read_event, whole_passes, write_e
 from tacit.privacy.ledger import Releases, read_ledger
 from tacit.privacy.rounding import up
 from tacit.server import Json
-from tacit.server.errors import Busy, NotFound
-from tacit.server.storage import Charge, Dataset, Job, Storage, now
+from tacit.server.errors import Busy
+from tacit.server.storage import Charge, Dataset, Job, Storage, now, require
 
 _TRIES = 50
 _POINTS = 100
@@ -38,6 +39,17 @@ _POINTS = 100
 ALLOW = (
     "An admin may allow such runs for this dataset (unproved_allowed); their models then say so."
 )
+
+
+@dataclass(frozen=True)
+class PlannedCharge:
+    """What a run may release."""
+
+    releases: Releases
+    unproved: str | None = None
+    """Why nothing is proved about it; None where its plan's promise holds."""
+    entities: str | None = None
+    """Which entities it protects, as a word to compare by; None where it protects none."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +65,6 @@ class _State:
     entities: dict[str, str]
     """Which entities each of the runs protects; runs that protect none are not here."""
 
-    def others(self, job: str) -> Releases:
-        return together({k: v for k, v in self.charges.items() if k != job})
-
 
 @dataclass(frozen=True)
 class Budgets:
@@ -65,16 +74,9 @@ class Budgets:
     _prices: dict[tuple[frozenset[Any], str, float], float] = field(default_factory=dict)
 
     def reserve(
-        self,
-        dataset: str,
-        job: str,
-        releases: Releases,
-        *,
-        unproved: str | None = None,
-        entities: str | None = None,
-        also: Callable[[Session], None] | None = None,
-        note: str = "",
-    ) -> None:
+        self, dataset: str, job: str, planned: PlannedCharge, *,
+        also: Callable[[Session], None] | None = None, note: str = "",
+    ) -> None:  # fmt: skip
         """Charge a run for all that it may release, or refuse it; `also` happens with it.
 
         *Guarantee*: when this returns, the charges of all runs on the dataset together, this one
@@ -82,71 +84,56 @@ class Budgets:
         """
         for _ in range(_TRIES):
             state = self._state(dataset)
-            self._check(state, job, releases, unproved, entities)
+            self._check(state, job, planned)
             with self.storage.write() as session:
-                row = session.get(Dataset, dataset, with_for_update=True)
-                assert row is not None
+                row = require(session, Dataset, dataset, lock=True)
                 if row.charges_made != state.number:
                     continue
                 if also is not None:
                     also(session)
                     session.flush()
-                _charge(session, row, job, "reserved", releases, note)
+                _charge(session, row, job, "reserved", planned.releases, note)
                 return
         raise Busy("Too many runs are being started on this dataset; try again in a moment.")
 
-    def would_refuse(
-        self,
-        dataset: str,
-        releases: Releases,
-        unproved: str | None = None,
-        entities: str | None = None,
-    ) -> str | None:
+    def would_refuse(self, dataset: str, planned: PlannedCharge) -> str | None:
         """Why a run with these releases would be refused now; None if it would not be."""
         try:
-            self._check(self._state(dataset), "", releases, unproved, entities)
+            self._check(self._state(dataset), "", planned)
         except PrivacyRefused as refused:
             return str(refused)
         return None
 
-    def _check(
-        self,
-        state: _State,
-        job: str,
-        releases: Releases,
-        unproved: str | None,
-        entities: str | None,
-    ) -> None:
+    def _check(self, state: _State, job: str, planned: PlannedCharge) -> None:
         if state.limits is None:
             return
-        if unproved is not None:
+        if planned.unproved is not None:
             if not state.unproved_allowed:
-                raise PrivacyRefused(f"{unproved} This dataset has a budget. {ALLOW}")
+                raise PrivacyRefused(f"{planned.unproved} This dataset has a budget. {ALLOW}")
             return
         if any("entities" in unit for unit in state.limits):
             others = {e for name, e in state.entities.items() if name != job}
-            if entities is not None and others - {entities}:
+            if planned.entities is not None and others - {planned.entities}:
                 raise PrivacyRefused(
                     "The dataset's budget is about entities, and another run on it protects other "
                     "ones (kinds, list or detectors differ): what either released of the other's "
                     "is not counted. Protect the same ones."
                 )
-        after = together({"others": state.others(job), "this": releases})
+        after = together(*(r for name, r in state.charges.items() if name != job), planned.releases)
         for unit, limit in state.limits.items():
             epsilon = self._price(after, unit, state.delta)
             # Written so that a NaN, which must not be, would refuse as well.
             if not epsilon <= limit:
-                raise OverBudget(_over(unit, epsilon, limit, state.delta, releases))
+                raise OverBudget(_over(unit, epsilon, limit, state.delta))
 
     def settle(self, job: str, ledger: Path) -> None:
         """Charge a run that has ended for what its ledger holds, and for nothing else.
 
         A ledger that cannot be read, or holds less than it was seen to hold, frees nothing.
         """
-        with self.storage.read() as session:
-            row = session.get(Job, job)
-            assert row is not None
-            seen, dataset = row.released, row.dataset_id
+        row = self.storage.get(Job, job)
+        assert row is not None
+        seen, dataset = row.released, row.dataset_id
         note, releases = "", None
         try:
             # What the model that it began with had released was charged to another run.
@@ -158,122 +145,90 @@ class Budgets:
         except TacitError:
             note = "the ledger cannot be read: the whole plan stays charged"
         with self.storage.write() as session:
-            locked = session.get(Dataset, dataset, with_for_update=True)
-            assert locked is not None
+            locked = require(session, Dataset, dataset, lock=True)
             if releases is None:
-                releases = _last_charges(session, dataset).get(job, {})
+                held = [c for c in _charges(session, dataset) if c.job_id == job]
+                releases = _releases(held[-1]) if held else {}
             _charge(session, locked, job, "settled", releases, note)
 
     def status(self, dataset: str) -> Json:
         """What is spent and left, by unit and by run; everything here is public."""
         state = self._state(dataset)
-        spent = together(state.charges)
         limits = state.limits or {}
-        totals = {unit: self._price(spent, unit, state.delta) for unit in limits}
-        with self.storage.read() as session:
-            jobs = {
-                j.id: j
-                for j in session.scalars(
-                    select(Job).where(Job.dataset_id == dataset, Job.kind == "train")
-                )
-            }
-            history = session.scalars(
-                select(Charge).where(Charge.dataset_id == dataset).order_by(Charge.number)
-            ).all()
+        totals = self._prices_of(state, *state.charges.values())
+        jobs, history = self._history(dataset)
         runs = []
         for name, job in sorted(jobs.items()):
             alone = state.charges.get(name, {})
+            unproved = name in state.unproved
             runs.append(
                 {
-                    "run": name,
-                    "name": job.name,
-                    "state": job.state,
-                    "method": job.request.get("method"),
+                    "run": name, "name": job.name, "state": job.state,
+                    "method": job.request.get("method"), "unproved": unproved,
                     "releases": sum(n for e, n in alone.items() if not isinstance(e, Public)),
-                    "unproved": name in state.unproved,
-                    "epsilon": None
-                    if name in state.unproved
-                    else {u: _finite(self._price(alone, u, state.delta)) for u in limits},
+                    "epsilon": None if unproved else _finite(self._prices_of(state, alone)),
                 }
-            )
+            )  # fmt: skip
+        changes = [
+            {"at": c.at.isoformat(), "run": c.job_id, "what": c.what, "note": c.note,
+             "releases": sum(count for _, count in c.releases)}
+            for c in history
+        ]  # fmt: skip
         return {
             "dataset": dataset,
             "delta": state.delta,
             "limits": state.limits,
-            "spent": {unit: _finite(value) for unit, value in totals.items()},
-            "remaining": {u: _finite(max(0.0, limits[u] - totals[u])) for u in limits},
+            "spent": _finite(totals),
+            "remaining": _finite({unit: max(0.0, limits[unit] - totals[unit]) for unit in limits}),
             "note": "spent is the price of all releases together; it is less than the runs' own "
             "prices added up, and a dry run says exactly what still fits",
             "unbounded_runs": sorted(state.unproved),
             "runs": runs,
-            "history": [
-                {
-                    "at": charge.at.isoformat(),
-                    "run": charge.job_id,
-                    "what": charge.what,
-                    "releases": sum(count for _, count in charge.releases),
-                    "note": charge.note,
-                }
-                for charge in history
-            ],
+            "history": changes,
         }
 
     def over_time(self, dataset: str) -> list[Json]:
         """What had been spent or reserved after each change, the last hundred of them; public."""
         state = self._state(dataset)
-        with self.storage.read() as session:
-            query = select(Charge).where(Charge.dataset_id == dataset).order_by(Charge.number)
-            charges = session.scalars(query).all()
-            names = {
-                j.id: j.name for j in session.scalars(select(Job).where(Job.dataset_id == dataset))
-            }
+        jobs, charges = self._history(dataset)
         held: dict[str, Releases] = {}
         points = []
         for place, charge in enumerate(charges):
-            held[charge.job_id] = {read_event(event): count for event, count in charge.releases}
+            held[charge.job_id] = _releases(charge)
             if place < len(charges) - _POINTS:
                 continue
-            bounded = {run: r for run, r in held.items() if run not in state.unproved}
-            points.append(
-                {
-                    "at": charge.at.isoformat(),
-                    "run": charge.job_id,
-                    "name": names.get(charge.job_id, ""),
-                    "what": charge.what,
-                    "epsilon": {
-                        unit: _finite(self._price(together(bounded), unit, state.delta))
-                        for unit in state.limits or {}
-                    },
-                }
-            )
+            bounded = [r for run, r in held.items() if run not in state.unproved]
+            epsilon = _finite(self._prices_of(state, *bounded))
+            name = jobs[charge.job_id].name if charge.job_id in jobs else ""
+            points.append({"at": charge.at.isoformat(), "run": charge.job_id, "name": name,
+                           "what": charge.what, "epsilon": epsilon})  # fmt: skip
         return points
+
+    def _history(self, dataset: str) -> tuple[dict[str, Job], list[Charge]]:
+        """The runs on a dataset by id, and all that they were charged, in order."""
+        with self.storage.read() as session:
+            runs = select(Job).where(Job.dataset_id == dataset, Job.kind == "train")
+            return {job.id: job for job in session.scalars(runs)}, _charges(session, dataset)
 
     def _state(self, dataset: str) -> _State:
         with self.storage.read() as session:
-            row = session.get(Dataset, dataset)
-            if row is None:
-                raise NotFound("There is no such dataset.")
-            charges = _last_charges(session, dataset)
-            unproved = frozenset(
-                session.scalars(select(Job.id).where(Job.dataset_id == dataset, Job.unproved))
-            )
-            asked = session.execute(
-                select(Job.id, Job.request).where(Job.dataset_id == dataset, ~Job.unproved)
-            )
-            entities = {
-                name: request["entities"]
-                for name, request in asked
-                if name in charges and request.get("entities")
-            }
+            row = require(session, Dataset, dataset)
+            charges = {c.job_id: _releases(c) for c in _charges(session, dataset)}
+            jobs = select(Job.id, Job.unproved, Job.request).where(Job.dataset_id == dataset)
+            charged = [job for job in session.execute(jobs) if job.id in charges]
+            unproved = frozenset(job.id for job in charged if job.unproved)
+            named = {job.id: job.request.get("entities") for job in charged if not job.unproved}
+            limits: Any = {u: float(v) for u, v in row.limits.items()} if row.limits else row.limits
             return _State(
-                row.charges_made,
-                {u: float(v) for u, v in row.limits.items()} if row.limits is not None else None,  # type: ignore[misc]
-                row.delta,
-                row.unproved_allowed,
-                {k: v for k, v in charges.items() if k not in unproved},
-                frozenset(unproved & charges.keys()),
-                entities,
-            )
+                row.charges_made, limits, row.delta, row.unproved_allowed,
+                {k: v for k, v in charges.items() if k not in unproved}, unproved,
+                {name: entities for name, entities in named.items() if entities},
+            )  # fmt: skip
+
+    def _prices_of(self, state: _State, *runs: Releases) -> dict[Unit, float]:
+        """What some runs cost together, for each unit of the budget."""
+        releases = together(*runs)
+        return {unit: self._price(releases, unit, state.delta) for unit in state.limits or {}}
 
     def _price(self, releases: Releases, unit: Unit, delta: float) -> float:
         key = (frozenset(releases.items()), unit, delta)
@@ -284,41 +239,33 @@ class Budgets:
         return self._prices[key]
 
 
-def together(charges: Mapping[str, Releases]) -> Releases:
+def together(*runs: Releases) -> Releases:
     """The releases of several runs, counted together."""
-    sums: Releases = {}
-    for releases in charges.values():
-        for event, count in releases.items():
-            sums[event] = sums.get(event, 0) + count
-    return sums
+    sums: Counter[Any] = Counter()
+    for releases in runs:
+        sums.update(releases)
+    return dict(sums)
 
 
-def _last_charges(session: Session, dataset: str) -> dict[str, Releases]:
-    """What each run is charged for now."""
+def _charges(session: Session, dataset: str) -> list[Charge]:
     query = select(Charge).where(Charge.dataset_id == dataset).order_by(Charge.number)
-    return {
-        charge.job_id: {read_event(event): count for event, count in charge.releases}
-        for charge in session.scalars(query)
-    }
+    return list(session.scalars(query))
+
+
+def _releases(charge: Charge) -> Releases:
+    return {read_event(event): count for event, count in charge.releases}
 
 
 def _charge(
     session: Session, row: Dataset, job: str, what: str, releases: Releases, note: str
 ) -> None:
     row.charges_made += 1
-    session.add(
-        Charge(
-            dataset_id=row.id,
-            job_id=job,
-            what=what,
-            releases=[[write_event(event), count] for event, count in releases.items()],
-            note=note,
-            at=now(),
-        )
-    )
+    written = [[write_event(event), count] for event, count in releases.items()]
+    session.add(Charge(dataset_id=row.id, job_id=job, what=what, releases=written, note=note,
+                       at=now()))  # fmt: skip
 
 
-def _over(unit: Unit, epsilon: float, limit: float, delta: float, releases: Releases) -> str:
+def _over(unit: Unit, epsilon: float, limit: float, delta: float) -> str:
     if math.isinf(epsilon):
         return (
             f"The dataset's budget is about {unit}, and what this run releases has no bound for "
@@ -331,5 +278,5 @@ def _over(unit: Unit, epsilon: float, limit: float, delta: float, releases: Rele
     )
 
 
-def _finite(value: float) -> float | str:
-    return value if math.isfinite(value) else "infinity"
+def _finite(prices: Mapping[Unit, float]) -> dict[str, float | str]:
+    return {unit: p if math.isfinite(p) else "infinity" for unit, p in prices.items()}

@@ -12,7 +12,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,11 +48,6 @@ class Child:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.process, number)
 
-    @property
-    def code(self) -> int | None:
-        """Its exit code, where we are the ones to be told."""
-        return self.own.poll() if self.own is not None else None
-
 
 def start(folder: Path, arguments: Sequence[str], *, home: Path, into: Path | None = None) -> Child:
     """Run `tacit ARGUMENTS` in its own session; results, log and lock go to the job's folder.
@@ -68,15 +63,10 @@ def start(folder: Path, arguments: Sequence[str], *, home: Path, into: Path | No
             log.write(f"{_STARTED} {now():%Y-%m-%d %H:%M:%S} UTC\n".encode())
             log.flush()
             process = subprocess.Popen(
-                [sys.executable, "-m", "tacit", *arguments],
-                cwd=into or folder,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=log,
-                start_new_session=True,
+                [sys.executable, "-m", "tacit", *arguments], cwd=into or folder, env=environment,
+                stdin=subprocess.DEVNULL, stdout=out, stderr=log, start_new_session=True,
                 pass_fds=(held,),
-            )
+            )  # fmt: skip
     finally:
         os.close(held)
     return Child(folder, process.pid, process)
@@ -131,12 +121,11 @@ def progress_lines(folder: Path, after: int = 0) -> list[Json]:
     except OSError:
         return []
     found = []
-    for number, line in enumerate(text.split("\n")[:-1]):
-        if number >= after:
-            try:
-                found.append({"number": number} | json.loads(line))
-            except ValueError:
-                found.append({"number": number})
+    for number, line in list(enumerate(text.split("\n")[:-1]))[after:]:
+        try:
+            found.append({"number": number} | json.loads(line))
+        except ValueError:
+            found.append({"number": number})
     return found
 
 
@@ -168,11 +157,7 @@ def scrub(folder: Path, forgotten: set[str]) -> int:
     What a detection found holds names and offsets of all records together, so it goes as a whole.
     """
     removed = 0
-    for name in ("corpus.jsonl", "public.jsonl"):
-        path = folder / name
-        if not path.exists():
-            continue
-        lines = path.read_text(encoding="utf-8").split("\n")[:-1]
+    for path, lines in _snapshots(folder):
         kept = [line for line in lines if json.loads(line)["id"] not in forgotten]
         if len(kept) < len(lines):
             removed += len(lines) - len(kept)
@@ -186,9 +171,10 @@ def scrub(folder: Path, forgotten: set[str]) -> int:
 
 def snapshot_ids(folder: Path) -> list[str]:
     """The names of the records in a job's snapshots."""
-    found = []
-    for name in ("corpus.jsonl", "public.jsonl"):
-        if (folder / name).exists():
-            with (folder / name).open(encoding="utf-8") as lines:
-                found += [json.loads(line)["id"] for line in lines]
-    return found
+    return [json.loads(line)["id"] for _, lines in _snapshots(folder) for line in lines]
+
+
+def _snapshots(folder: Path) -> Iterator[tuple[Path, list[str]]]:
+    for path in (folder / "corpus.jsonl", folder / "public.jsonl"):
+        if path.exists():
+            yield path, path.read_text(encoding="utf-8").split("\n")[:-1]

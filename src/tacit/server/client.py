@@ -1,34 +1,27 @@
 """The other side: send text without losing or doubling any, follow runs, take models along."""
 
-import contextlib
 import json
 import secrets
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from hashlib import sha256
+from io import BytesIO
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
+from tacit import errors
 from tacit.corpus import Corpus
-from tacit.errors import (
-    DataError,
-    OverBudget,
-    PrivacyRefused,
-    TacitError,
-    UsageError,
-    require_package,
-)
-from tacit.server.errors import Busy, Conflict, NotAllowed, NotAuthenticated, NotFound, TooLarge
+from tacit.errors import DataError, TacitError, UsageError, require_package
+from tacit.server import Json
+from tacit.server import errors as server_errors
+from tacit.server.errors import Busy, NotFound
 from tacit.server.sharing import unpack_model
 
 _ERRORS: dict[str, type[TacitError]] = {
-    kind.__name__: kind
-    for kind in (
-        UsageError, DataError, PrivacyRefused, OverBudget, NotFound, NotAllowed, NotAuthenticated,
-        Conflict, TooLarge, Busy,
-    )
-}  # fmt: skip
+    name: kind
+    for name, kind in {**vars(errors), **vars(server_errors)}.items()
+    if isinstance(kind, type) and issubclass(kind, TacitError)
+}
 _RETRIED = (429, 502, 503, 504)
 _LONGEST_WAIT = 5.0
 
@@ -55,17 +48,12 @@ class Client:
                 trust_env=False,
             )
         except (httpx.InvalidURL, UnicodeEncodeError):
-            raise UsageError("The address or the token cannot be: check both.") from None
+            raise UsageError("The address or the token is not valid; check both.") from None
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -85,15 +73,22 @@ class Client:
                 answer = self._http.request(method, path, **options)
                 if answer.status_code not in _RETRIED:
                     return _checked(answer)
-                trouble = str(_message(answer))
+                problem = _refusal(answer)[1]
             except self._lost as error:
-                trouble = f"The server does not answer ({type(error).__name__})."
+                problem = f"The server does not answer ({type(error).__name__})."
                 if not again:
-                    raise Busy(trouble) from None
+                    raise Busy(problem) from None
             if time.monotonic() + wait > until:
-                raise Busy(f"{trouble} Given up after {self.patience:g} seconds.")
+                raise Busy(f"{problem} Gave up after {self.patience:g} seconds.")
             time.sleep(wait)
             wait = min(wait * 2, _LONGEST_WAIT) * (0.8 + 0.4 * secrets.randbelow(1000) / 1000)
+
+    def _get(self, path: str, **params: Any) -> Json:
+        return dict(self.call("GET", path, params=params))
+
+    def _post(self, path: str, body: Mapping[str, Any] | None = None, again: bool = False) -> Json:
+        """What is not repeated by itself, since that might make two."""
+        return dict(self.call("POST", path, again=again, json=dict(body or {})))
 
     # --- records ------------------------------------------------------------------------------
 
@@ -104,17 +99,10 @@ class Client:
         path = f"/datasets/{dataset}/records"
         return str(self.call("POST", path, json=body, headers=headers)["record"])
 
-    def add_file(
-        self, dataset: str, file: Path, *, key: str | None = None, **form: str
-    ) -> dict[str, Any]:
+    def add_file(self, dataset: str, file: Path, *, key: str | None = None, **form: str) -> Json:
         """Store a file of records, all of it or nothing."""
         file = Path(file)
-        headers = {"Idempotency-Key": _key(key)}
-        found: dict[str, Any] = self.call(
-            "POST", f"/datasets/{dataset}/records/file", headers=headers, data=form,
-            files={"file": (file.name, file.read_bytes())},
-        )  # fmt: skip
-        return found
+        return self._upload(dataset, file.name, file.read_bytes(), _key(key), form)
 
     def add_corpus(self, dataset: str, corpus: Corpus, *, key: str | None = None) -> int:
         """Store the records of a corpus in parts; how many there are.
@@ -125,76 +113,73 @@ class Client:
         sent = 0
         for part, lines in enumerate(_parts(corpus)):
             content = "".join(line + "\n" for line in lines).encode()
-            self.call(
-                "POST", f"/datasets/{dataset}/records/file",
-                headers={"Idempotency-Key": f"{key}.{part}"},
-                files={"file": ("part.jsonl", content)},
-            )  # fmt: skip
+            self._upload(dataset, "part.jsonl", content, f"{key}.{part}")
             sent += len(lines)
         return sent
 
-    def my_records(self, dataset: str) -> Iterator[dict[str, Any]]:
+    def _upload(
+        self, dataset: str, name: str, content: bytes, key: str, form: Json | None = None
+    ) -> Json:
+        path, headers = f"/datasets/{dataset}/records/file", {"Idempotency-Key": key}
+        files = {"file": (name, content)}
+        return dict(self.call("POST", path, headers=headers, files=files, data=form or {}))
+
+    def my_records(self, dataset: str) -> Iterator[Json]:
         """Your records; for an admin, everybody's."""
         after = ""
         while page := self.call("GET", f"/datasets/{dataset}/records", params={"after": after}):
             yield from page
             after = page[-1]["id"]
 
-    def forget(self, dataset: str, user: str | None = None) -> dict[str, Any]:
+    def forget(self, dataset: str, user: str | None = None) -> Json:
         """Delete your records, or as an admin a user's; what that means is in the answer."""
         params = {"user": user} if user is not None else {}
-        found: dict[str, Any] = self.call("DELETE", f"/datasets/{dataset}/records", params=params)
-        return found
+        return dict(self.call("DELETE", f"/datasets/{dataset}/records", params=params))
 
     # --- the rest, by its name ------------------------------------------------------------------
 
-    def me(self) -> dict[str, Any]:
+    def me(self) -> Json:
         """Who the token makes you."""
-        return dict(self.call("GET", "/me"))
+        return self._get("/me")
 
-    def add_account(self, name: str, role: str) -> dict[str, Any]:
+    def add_account(self, name: str, role: str) -> Json:
         """A new account (admin)."""
-        return dict(self.call("POST", "/accounts", again=False, json={"name": name, "role": role}))
+        return self._post("/accounts", {"name": name, "role": role})
 
     def add_token(self, account: str, **limits: Any) -> str:
         """A new token of an account (admin)."""
-        asked = {"account": account, **limits}
-        return str(self.call("POST", "/tokens", again=False, json=asked)["token"])
+        return str(self._post("/tokens", {"account": account, **limits})["token"])
 
-    def add_dataset(self, name: str, **fields: Any) -> dict[str, Any]:
+    def add_dataset(self, name: str, **fields: Any) -> Json:
         """A new dataset with its budget (admin)."""
-        return dict(self.call("POST", "/datasets", again=False, json={"name": name, **fields}))
+        return self._post("/datasets", {"name": name, **fields})
 
     def dataset_named(self, name: str) -> str:
         """The id of the dataset of that name, or the name itself if it is an id."""
-        for one in self.call("GET", "/datasets"):
-            if name in (one["name"], one["id"]):
-                return str(one["id"])
-        raise NotFound(f"There is no dataset {name!r} that this token may know of.")
+        return _named(name, "dataset", self.call("GET", "/datasets"))
 
-    def budget(self, dataset: str) -> dict[str, Any]:
+    def budget(self, dataset: str) -> Json:
         """What is spent, and what is left."""
-        return dict(self.call("GET", f"/datasets/{dataset}/budget"))
+        return self._get(f"/datasets/{dataset}/budget")
 
-    def detect(self, dataset: str, **asked: Any) -> dict[str, Any]:
+    def detect(self, dataset: str, **asked: Any) -> Json:
         """Find what is sensitive; comes back when it is done."""
-        made = self.call("POST", f"/datasets/{dataset}/detections", again=False, json=asked)
+        made = self._post(f"/datasets/{dataset}/detections", asked)
         return self._waited(f"/detections/{made['id']}")
 
-    def plan(self, dataset: str, asked: Mapping[str, Any]) -> dict[str, Any]:
+    def plan(self, dataset: str, asked: Mapping[str, Any]) -> Json:
         """The dry run of a run."""
-        return dict(self.call("POST", f"/datasets/{dataset}/plans", json=dict(asked)))
+        return self._post(f"/datasets/{dataset}/plans", asked, again=True)
 
-    def start_run(self, dataset: str, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """Start a run; not made again by itself, since that might start two."""
-        path = f"/datasets/{dataset}/runs"
-        return dict(self.call("POST", path, again=False, json=dict(asked)))
+    def start_run(self, dataset: str, asked: Mapping[str, Any]) -> Json:
+        """Start a run."""
+        return self._post(f"/datasets/{dataset}/runs", asked)
 
-    def run(self, run: str) -> dict[str, Any]:
+    def run(self, run: str) -> Json:
         """A run and how far it is."""
-        return dict(self.call("GET", f"/runs/{run}"))
+        return self._get(f"/runs/{run}")
 
-    def events(self, run: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    def events(self, run: str) -> Iterator[tuple[str, Json]]:
         """A run's progress as it happens, through lost connections, until it ends."""
         last: str | None = None
         until = time.monotonic() + self.patience
@@ -213,47 +198,44 @@ class Client:
                             return
             except self._lost:
                 if time.monotonic() > until:
-                    raise Busy("The server does not answer any more.") from None
+                    raise Busy("The server stopped answering.") from None
             time.sleep(0.5)
 
-    def wait(self, run: str) -> dict[str, Any]:
+    def wait(self, run: str) -> Json:
         """A run when it has ended; a failure is an error."""
         for kind, fields in self.events(run):
             if kind == "end" and fields["state"] != "done":
                 raise DataError(f"The run is {fields['state']}: {self.run(run)['message']}")
         return self.run(run)
 
-    def cancel(self, run: str) -> dict[str, Any]:
+    def cancel(self, run: str) -> Json:
         """Stop a run."""
-        return dict(self.call("POST", f"/runs/{run}/cancel", again=False))
+        return self._post(f"/runs/{run}/cancel")
 
-    def resume(self, run: str) -> dict[str, Any]:
+    def resume(self, run: str) -> Json:
         """Go on with a run that stopped."""
-        return dict(self.call("POST", f"/runs/{run}/resume", again=False))
+        return self._post(f"/runs/{run}/resume")
 
-    def attack(self, run: str, *using: str) -> dict[str, Any]:
+    def attack(self, run: str, *using: str) -> Json:
         """Attack a run's model; comes back when it is done."""
-        made = self.call("POST", f"/runs/{run}/attacks", again=False, json={"using": list(using)})
+        made = self._post(f"/runs/{run}/attacks", {"using": list(using)})
         return self._waited(f"/jobs/{made['id']}")
 
-    def models(self) -> list[dict[str, Any]]:
+    def models(self) -> list[Json]:
         """The models that you may use."""
         return list(self.call("GET", "/models"))
 
     def model_named(self, name: str) -> str:
         """The id of the latest model of that name, or the name itself if it is an id."""
-        for one in self.models():
-            if name in (one["name"], one["id"]):
-                return str(one["id"])
-        raise NotFound(f"There is no model {name!r} that this token may use.")
+        return _named(name, "model", self.models())
 
-    def predict(self, model: str, text: str, **options: Any) -> dict[str, Any]:
+    def predict(self, model: str, text: str, **options: Any) -> Json:
         """What a model on the server answers; it may carry a warning."""
-        return dict(self.call("POST", f"/models/{model}/predict", json={"text": text, **options}))
+        return self._post(f"/models/{model}/predict", {"text": text, **options}, again=True)
 
-    def certificate(self, model: str) -> dict[str, Any]:
+    def certificate(self, model: str) -> Json:
         """A model's certificate."""
-        return dict(self.call("GET", f"/models/{model}/certificate"))
+        return self._get(f"/models/{model}/certificate")
 
     def pull(self, model: str, folder: Path) -> str | None:
         """Take a model along as a folder; its warning, where nothing is proved about it."""
@@ -261,24 +243,25 @@ class Client:
         if folder.exists():
             raise UsageError(f"{folder} exists; give the name of a new folder.")
         answer = self._sent("GET", f"/models/{model}/download")
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        archive = folder.parent / f".{folder.name}.{secrets.token_hex(4)}.zip"
-        try:
-            archive.write_bytes(answer.content)
-            unpack_model(archive, folder)
-        finally:
-            archive.unlink(missing_ok=True)
+        unpack_model(BytesIO(answer.content), folder)
         warning: str | None = answer.headers.get("X-Tacit-Warning")
         return warning
 
-    def _waited(self, path: str) -> dict[str, Any]:
+    def _waited(self, path: str) -> Json:
         while True:
-            found: dict[str, Any] = self.call("GET", path)
+            found: Json = self.call("GET", path)
             if found["state"] == "done":
                 return found
             if found["state"] in ("failed", "cancelled"):
                 raise DataError(f"The {found['kind']} job {found['state']}: {found['message']}")
             time.sleep(0.3)
+
+
+def _named(name: str, kind: str, among: Iterable[Json]) -> str:
+    for one in among:
+        if name in (one["name"], one["id"]):
+            return str(one["id"])
+    raise NotFound(f"There is no {kind} {name!r} that this token may use.")
 
 
 def _key(given: str | None) -> str:
@@ -302,33 +285,28 @@ def _parts(corpus: Corpus) -> Iterator[list[str]]:
         yield part
 
 
-def _events(lines: Iterable[str]) -> Iterator[tuple[str | None, str, dict[str, Any]]]:
-    number: str | None = None
-    kind, data = "", ""
+def _events(lines: Iterable[str]) -> Iterator[tuple[str | None, str, Json]]:
+    event: dict[str, str] = {}
     for line in lines:
         name, _, value = line.partition(": ")
-        if name == "id":
-            number = value
-        elif name == "event":
-            kind = value
-        elif name == "data":
-            data = value
-        elif not line and data:
-            yield number, kind, json.loads(data)
-            number, kind, data = None, "", ""
+        if line:
+            event[name] = value
+        elif "data" in event:
+            yield event.get("id"), event.get("event", ""), json.loads(event["data"])
+            event = {}
 
 
 def _checked(answer: Any) -> Any:
+    """The answer; a refusal as an error of this package."""
     if answer.status_code < 400:
         return answer
-    kind = "DataError"
-    with contextlib.suppress(ValueError, KeyError, TypeError):
-        kind = str(answer.json()["error"])
-    raise _ERRORS.get(kind, DataError)(_message(answer))
+    kind, message = _refusal(answer)
+    raise _ERRORS.get(kind, DataError)(message)
 
 
-def _message(answer: Any) -> str:
+def _refusal(answer: Any) -> tuple[str, str]:
     try:
-        return str(answer.json()["message"])
+        found = answer.json()
+        return str(found["error"]), str(found["message"])
     except (ValueError, KeyError, TypeError):
-        return f"The server answered {answer.status_code}."
+        return "DataError", f"The server answered {answer.status_code}."

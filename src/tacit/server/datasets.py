@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import select
-from sqlalchemy.exc import IntegrityError
 
 from tacit.errors import UsageError
 from tacit.files import whole_file
 from tacit.privacy.budget import Budget
 from tacit.server import Json
-from tacit.server.errors import Conflict, NotFound, TooLarge
+from tacit.server.errors import NotFound, TooLarge
 from tacit.server.identity import Caller
 from tacit.server.storage import Dataset, EntityList, Storage, fields_of, new_id, now, require
 
@@ -37,11 +36,7 @@ class Datasets:
             limits=dict(limits) if limits is not None else None, delta=delta,
             unproved_allowed=False, charges_made=0, created_by=caller.account, created=now(),
         )  # fmt: skip
-        try:
-            with self.storage.write() as session:
-                session.add(made)
-        except IntegrityError:
-            raise Conflict(f"There is a dataset {name!r} already; give another name.") from None
+        self.storage.add(made, f"There is a dataset {name!r} already; give another name.")
         return as_json(made)
 
     def change(self, dataset: str, **changes: Any) -> Json:
@@ -79,8 +74,7 @@ class Datasets:
         query = select(Dataset).order_by(Dataset.id)
         if only is not None:
             query = query.where(Dataset.id == only)
-        with self.storage.read() as session:
-            return [as_json(found) for found in session.scalars(query)]
+        return [as_json(found) for found in self.storage.scalars(query)]
 
     # --- lists of entities ----------------------------------------------------------------
 
@@ -97,21 +91,19 @@ class Datasets:
             id=new_id(), dataset_id=dataset, name=name, names=wanted, created_by=caller.account,
             created=now(),
         )  # fmt: skip
-        with self.storage.write() as session:
-            session.add(made)
+        self.storage.add(made)
         return _list_json(made)
 
     def lists(self, dataset: str) -> list[Json]:
         """The lists of a dataset, without the names."""
-        with self.storage.read() as session:
-            query = select(EntityList).where(EntityList.dataset_id == dataset)
-            return [_list_json(one) for one in session.scalars(query.order_by(EntityList.id))]
+        query = select(EntityList).where(EntityList.dataset_id == dataset).order_by(EntityList.id)
+        return [_list_json(one) for one in self.storage.scalars(query)]
 
     def names(self, dataset: str, entity_list: str, caller: Caller) -> Json:
         """A list with its names, for whoever gave it and for admins."""
         found = self._list(dataset, entity_list)
         if found.created_by != caller.account and not caller.may("records:any"):
-            raise NotFound("There is no such list of yours.")
+            raise NotFound("You have no such list of entities.")
         return _list_json(found) | {"names": found.names}
 
     def delete_list(self, dataset: str, entity_list: str) -> None:
@@ -127,8 +119,7 @@ class Datasets:
             draft.write_text("\n".join(found.names) + "\n", encoding="utf-8")
 
     def _list(self, dataset: str, entity_list: str) -> EntityList:
-        with self.storage.read() as session:
-            found = session.get(EntityList, entity_list)
+        found = self.storage.get(EntityList, entity_list)
         if found is None or found.dataset_id != dataset:
             raise NotFound("There is no such list of entities.")
         return found

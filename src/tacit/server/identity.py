@@ -1,11 +1,16 @@
-"""Accounts, their roles, and the tokens by which they are known.
+"""Accounts, roles, tokens and sessions: who may do what; and the audit log: who did it.
 
 A role is a set of permissions; a token has those of its account, or fewer. A token is a random
 256-bit number that is shown once: the database has its SHA-256, which is enough to know it again
 and no help to whoever reads the database. Passwords, where the pages use them, are kept by argon2.
+
+A session of the pages is such a number in a cookie; the database has its SHA-256, whose it is, and
+the token by which they came in, if it was one. What the session may do is looked up at every use:
+it ends with its account, its token, its password or its day.
 """
 
 import hashlib
+import hmac
 import secrets
 import threading
 import time
@@ -16,14 +21,14 @@ from typing import Literal, get_args
 
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
-from sqlalchemy import func, select, update
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import select, update
 
 from tacit.errors import UsageError
 from tacit.server import Json
 from tacit.server.errors import Conflict, NotAllowed, NotAuthenticated, NotFound
 from tacit.server.storage import (
     Account,
+    AuditEntry,
     Dataset,
     PageSession,
     Storage,
@@ -58,6 +63,9 @@ ALLOWED: dict[Role, frozenset[Permission]] = {
 PREFIX = "tacit_"
 SHORTEST_PASSWORD = 12
 _CACHE_SECONDS = 60.0
+SESSION_HOURS = 12
+CODE_MINUTES = 15
+_AUDIT_FIELDS = ("number", "at", "account", "token", "what", "target", "outcome")
 
 
 @dataclass(frozen=True)
@@ -107,17 +115,12 @@ class Identity:
         account = Account(
             id=new_id(), name=name, role=role, password=hashed, disabled=False, created=now()
         )
-        try:
-            with self.storage.write() as session:
-                session.add(account)
-        except IntegrityError:
-            raise Conflict(f"There is an account {name!r} already; give another name.") from None
+        self.storage.add(account, f"There is an account {name!r} already; give another name.")
         return _account(account)
 
     def accounts(self) -> list[Json]:
         """All of them."""
-        with self.storage.read() as session:
-            return [_account(a) for a in session.scalars(select(Account).order_by(Account.id))]
+        return [_account(a) for a in self.storage.scalars(select(Account).order_by(Account.id))]
 
     def change_account(
         self, account: str, *, disabled: bool | None = None, password: str | None = None
@@ -126,30 +129,23 @@ class Identity:
         with self.storage.write() as session:
             found = require(session, Account, account)
             if disabled is not None:
-                others = session.scalar(
-                    select(func.count())
-                    .select_from(Account)
-                    .where(Account.role == "admin", ~Account.disabled, Account.id != account)
-                )
+                admins = select(Account).where(Account.role == "admin", ~Account.disabled)
+                others = session.scalars(admins.where(Account.id != account)).all()
                 if disabled and found.role == "admin" and not others:
                     raise Conflict("This is the last admin; make another one first.")
                 found.disabled = disabled
             if password is not None:
                 found.password = self._hashed(password)
                 # Whoever signed in with the old one is asked for the new one.
-                session.execute(
-                    update(PageSession)
-                    .where(PageSession.account_id == account, PageSession.ended.is_(None))
-                    .values(ended=now())
-                )
+                open_ones = (PageSession.account_id == account, PageSession.ended.is_(None))
+                session.execute(update(PageSession).where(*open_ones).values(ended=now()))
             result = _account(found)
         self._drop_cache()
         return result
 
     def check_password(self, name: str, password: str) -> Caller:
         """The account of that name, if the password is right; the same refusal otherwise."""
-        with self.storage.read() as session:
-            found = session.scalar(select(Account).where(Account.name == name))
+        found = next(iter(self.storage.scalars(select(Account).where(Account.name == name))), None)
         # An unknown name takes as long as a wrong password.
         kept = (found.password if found else None) or self._hasher.hash(secrets.token_hex(8))
         try:
@@ -173,7 +169,7 @@ class Identity:
         self, account: str, *, label: str = "", scopes: Sequence[str] | None = None,
         dataset: str | None = None, days: float | None = None,
     ) -> Json:  # fmt: skip
-        """A new token of an account; the only time that it is told."""
+        """A new token of an account; the only time that it is shown."""
         with self.storage.write() as session:
             owner = require(session, Account, account)
             if dataset is not None:
@@ -197,9 +193,8 @@ class Identity:
 
     def tokens(self) -> list[Json]:
         """All tokens, without what they are."""
-        with self.storage.read() as session:
-            rows = session.execute(select(Token, Account.name).join(Account).order_by(Token.id))
-            return [_token(token, name) for token, name in rows]
+        query = select(Token, Account.name).join(Account).order_by(Token.id)
+        return [_token(token, name) for token, name in self.storage.rows(query)]
 
     def revoke(self, token: str) -> None:
         """End a token, from the next request on."""
@@ -216,13 +211,11 @@ class Identity:
     def caller(self, secret: str) -> Caller:
         """Who has this token; refused if it is unknown, revoked, out of date or disabled."""
         digest, changes = digest_of(secret), self._changes
-        with self.storage.read() as session:
-            row = session.execute(
-                select(Token, Account).join(Account).where(Token.digest == digest)
-            ).first()
-        if row is None:
+        query = select(Token, Account).join(Account).where(Token.digest == digest)
+        found = self.storage.rows(query)
+        if not found:
             raise NotAuthenticated("The token is not known; ask an admin of this server for one.")
-        token, account = row
+        token, account = found[0]
         if token.revoked is not None or account.disabled:
             raise NotAuthenticated(
                 "The token was revoked; ask an admin of this server for another."
@@ -247,9 +240,8 @@ class Identity:
 
     def first_admin(self) -> str | None:
         """A token of a new admin, where the server has no account yet."""
-        with self.storage.read() as session:
-            if session.scalar(select(func.count()).select_from(Account)):
-                return None
+        if self.accounts():
+            return None
         admin = self.add_account("admin", "admin")
         return str(self.add_token(admin["id"], label="printed at the first start")["token"])
 
@@ -295,3 +287,103 @@ def _account(account: Account) -> Json:
 def _token(token: Token, account: str) -> Json:
     names = ("id", "label", "scopes", "dataset", "created", "expires", "revoked")
     return fields_of(token, *names) | {"account": account}
+
+
+class Sessions:
+    """The sessions of one server."""
+
+    def __init__(self, storage: Storage, identity: Identity) -> None:
+        self.storage, self.identity = storage, identity
+        self._codes: dict[str, tuple[float, str]] = {}
+        self._lock = threading.Lock()
+
+    def open(self, caller: Caller) -> str:
+        """Begin a session of somebody who is known; what their browser is to keep."""
+        secret = secrets.token_urlsafe(32)
+        row = PageSession(
+            digest=digest_of(secret), account_id=caller.account, token_id=caller.token,
+            created=now(), expires=now() + timedelta(hours=SESSION_HOURS),
+        )  # fmt: skip
+        self.storage.add(row)
+        return secret
+
+    def caller(self, secret: str) -> Caller:
+        """Whose session it is, and what they may do now; refused if it has ended."""
+        query = select(PageSession, Account, Token).join(
+            Account, PageSession.account_id == Account.id
+        )
+        query = query.outerjoin(Token, PageSession.token_id == Token.id)
+        rows = self.storage.rows(query.where(PageSession.digest == digest_of(secret)))
+        found, account, token = rows[0] if rows else (None, None, None)
+        ended = found is None or found.ended is not None or found.expires < now()
+        if token is not None:
+            ended |= token.revoked is not None
+            ended |= token.expires is not None and token.expires < now()
+        if ended or account is None or account.disabled:
+            raise NotAuthenticated("You are signed out; sign in again.")
+        return caller_from(account, token)
+
+    def end(self, secret: str) -> None:
+        """Sign out."""
+        with self.storage.write() as session:
+            found = session.get(PageSession, digest_of(secret))
+            if found is not None:
+                found.ended = found.ended or now()
+
+    # --- a link that signs in once ------------------------------------------------------------
+
+    def code_for(self, token: str) -> str:
+        """A code that signs in once, within minutes, as whoever has this token.
+
+        It is printed at the first start in place of the token, which would stay in the browser's
+        history; kept in memory only, by its SHA-256.
+        """
+        code = secrets.token_urlsafe(24)
+        caller = self.identity.caller(token)
+        with self._lock:
+            self._codes[digest_of(code)] = (time.monotonic() + 60 * CODE_MINUTES, caller.account)
+        return code
+
+    def by_code(self, code: str) -> Caller:
+        """Whose code it is; it is worth nothing afterwards."""
+        with self._lock:
+            until, account = self._codes.pop(digest_of(code), (0.0, ""))
+        if until < time.monotonic():
+            raise NotAuthenticated(
+                "This link was used before, or has expired; sign in with a token."
+            )
+        found = self.storage.get(Account, account)
+        if found is None or found.disabled:
+            raise NotAuthenticated("The account of this link is disabled.")
+        return caller_from(found, None)
+
+
+def form_key(secret: str) -> str:
+    """What a page's form must carry, so that no other site can send it; made from the session."""
+    return hmac.new(secret.encode(), b"form", hashlib.sha256).hexdigest()
+
+
+@dataclass(frozen=True)
+class AuditLog:
+    """Entries that are added and never changed.
+
+    Single records are not listed: each carries its owner and its time. Uploads, deletions and
+    every look at text by somebody other than its owner are.
+    """
+
+    storage: Storage
+
+    def note(
+        self, account: str, what: str, target: str = "", outcome: str = "done", token: str = ""
+    ) -> None:
+        """Add an entry."""
+        entry = AuditEntry(account=account[:100], token_id=token or None, what=what,
+                           target=target[:200], outcome=outcome[:200])  # fmt: skip
+        self.storage.add(entry)
+
+    def lines(self, *, before: int | None = None, limit: int = 100) -> list[Json]:
+        """The latest entries first."""
+        query = select(AuditEntry).order_by(AuditEntry.number.desc()).limit(limit)
+        if before is not None:
+            query = query.where(AuditEntry.number < before)
+        return [fields_of(entry, *_AUDIT_FIELDS) for entry in self.storage.scalars(query)]

@@ -14,9 +14,11 @@ what is there.
 import json
 import shutil
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Literal
 
 from sqlalchemy import func, select
@@ -27,7 +29,7 @@ from tacit.privacy.certificates.certificate import read_certificate
 from tacit.privacy.certificates.manifest import CERTIFICATE_FILES, SIGNATURE
 from tacit.privacy.ledger import Releases, read_ledger
 from tacit.server import Json, child_processes
-from tacit.server.budget import Budgets
+from tacit.server.budget import Budgets, PlannedCharge
 from tacit.server.child_processes import Child
 from tacit.server.datasets import Datasets
 from tacit.server.errors import Busy, Conflict, NotFound
@@ -35,15 +37,18 @@ from tacit.server.identity import Caller
 from tacit.server.plans import Plans
 from tacit.server.records import Records
 from tacit.server.run_requests import (
+    CORPUS_FILE,
+    ENTITIES_FILE,
+    PUBLIC_FILE,
     RunRequest,
-    entities_of,
     planned_releases,
+    sampling_rate,
     shape_of,
     unproved_reason,
 )
 from tacit.server.settings import ServerSettings
 from tacit.server.sharing import promise_of, vouch
-from tacit.server.storage import Job, Storage, new_id, now
+from tacit.server.storage import Job, Storage, fields_of, new_id, now, require
 from tacit.training.settings import Run, read_run, run_yaml
 
 Kind = Literal["train", "detect", "attack", "audit", "evaluate"]
@@ -51,30 +56,27 @@ LIVE = ("queued", "running")
 ENDED = ("done", "failed", "cancelled", "deleted")
 _KEPT = (*CERTIFICATE_FILES, SIGNATURE, "plan.yml")
 """What says what a deleted run had released; no weights and no text are in it."""
+_KIND_WORDS = {"train": "run", "detect": "detection"}
+_SHOWN = ("id", "kind", "name", "dataset", "target", "unproved", "attempts", "released", "message",
+          "result", "created", "started", "ended")  # fmt: skip
 
 
 class Jobs:
     """The queue of one server."""
 
     def __init__(
-        self,
-        storage: Storage,
-        settings: ServerSettings,
-        datasets: Datasets,
-        records: Records,
-        budgets: Budgets,
-        plans: Plans,
-    ) -> None:
+        self, storage: Storage, settings: ServerSettings, datasets: Datasets, records: Records,
+        budgets: Budgets, plans: Plans,
+    ) -> None:  # fmt: skip
         self.storage, self.settings = storage, settings
         self.datasets, self.records = datasets, records
         self.budgets, self.plans = budgets, plans
         self._children: dict[str, Child] = {}
         self._asked_to_end: dict[str, float] = {}
-        self._turning = threading.Lock()
+        self._polling = threading.Lock()
         self._stop = threading.Event()
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
-        self.trouble: Callable[[str], None] = lambda sentence: None
 
     def start(self) -> None:
         """Begin to work the queue; children of an earlier server are found again."""
@@ -95,30 +97,20 @@ class Jobs:
         self.datasets.require(dataset)
         ready = self.plans.prepare(dataset, asked)
         if not self.records.counts(dataset)["records"]:
-            raise DataError("The dataset has no record to train on; add some first.")
-        entities = entities_of(ready.run, asked.entity_list)
+            raise DataError("The dataset has no records to train on; add some first.")
+        request = asked.model_dump(mode="json", exclude_defaults=True)
+        request |= {
+            "method": asked.method,
+            "run": run_yaml(ready.run),
+            "entities": ready.charge.entities,
+        }
         job = Job(
-            id=new_id(),
-            kind="train",
-            name=asked.name,
-            dataset_id=dataset,
-            request=asked.model_dump(mode="json", exclude_defaults=True)
-            | {"method": asked.method, "run": run_yaml(ready.run), "entities": entities},
-            state="queued",
-            unproved=ready.unproved is not None,
-            created_by=caller.account,
-            target_id=asked.continue_from,
-            created=now(),
-        )
-        self._need_room()
-        self.budgets.reserve(
-            dataset,
-            job.id,
-            ready.releases,
-            unproved=ready.unproved,
-            entities=entities,
-            also=lambda session: self._add(session, job),
-        )
+            id=new_id(), kind="train", name=asked.name, dataset_id=dataset, request=request,
+            state="queued", unproved=ready.charge.unproved is not None, created_by=caller.account,
+            target_id=asked.continue_from, created=now(),
+        )  # fmt: skip
+        self._require_room()
+        self.budgets.reserve(dataset, job.id, ready.charge, also=lambda s: self._add(s, job))
         self._wake.set()
         return self.get(job.id)
 
@@ -131,7 +123,7 @@ class Jobs:
         """
         self.datasets.require(dataset)
         given = {name: str(value) for name, value in options.items() if value}
-        command = ["detect", "run", "corpus.jsonl", "-o", "mentions.jsonl", "--overwrite"]
+        command = ["detect", "run", CORPUS_FILE, "-o", "mentions.jsonl", "--overwrite"]
         arguments = command if kind == "detect" else [kind, "run"]
         arguments += [word for name, value in given.items() for word in (f"--{name}", value)]
         job = Job(
@@ -144,41 +136,33 @@ class Jobs:
         self._wake.set()
         return self.get(job.id)
 
-    def _need_room(self) -> None:
-        with self.storage.read() as session:
-            waiting = session.scalar(
-                select(func.count()).select_from(Job).where(Job.state == "queued")
-            )
-        if (waiting or 0) >= self.settings.queue:
-            raise Busy(f"{waiting} jobs wait already, and no more may; try again later.")
+    def _require_room(self, session: Session | None = None) -> None:
+        """Refuse what would wait behind too many others."""
+        waiting = self.counts(session).get("queued", 0)
+        if waiting >= self.settings.queue:
+            raise Busy(f"The queue is full ({waiting} jobs wait already); try again later.")
 
     def _add(self, session: Session, job: Job) -> None:
-        # Again, where nobody can come in between.
-        waiting = session.scalar(select(func.count()).select_from(Job).where(Job.state == "queued"))
-        if (waiting or 0) >= self.settings.queue:
-            raise Busy(f"{waiting} jobs wait already, and no more may; try again later.")
+        self._require_room(session)  # again, where nobody can come in between
         session.add(job)
 
     def cancel(self, job: str) -> Json:
         """Stop a job; what its ledger holds stays charged."""
         with self.storage.write() as session:
-            row = self._locked(session, job)
+            row = require(session, Job, job, lock=True)
             if row.state not in LIVE:
                 raise Conflict(f"The job is {row.state} already.")
             row.cancelling = True
         self._wake.set()
-        self._turn(only=job)
+        self._poll(only=job)
         return self.get(job)
 
     def resume(self, job: str) -> Json:
         """Go on with a run that failed or was cancelled, if the budget still has room for it."""
-        with self.storage.read() as session:
-            row = session.get(Job, job)
-        if row is None or row.kind != "train":
-            raise NotFound("There is no such run.")
+        row = self._row(job, "train")
         if row.state not in ("failed", "cancelled"):
             raise Conflict(f"The run is {row.state}; only what failed or was cancelled is resumed.")
-        self._need_room()
+        self._require_room()
         self._reserve_again(row, by_hand=True)
         self._wake.set()
         return self.get(job)
@@ -188,41 +172,32 @@ class Jobs:
         run = self._run_of(row)
 
         def requeue(session: Session) -> None:
-            locked = self._locked(session, row.id)
+            locked = require(session, Job, row.id, lock=True)
             if locked.state not in ("failed", "cancelled", "running"):
-                raise Conflict(f"The run is {locked.state} by now.")
-            locked.state, locked.cancelling = "queued", False
-            locked.resuming, locked.ended = self._has_begun(row.id), None
-            locked.message = ""
+                raise Conflict(f"The run is now {locked.state}, so it cannot be resumed.")
+            begun = (self.settings.job_folder(row.id) / "run" / "run.yml").exists()
+            locked.state, locked.cancelling, locked.message = "queued", False, ""
+            locked.resuming, locked.ended = begun, None
             if by_hand:
                 locked.attempts = 0
 
-        self.budgets.reserve(
-            row.dataset_id,
-            row.id,
-            self._still_to_release(row.id, run),
-            unproved=unproved_reason(run),
-            entities=row.request.get("entities"),
-            also=requeue,
-            note="to go on",
-        )
-
-    def _has_begun(self, job: str) -> bool:
-        return (self.settings.job_folder(job) / "run" / "run.yml").exists()
+        releases = self._still_to_release(row.id, run)
+        charge = PlannedCharge(releases, unproved_reason(run), row.request.get("entities"))
+        self.budgets.reserve(row.dataset_id, row.id, charge, also=requeue, note="to go on")
 
     def _run_of(self, row: Job) -> Run:
         path = self.settings.job_folder(row.id) / "run.yml"
         if not path.exists():
-            self._write_settings(row)
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            path.write_text(row.request["run"], encoding="utf-8")
         return read_run(path)
 
     def _still_to_release(self, job: str, run: Run) -> Releases:
         """What the ledger holds, and every step after the checkpoint once more."""
         plan = run.made_plan()
-        planned = planned_releases(run, plan)
         folder = self.settings.job_folder(job) / "run"
         if plan is None or not (folder / "ledger.jsonl").exists():
-            return planned
+            return planned_releases(run, plan)
         place = child_processes.place_of(folder)
         done = place[1] if place is not None and place[0] == "train" else 0
         releases = read_ledger(folder / "ledger.jsonl").own_releases()
@@ -234,55 +209,38 @@ class Jobs:
 
     def get(self, job: str, kind: str | None = None) -> Json:
         """One job."""
-        with self.storage.read() as session:
-            row = session.get(Job, job)
+        return self._as_json(self._row(job, kind))
+
+    def _row(self, job: str, kind: str | None) -> Job:
+        row = self.storage.get(Job, job)
         if row is None or (kind is not None and row.kind != kind):
-            raise NotFound(f"There is no such {kind or 'job'}.")
-        return self._as_json(row)
+            raise NotFound(f"There is no such {_KIND_WORDS.get(kind or '', 'job')}.")
+        return row
 
     def all(
-        self,
-        kind: str | None = None,
-        dataset: str | None = None,
-        target: str | None = None,
+        self, kind: str | None = None, dataset: str | None = None, target: str | None = None,
         limit: int = 200,
-    ) -> list[Json]:
+    ) -> list[Json]:  # fmt: skip
         """Jobs, the latest first."""
+        wanted = {"kind": kind, "dataset_id": dataset, "target_id": target}
         query = select(Job).order_by(Job.id.desc()).limit(limit)
-        if kind is not None:
-            query = query.where(Job.kind == kind)
-        if dataset is not None:
-            query = query.where(Job.dataset_id == dataset)
-        if target is not None:
-            query = query.where(Job.target_id == target)
-        with self.storage.read() as session:
-            return [self._as_json(row) for row in session.scalars(query)]
+        query = query.filter_by(**{name: v for name, v in wanted.items() if v is not None})
+        return [self._as_json(row) for row in self.storage.scalars(query)]
 
-    def counts(self) -> dict[str, int]:
+    def counts(self, session: Session | None = None) -> dict[str, int]:
         """How many jobs are in each state."""
-        with self.storage.read() as session:
-            rows = session.execute(select(Job.state, func.count()).group_by(Job.state))
-            return {state: count for state, count in rows}
+        if session is None:
+            with self.storage.read() as session:
+                return self.counts(session)
+        rows = session.execute(select(Job.state, func.count()).group_by(Job.state))
+        return {state: count for state, count in rows}
 
     def _as_json(self, row: Job) -> Json:
         latest = child_processes.progress_lines(self.settings.job_folder(row.id))[-1:]
-        return {
-            "id": row.id,
-            "kind": row.kind,
-            "name": row.name,
-            "dataset": row.dataset_id,
-            "target": row.target_id,
+        return fields_of(row, *_SHOWN) | {
             "state": "cancelling" if row.cancelling and row.state in LIVE else row.state,
-            "unproved": row.unproved,
-            "attempts": row.attempts,
-            "released": row.released,
-            "message": row.message,
-            "result": row.result,
             "request": {k: v for k, v in row.request.items() if k not in ("run", "entities")},
             "progress": latest[0] if latest else None,
-            "created": row.created.isoformat(),
-            "started": row.started.isoformat() if row.started else None,
-            "ended": row.ended.isoformat() if row.ended else None,
         }
 
     # --- working ------------------------------------------------------------------------------
@@ -290,43 +248,40 @@ class Jobs:
     def _work(self) -> None:
         while not self._stop.is_set():
             try:
-                self._turn()
+                self._poll()
             except Exception as error:  # the queue must not die of one job
-                self.trouble(f"The queue stumbled ({type(error).__name__}); it goes on.")
+                kind = type(error).__name__
+                print(f"Polling the job queue failed ({kind}); trying again.", file=sys.stderr)  # noqa: T201
                 time.sleep(1)
             self._wake.wait(self.settings.poll_seconds)
             self._wake.clear()
 
-    def _turn(self, only: str | None = None) -> None:
+    def _poll(self, only: str | None = None) -> None:
         """Look at every live job once, and start what may start."""
-        with self._turning:
-            with self.storage.read() as session:
-                query = select(Job).where(Job.state.in_(LIVE)).order_by(Job.id)
-                rows = session.scalars(query).all()
-            running = 0
+        with self._polling:
+            live = select(Job).where(Job.state.in_(LIVE)).order_by(Job.id)
+            rows, running = self.storage.scalars(live), 0
             for row in rows:
-                if row.state == "running" and only in (None, row.id):
-                    running += self._minding(row, self._watch)
-                elif row.state == "running":
-                    running += 1
+                if row.state == "running":
+                    running += self._attempt(row, self._watch) if only in (None, row.id) else 1
             for row in rows:
                 if row.state != "queued" or only not in (None, row.id):
                     continue
                 if row.cancelling:
                     self._end(row, "cancelled", "Cancelled before it began.")
                 elif running < self.settings.jobs and only is None:
-                    running += self._minding(row, self._begin)
+                    running += self._attempt(row, self._begin)
 
-    def _minding(self, row: Job, look: Callable[[Job], bool]) -> bool:
-        """Whether a job runs after a look at it; one that cannot be looked at has failed."""
+    def _attempt(self, row: Job, step: Callable[[Job], bool]) -> bool:
+        """Whether a job runs after a step; one whose files cannot be handled has failed."""
         try:
-            return look(row)
+            return step(row)
         except (TacitError, OSError, ValueError, KeyError, TypeError) as error:
-            said = str(error) if isinstance(error, TacitError) else "What it left cannot be read."
             # As long as its process lives it may release more, so it is not at its end.
             if self._child(row).alive():
                 return True
-            self._end(row, "failed", said)
+            own = isinstance(error, TacitError)
+            self._end(row, "failed", str(error) if own else "Its files cannot be read or written.")
             return False
 
     def _watch(self, row: Job) -> bool:
@@ -337,145 +292,123 @@ class Jobs:
         alive = child.alive()
         seen = child_processes.entries_seen(ledger) if row.kind == "train" else 0
         if seen > row.released:
-            with self.storage.write() as session:
-                self._locked(session, row.id).released = seen
-        if alive:
-            if row.cancelling:
-                since = self._asked_to_end.setdefault(row.id, time.monotonic())
-                late = time.monotonic() - since > self.settings.kill_after_seconds
-                child.end(signal.SIGKILL if late else signal.SIGTERM)
-            return True
-        self._judge(row, child)
-        return False
+            self.storage.change(Job, row.id, released=seen)
+        if not alive:
+            self._conclude(row, child.folder)
+        elif row.cancelling:
+            since = self._asked_to_end.setdefault(row.id, time.monotonic())
+            late = time.monotonic() - since > self.settings.kill_after_seconds
+            child.end(signal.SIGKILL if late else signal.SIGTERM)
+        return alive
 
     def _child(self, row: Job) -> Child:
         if row.id not in self._children:
-            folder = self.settings.job_folder(row.id)
-            self._children[row.id] = Child(folder, row.process)
+            self._children[row.id] = Child(self.settings.job_folder(row.id), row.process)
         return self._children[row.id]
 
-    def _judge(self, row: Job, child: Child) -> None:
+    def _conclude(self, row: Job, folder: Path) -> None:
         """Say how a job ended, by what it left in its folder."""
-        error = child_processes.last_error(child.folder)
+        error = child_processes.last_error(folder)
         # Printed last, after everything was written.
-        if child_processes.output(child.folder) is not None:
-            self._end(row, "done", "", self._result(row, child))
+        output = child_processes.output(folder)
+        if output is not None:
+            if row.kind in ("train", "audit", "attack"):
+                place = row.id if row.kind == "train" else str(row.target_id)
+                vouch(self.settings.folder, self.settings.job_folder(place) / "run")
+            results = {
+                "train": lambda: _trained(folder, self._run_of(row)),
+                "detect": lambda: output,
+            }
+            result = results.get(row.kind, lambda: {"output": output})
+            self._end(row, "done", "", dict(result()))
         elif row.cancelling:
             self._end(row, "cancelled", "Cancelled; what was released stays charged.")
         elif error is not None:
             self._end(row, "failed", error)
         elif row.attempts > self.settings.resumes:
             self._end(row, "failed", f"Its process died {row.attempts} times; resume it by hand.")
+        elif row.kind != "train":
+            self.storage.change(Job, row.id, state="queued")
         else:
-            self._again(row)
-
-    def _again(self, row: Job) -> None:
-        """Take up a job whose process died."""
-        if row.kind != "train":
-            with self.storage.write() as session:
-                self._locked(session, row.id).state = "queued"
-            return
-        try:
-            self._reserve_again(row, by_hand=False)
-        except (PrivacyRefused, Busy) as refused:
-            self._end(row, "failed", f"Its process died, and it may not go on: {refused}")
-
-    def _result(self, row: Job, child: Child) -> Json:
-        if row.kind in ("train", "audit", "attack"):
-            place = row.id if row.kind == "train" else str(row.target_id)
-            vouch(self.settings.folder, self.settings.job_folder(place) / "run")
-        if row.kind == "train":
-            return _trained(child, self._run_of(row))
-        if row.kind == "detect":
-            return dict(child_processes.output(child.folder))
-        return {"output": child_processes.output(child.folder)}
+            try:
+                self._reserve_again(row, by_hand=False)
+            except (PrivacyRefused, Busy) as refused:
+                self._end(row, "failed", f"Its process died, and it may not go on: {refused}")
 
     def _end(self, row: Job, state: str, message: str, result: Json | None = None) -> None:
         folder = self.settings.job_folder(row.id)
         if row.kind == "train":
             self.budgets.settle(row.id, folder / "run" / "ledger.jsonl")
-        self._scrub(row.id)
+        gone = self.records.forgotten_among(child_processes.snapshot_ids(folder))
+        if gone:
+            child_processes.scrub(folder, gone)
         with self.storage.write() as session:
-            locked = self._locked(session, row.id)
+            locked = require(session, Job, row.id, lock=True)
             locked.state, locked.message, locked.ended = state, message, now()
             locked.cancelling, locked.process = False, None
             if result is not None:
                 locked.result = result
             if state == "done" and row.kind in ("audit", "attack"):
-                self._say_again(session, str(row.target_id))
+                self._refresh_promise(session, str(row.target_id))
         self._children.pop(row.id, None)
         self._asked_to_end.pop(row.id, None)
 
-    def _say_again(self, session: Session, run: str) -> None:
+    def _refresh_promise(self, session: Session, run: str) -> None:
         """Take over what a certificate says now: an audit may have contradicted it."""
-        target = self._locked(session, run)
+        target = require(session, Job, run, lock=True)
         place = self.settings.job_folder(run) / "run" / "certificate.json"
         if target.result and place.exists():
             target.result = {**target.result, **promise_of(read_certificate(place))}
 
     def _begin(self, row: Job) -> bool:
-        """Start a job's process; a job that cannot be started has failed."""
+        """Start a job's process; whether it runs."""
         folder = self.settings.job_folder(row.id)
         # A child of an earlier server may live whose number was never written down.
         if Child(folder, None).alive():
             return True
-        try:
-            self._lay_out(row)
-            with self.storage.write() as session:
-                locked = self._locked(session, row.id)
-                if locked.state != "queued" or locked.cancelling:
-                    return False
-                locked.state, locked.started = "running", now()
-                locked.attempts += 1
-            arguments, into = self._command(row)
-            where = self.settings.job_folder(into) if into is not None else None
-            child = child_processes.start(
-                folder, arguments, home=self.settings.folder / "home", into=where
-            )
-        except (TacitError, OSError) as error:
-            said = str(error) if isinstance(error, TacitError) else "The disk did not take it."
-            self._end(row, "failed", said)
-            return False
-        self._children[row.id] = child
+        self._prepare_folder(row, folder)
         with self.storage.write() as session:
-            self._locked(session, row.id).process = child.process
+            locked = require(session, Job, row.id, lock=True)
+            if locked.state != "queued" or locked.cancelling:
+                return False
+            locked.state, locked.started = "running", now()
+            locked.attempts += 1
+        arguments, into = list(row.request.get("arguments", ())), None
+        if row.kind == "train":
+            arguments = [
+                "train",
+                *(["--resume", "run"] if row.resuming else ["run.yml", "-o", "run"]),
+            ]
+            arguments += ["--progress", child_processes.PROGRESS, "--json"]
+        elif row.target_id is not None:
+            into = self.settings.job_folder(row.target_id)
+        child = child_processes.start(
+            folder, arguments, home=self.settings.folder / "home", into=into
+        )
+        self._children[row.id] = child
+        self.storage.change(Job, row.id, process=child.process)
         return True
 
-    def _lay_out(self, row: Job) -> None:
+    def _prepare_folder(self, row: Job, folder: Path) -> None:
         """Put what a child reads into its folder."""
-        folder = self.settings.job_folder(row.id)
         if row.kind == "train" and row.resuming:
             return
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if row.kind not in ("train", "detect"):
             return
         if child_processes.entries_seen(folder / "run" / "ledger.jsonl"):
-            raise PrivacyRefused("Its ledger holds releases, but not the settings to go on with.")
+            raise PrivacyRefused("Its ledger holds releases, but its settings are missing.")
         shutil.rmtree(folder / "run", ignore_errors=True)
         (folder / child_processes.PROGRESS).unlink(missing_ok=True)
-        if not self.records.snapshot(row.dataset_id, folder / "corpus.jsonl"):
-            raise DataError("The dataset has no record any more.")
+        if not self.records.snapshot(row.dataset_id, folder / CORPUS_FILE):
+            raise DataError("The dataset has no records any more.")
         if row.kind == "train":
-            self._write_settings(row)
-            if row.request.get("entity_list"):
-                self.datasets.write_list(
-                    row.dataset_id, row.request["entity_list"], folder / "entities.txt"
-                )
-            start = row.request.get("public_start")
-            if start and not self.records.snapshot(start["dataset"], folder / "public.jsonl"):
-                raise DataError("The public dataset has no record.")
-
-    def _write_settings(self, row: Job) -> None:
-        path = self.settings.job_folder(row.id) / "run.yml"
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        path.write_text(row.request["run"], encoding="utf-8")
-
-    def _command(self, row: Job) -> tuple[list[str], str | None]:
-        """The arguments, and the job in whose folder the child works, if not its own."""
-        if row.kind == "train":
-            what = ["--resume", "run"] if row.resuming else ["run.yml", "-o", "run"]
-            return ["train", *what, "--progress", child_processes.PROGRESS, "--json"], None
-        return list(row.request["arguments"]), row.target_id
+            (folder / "run.yml").write_text(row.request["run"], encoding="utf-8")
+            entities, start = row.request.get("entity_list"), row.request.get("public_start")
+            if entities:
+                self.datasets.write_list(row.dataset_id, entities, folder / ENTITIES_FILE)
+            if start and not self.records.snapshot(start["dataset"], folder / PUBLIC_FILE):
+                raise DataError("The public dataset has no records.")
 
     # --- forgetting ---------------------------------------------------------------------------
 
@@ -485,12 +418,12 @@ class Jobs:
         Asked for again, it deletes what a crash may have left.
         """
         with self.storage.write() as session:
-            row = self._locked(session, job)
+            row = require(session, Job, job, lock=True)
             if row.kind != "train":
                 raise NotFound("There is no such model.")
             others = session.scalars(select(Job).where(Job.target_id == job)).all()
             if row.state in LIVE or any(other.state in LIVE for other in others):
-                raise Conflict("It is still at work, or something works on it; stop that first.")
+                raise Conflict("The run, or a job about it, is still running; stop that first.")
             row.state, row.message = "deleted", "Deleted; what it released stays charged."
             about = [other for other in others if other.kind != "train"]
             for other in about:
@@ -513,7 +446,7 @@ class Jobs:
         gone, touched = set(names), []
         for job in self.all(limit=1_000_000):
             folder = self.settings.job_folder(job["id"])
-            if not (folder / "corpus.jsonl").exists():
+            if not (folder / CORPUS_FILE).exists():
                 continue
             if job["state"] in ENDED:
                 removed = child_processes.scrub(folder, gone)
@@ -523,40 +456,19 @@ class Jobs:
                 touched.append(job | {"records": removed})
         return touched
 
-    def _scrub(self, job: str) -> None:
-        folder = self.settings.job_folder(job)
-        gone = self.records.forgotten_among(child_processes.snapshot_ids(folder))
-        if gone:
-            child_processes.scrub(folder, gone)
 
-    def _locked(self, session: Session, job: str) -> Job:
-        row = session.get(Job, job, with_for_update=True)
-        if row is None:
-            raise NotFound("There is no such job.")
-        return row
-
-
-def _trained(child: Child, run: Run) -> Json:
+def _trained(folder: Path, run: Run) -> Json:
     """What may be said of a finished run: its promise, and how fast it was."""
-    certificate = read_certificate(child.folder / "run" / "certificate.json")
-    result: Json = {
-        **promise_of(certificate),
-        "task": run.task,
-        "model_kind": run.model.kind,
-        "shape": shape_of(run),
-    }
-    lines = [
-        line
-        for line in child_processes.progress_lines(child.folder)
-        if line.get("phase") == "train"
-    ]
+    certificate = read_certificate(folder / "run" / "certificate.json")
+    result: Json = {**promise_of(certificate), "task": run.task, "model_kind": run.model.kind,
+                    "shape": shape_of(run)}  # fmt: skip
+    lines = [x for x in child_processes.progress_lines(folder) if x.get("phase") == "train"]
     plan = run.made_plan()
     if len(lines) > 1 and plan is not None:
         seconds = float(lines[-1]["at"]) - float(lines[0]["at"])
         steps = int(lines[-1]["step"]) - int(lines[0]["step"])
-        rate = plan.user_rate if plan.user_rate is not None else plan.record_rate or 0
-        records = json.loads((child.folder / "run" / "metrics.json").read_text("utf-8"))
-        touched = steps * float(rate) * float(records["training"]["records"])
+        metrics = json.loads((folder / "run" / "metrics.json").read_text("utf-8"))
+        touched = steps * sampling_rate(plan) * float(metrics["training"]["records"])
         if seconds > 0 and touched > 0:
             result |= {"seconds": seconds, "records_per_second": touched / seconds}
     return result

@@ -5,13 +5,12 @@ import tempfile
 import threading
 import zipfile
 from collections import OrderedDict
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tacit.files import whole_file
-from tacit.privacy.certificates.certificate import Certificate, read_certificate
+from tacit.privacy.certificates.certificate import read_certificate
 from tacit.privacy.certificates.manifest import SIGNATURE
 from tacit.saved_json import spelled
 from tacit.server import Json
@@ -33,63 +32,48 @@ class Models:
     def all(self, dataset: str | None = None) -> list[Json]:
         """Every model that is finished, the latest first."""
         found = self.jobs.all("train", dataset, limit=10_000)
-        done = [job for job in found if job["state"] == "done"]
-        return [self._as_json(job) for job in done]
+        return [self._as_json(job) for job in found if job["state"] == "done"]
 
     def get(self, model: str) -> Json:
         """One model, with its promise and its warning."""
-        return self._as_json(self._job(model))
-
-    def _job(self, model: str) -> Json:
-        job = self.jobs.get(model, "train")
-        if job["state"] != "done":
-            raise NotFound("There is no such model, or its run has not finished.")
-        return job
+        self.folder(model)
+        return self._as_json(self.jobs.get(model, "train"))
 
     def folder(self, model: str) -> Path:
         """Where a finished model lies."""
-        self._job(model)
+        if self.jobs.get(model, "train")["state"] != "done":
+            raise NotFound("There is no such model, or its run has not finished.")
         return self.settings.job_folder(model) / "run"
 
-    def certificate(self, model: str) -> Certificate:
-        """As it stands now: an audit may have changed its standing."""
-        return read_certificate(self.folder(model) / "certificate.json")
-
-    def _as_json(self, job: Mapping[str, Any]) -> Json:
+    def _as_json(self, job: Json) -> Json:
+        # As it stands now: an audit may have changed its standing.
         folder = self.settings.job_folder(job["id"]) / "run"
         certificate = read_certificate(folder / "certificate.json")
         return {
-            "id": job["id"],
-            "name": job["name"],
-            "task": (job["result"] or {}).get("task"),
-            "method": certificate.context.get("method"),
-            **promise_of(certificate),
-            "warning": warning_of(certificate),
-            "continues": job["target"],
+            "id": job["id"], "name": job["name"], "task": (job["result"] or {}).get("task"),
+            "method": certificate.context.get("method"), **promise_of(certificate),
+            "warning": warning_of(certificate), "continues": job["target"],
             "created": job["ended"],
-        }
+        }  # fmt: skip
 
     def predict(self, model: str, text: str, *, words: int, choices: int) -> Json:
         """What comes next, or a class, or tags; with a warning where nothing is proved."""
         from tacit.training.evaluation.predicting import answer
+        from tacit.training.models.shared import load_shared
 
-        certificate = self.certificate(model)
+        folder = self.folder(model)
+        warning = warning_of(read_certificate(folder / "certificate.json"))
         with self._lock:
-            shared = self._load(model)
+            if model not in self._loaded:
+                while len(self._loaded) >= self.settings.models_in_memory:
+                    self._loaded.popitem(last=False)
+                self._loaded[model] = load_shared(folder)
+            self._loaded.move_to_end(model)
+            shared = self._loaded[model]
             found = answer(
                 shared.model, shared.tokenizer, shared.task, text, words=words, choices=choices
             )
-        return {"model": model, "warning": warning_of(certificate), **found}
-
-    def _load(self, model: str) -> Any:
-        from tacit.training.models.shared import load_shared
-
-        if model not in self._loaded:
-            while len(self._loaded) >= self.settings.models_in_memory:
-                self._loaded.popitem(last=False)
-            self._loaded[model] = load_shared(self.folder(model))
-        self._loaded.move_to_end(model)
-        return self._loaded[model]
+        return {"model": model, "warning": warning, **found}
 
     def archive(self, model: str) -> Path:
         """A zip of what may be shared; made anew where an audit changed a file since."""
@@ -101,10 +85,9 @@ class Models:
         with whole_file(path) as draft, zipfile.ZipFile(draft, "w") as archive:
             for file in files:
                 # Weights are random numbers to a compressor.
-                small = file.suffix != ".safetensors"
-                archive.write(
-                    file, file.name, zipfile.ZIP_DEFLATED if small else zipfile.ZIP_STORED
-                )
+                weights = file.suffix == ".safetensors"
+                kind = zipfile.ZIP_STORED if weights else zipfile.ZIP_DEFLATED
+                archive.write(file, file.name, kind)
         return path
 
     def delete(self, model: str) -> Json:
@@ -120,10 +103,6 @@ class Models:
         key = self.settings.folder / f"{KEY}.pub"
         return checked(folder, key if (folder / SIGNATURE).exists() else None)
 
-    def certificate_page(self, model: str) -> str:
-        """The certificate as a page to read, print and sign."""
-        return (self.folder(model) / "certificate.html").read_text(encoding="utf-8")
-
     def report(self, model: str, *, shareable: bool) -> dict[str, str]:
         """The report of a run as HTML, Markdown and JSON."""
         from tacit.reports.facts import read_all
@@ -131,10 +110,8 @@ class Models:
 
         folder = self.folder(model)
         with tempfile.TemporaryDirectory(dir=self.settings.folder) as place:
-            facts = read_all([folder])
-            written = write_report(
-                Path(place) / "report.html", facts, title="Privacy report", shareable=shareable
-            )
+            path, title = Path(place) / "report.html", "Privacy report"
+            written = write_report(path, read_all([folder]), title=title, shareable=shareable)
             return {path.suffix[1:]: path.read_text(encoding="utf-8") for path in written}
 
     def scores(self, model: str, what: str) -> Any:

@@ -1,10 +1,10 @@
 """The dry run: what a request would promise, keep, drop, cost and take, before anything starts."""
 
 import math
+import tempfile
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -19,12 +19,11 @@ from tacit.privacy.certificates.explanation import whom
 from tacit.privacy.certificates.scope import EntityScope, Scope
 from tacit.privacy.ledger import Releases, read_ledger
 from tacit.server import Json
-from tacit.server.budget import Budgets
+from tacit.server.budget import Budgets, PlannedCharge
 from tacit.server.datasets import Datasets
 from tacit.server.errors import Conflict, NotFound
 from tacit.server.records import Records
 from tacit.server.run_requests import (
-    Places,
     RunRequest,
     entities_of,
     planned_releases,
@@ -32,7 +31,8 @@ from tacit.server.run_requests import (
     unproved_reason,
 )
 from tacit.server.settings import ServerSettings
-from tacit.server.storage import Dataset, Job, Storage
+from tacit.server.sharing import gain_words
+from tacit.server.storage import Job, Storage
 from tacit.server.throughput import records_per_second
 from tacit.training.data.protected_entities import list_digest, select_entities
 from tacit.training.data.scope import entity_scope, scope_of_kinds
@@ -49,8 +49,7 @@ class Prepared:
 
     run: Run
     plan: Plan | None
-    releases: Releases
-    unproved: str | None
+    charge: PlannedCharge
     earlier: Releases
 
 
@@ -66,23 +65,22 @@ class Plans:
     _found: dict[tuple[str, str], Detection] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def prepare(self, dataset: str, asked: RunRequest, places: Places | None = None) -> Prepared:
+    def prepare(self, dataset: str, asked: RunRequest) -> Prepared:
         """The run of a request, with the least noise that meets its targets."""
-        places = places or Places()
+        folder: Path | None = None
         earlier: Releases = {}
         standing = "proved"
         if asked.continue_from is not None:
             folder = self.model_folder(asked.continue_from)
             earlier = read_ledger(folder / "ledger.jsonl").releases()
             standing = read_certificate(folder / "certificate.json").standing
-            places = Places(places.corpus, places.entity_list, places.public, folder)
         if asked.public_start is not None:
-            self._need_public(asked.public_start.dataset)
+            self._require_public(asked.public_start.dataset)
         if asked.entity_list is not None and asked.entity_list not in {
             one["id"] for one in self.datasets.lists(dataset)
         }:
             raise NotFound("There is no such list of entities.")
-        run = settings_of(asked, places)
+        run = settings_of(asked, folder)
         plan = run.made_plan()
         if plan is not None:
             require_trainable(plan)
@@ -94,40 +92,37 @@ class Plans:
             unproved = (
                 f"The model that it continues has the standing {standing}, which it inherits."
             )
-        return Prepared(run, plan, planned_releases(run, plan), unproved, earlier)
+        entities = entities_of(run, asked.entity_list)
+        charge = PlannedCharge(planned_releases(run, plan), unproved, entities)
+        return Prepared(run, plan, charge, earlier)
 
     def model_folder(self, model: str) -> Path:
         """The folder of a finished run."""
-        with self.storage.read() as session:
-            job = session.get(Job, model)
+        job = self.storage.get(Job, model)
         folder = self.settings.job_folder(model) / "run"
         gone = job is None or job.kind != "train" or job.state == "deleted"
         if gone or not (folder / "certificate.json").exists():
             raise NotFound("There is no such model.")
         return folder
 
-    def _need_public(self, dataset: str) -> None:
-        with self.storage.read() as session:
-            found = session.get(Dataset, dataset)
-            if found is None:
-                raise NotFound("There is no such dataset to start from.")
-            if not found.public:
-                raise Conflict(
-                    f"Dataset {found.name!r} is not public, so nothing may be learned from it "
-                    "without a promise; give a public one."
-                )
+    def _require_public(self, dataset: str) -> None:
+        found = self.datasets.get(dataset)
+        if not found["public"]:
+            raise Conflict(
+                f"Dataset {found['name']!r} is not public, so nothing may be learned from it "
+                "without a promise; give a public one."
+            )
 
     def dry_run(self, dataset: str, asked: RunRequest) -> Json:
         """What the request would do; counts in it are exact, so for those inside."""
         self.datasets.require(dataset)
         ready = self.prepare(dataset, asked)
-        refused = self.budgets.would_refuse(
-            dataset, ready.releases, ready.unproved, entities_of(ready.run, asked.entity_list)
-        )
+        refused = self.budgets.would_refuse(dataset, ready.charge)
+        unproved = ready.charge.unproved
         result: Json = {
             "method": ready.run.method,
-            "standing": METHODS[asked.method].standing if not ready.unproved else "heuristic",
-            "unproved": ready.unproved,
+            "standing": METHODS[asked.method].standing if not unproved else "heuristic",
+            "unproved": unproved,
             "fits_budget": refused is None,
             "refused": refused,
             "run": run_yaml(ready.run),
@@ -156,11 +151,11 @@ class Plans:
             graph, scope = self._owners(dataset, asked, plan)
             bounded = apply_caps(plan, graph)
             kept = bounded.records_kept
-        rate = float(plan.user_rate if plan.user_rate is not None else plan.record_rate or 0)
-        touched = plan.steps * rate * kept
+        touched = plan.steps * plan.sampling_rate * kept
         length = self.records.mean_length(dataset)
         speed, known_from = records_per_second(self.storage, ready.run, length)
         both = [*plan.releases().items(), *ready.earlier.items()]
+        (caught,) = adversary_gain(both, plan.protect, plan.delta, (0.01,))
         total = {unit: price(both, unit, plan.delta).as_json()["epsilon"] for unit in costs}
         return {
             **({"epsilon_with_earlier": total} if ready.earlier else {}),
@@ -169,22 +164,19 @@ class Plans:
             "delta": plan.delta,
             "noise_multiplier": plan.noise_multiplier,
             "steps": plan.steps,
-            "gain": _gain(both, plan),
+            "gain": gain_words(Gained(best_accuracy(both, plan.protect, plan.delta), caught.tpr)),
             "plan": yaml.safe_dump(plan.model_dump(mode="json", exclude_defaults=True)),
             "plan_digest": plan.digest(),
             "protected": [whom(plan.protect, Scope(entities=scope, policy=asked.policy))],
             "explained": explain(plan, graph, bounded, records_per_second=speed, entities=scope),
             "not_private": {
-                "records": counts["records"],
-                "users": counts["users"],
-                "kept": kept,
-                "dropped": counts["records"] - kept,
+                **counts, "kept": kept, "dropped": counts["records"] - kept,
                 "dropped_by": bounded.dropped_by if bounded is not None else {},
                 "records_through_the_model": math.ceil(touched),
             },
             "seconds": touched / speed if speed else None,
             "seconds_note": known_from,
-        }
+        }  # fmt: skip
 
     def _owners(self, dataset: str, asked: RunRequest, plan: Plan) -> tuple[Owners, EntityScope]:
         """The graph of what is protected, and which entities that are."""
@@ -198,25 +190,13 @@ class Plans:
                     del self._found[next(iter(self._found))]
                 self._found[key] = detect(corpus, using)
             found = self._found[key]
-        listed = None
-        if asked.entity_list is not None:
-            listed = self.settings.folder / "lists" / f"{asked.entity_list}.txt"
-            self.datasets.write_list(dataset, asked.entity_list, listed)
-        try:
-            focus = select_entities(plan.kinds, listed, found.mentions, found.entities)
-            digest = None if listed is None else commitment(list_digest(listed), own_salt())
-        finally:
-            if listed is not None:
-                listed.unlink(missing_ok=True)
-        scope = scope_of_kinds(
-            entity_scope(found.provenance, plan.kinds, digest, own_salt()),
-            found.provenance, {m.kind for m in found.mentions},
-        )  # fmt: skip
-        return focus.owners(corpus, found.mentions), scope
-
-
-def _gain(releases: list[tuple[Any, int]], plan: Plan) -> Json:
-    """What an attacker is left with, in the words of the certificate."""
-    (caught,) = adversary_gain(releases, plan.protect, plan.delta, (0.01,))
-    left = Gained(best_accuracy(releases, plan.protect, plan.delta), caught.tpr)
-    return {"grade": left.grade, "verdict": left.verdict, "figures": left.figures}
+        listed, digest = None, None
+        with tempfile.TemporaryDirectory(dir=self.settings.folder) as place:
+            if asked.entity_list is not None:
+                listed = Path(place) / "entities.txt"
+                self.datasets.write_list(dataset, asked.entity_list, listed)
+                digest = commitment(list_digest(listed), own_salt())
+            protected = select_entities(plan.kinds, listed, found.mentions, found.entities)
+        scope = entity_scope(found.provenance, plan.kinds, digest, own_salt())
+        scope = scope_of_kinds(scope, found.provenance, {m.kind for m in found.mentions})
+        return protected.owners(corpus, found.mentions), scope

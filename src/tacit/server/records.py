@@ -16,7 +16,7 @@ import secrets
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,21 +25,21 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from tacit.corpus import Corpus, Record
+from tacit.corpus import Corpus
 from tacit.errors import DataError, TacitError, UsageError
 from tacit.files import whole_file
 from tacit.server import Json
 from tacit.server.errors import Busy, Conflict, NotFound, TooLarge
 from tacit.server.identity import Caller
 from tacit.server.settings import ServerSettings
-from tacit.server.storage import DeletedRecord, Fact, Storage, StoredRecord, new_id, now
+from tacit.server.storage import DeletedRecord, Fact, Storage, StoredRecord, fields_of, new_id, now
 
 SPLITS = ("train", "valid", "test")
 EXTRA = ("pair", "tokens", "tags", "pos", "spans")
 UPLOAD_ENDINGS = (".jsonl", ".csv", ".tsv", ".txt")
-"""Compressed files and Parquet may unfold to any size, so they are not taken from strangers."""
+"""Compressed files and Parquet may unpack to any size, so they are not taken from strangers."""
 _GROUP = 512
-_AT_ONCE = 400
+_IN_ONE_QUERY = 400
 """Names in one question to the database."""
 
 
@@ -74,8 +74,7 @@ class Records:
     """The records of all datasets."""
 
     def __init__(self, storage: Storage, settings: ServerSettings) -> None:
-        self.storage = storage
-        self.settings = settings
+        self.storage, self.settings = storage, settings
         self._key = _secret(storage)
         self._insert = sqlite.insert if storage.sqlite else postgresql.insert
         self._waiting: queue.Queue[_Waiting | None] = queue.Queue()
@@ -96,20 +95,14 @@ class Records:
         if self._waiting.qsize() > self.settings.waiting_records:
             raise Busy("Too many records wait to be written; send this again in a second.")
         if len(drafts) > self.settings.upload_records:
-            raise TooLarge(
-                f"{len(drafts):,} records at once; at most {self.settings.upload_records:,}."
-            )
-        at = now()
+            most = self.settings.upload_records
+            raise TooLarge(f"{len(drafts):,} records in one request; send at most {most:,}.")
+        same = {"dataset_id": dataset, "owner_id": caller.account, "created": now()}
         rows = [
-            {
-                "id": self._name(dataset, caller.account, key, place),
-                "dataset_id": dataset,
-                "owner_id": caller.account,
-                "created": at,
-                **self._checked(draft, caller, place),
-            }
+            {"id": self._name(dataset, caller.account, key, place), **same,
+             **self._checked(draft, caller, f"Record {place + 1}")}
             for place, draft in enumerate(drafts)
-        ]
+        ]  # fmt: skip
         item = _Waiting(rows, key is not None)
         self._waiting.put(item)
         return item.done
@@ -117,29 +110,32 @@ class Records:
     def _name(self, dataset: str, account: str, key: str | None, place: int) -> str:
         if key is None:
             return new_id()
-        said = f"{dataset}\n{account}\n{key}\n{place}".encode()
-        return hmac.new(self._key, said, hashlib.sha256).hexdigest()[:32]
+        named = f"{dataset}\n{account}\n{key}\n{place}".encode()
+        return hmac.new(self._key, named, hashlib.sha256).hexdigest()[:32]
 
-    def _checked(self, draft: Draft, caller: Caller, place: int) -> Json:
+    def _checked(self, draft: Draft, caller: Caller, which: str) -> Json:
+        most = self.settings.text_characters
         if not draft.text.strip():
-            raise DataError(f"Record {place + 1} has no text.")
-        if len(draft.text) > self.settings.text_characters:
-            raise TooLarge(
-                f"Record {place + 1} has {len(draft.text):,} characters; at most "
-                f"{self.settings.text_characters:,}."
-            )
-        for value in (draft.text, draft.user, draft.label):
-            if value is not None and not storable(value):
-                raise DataError(f"Record {place + 1} {NOT_STORABLE}.")
+            raise DataError(f"{which} has no text.")
+        if len(draft.text) > most:
+            raise TooLarge(f"{which} has {len(draft.text):,} characters; at most {most:,}.")
+        if not all(storable(v) for v in (draft.text, draft.user, draft.label) if v is not None):
+            raise DataError(f"{which} {NOT_STORABLE}.")
         if draft.split is not None and draft.split not in SPLITS:
-            raise UsageError(f"Record {place + 1}: split is one of {', '.join(SPLITS)}.")
-        return {
-            "user": _user_of(draft, caller, place),
-            "text": draft.text,
-            "label": draft.label,
-            "split": draft.split,
-            "extra": draft.extra,
-        }
+            raise UsageError(f"{which}: split is one of {', '.join(SPLITS)}.")
+        user = draft.user
+        # Whose text it is: a contributor's own, whatever the draft says; else as given.
+        if not caller.may("records:any"):
+            if user not in (None, caller.name):
+                raise UsageError(
+                    f"{which} names another user; what you send is yours: leave user out."
+                )
+            user = caller.name
+        if not user:
+            raise UsageError(
+                f"{which} has no user; protection is about users, so give each record one."
+            )
+        return asdict(draft) | {"user": user[:200]}
 
     def _write(self) -> None:
         while (item := self._waiting.get()) is not None:
@@ -166,7 +162,7 @@ class Records:
                 for one in group:
                     self._settle([one])
                 return
-            results = [_trouble(error)]
+            results = [_stored_nothing(error)]
         except Exception as error:  # whoever waits must hear of it
             results = [error] * len(group)
         for item, result in zip(group, results, strict=True):
@@ -175,20 +171,17 @@ class Records:
             else:
                 item.done.set_result(result)
 
-    def _commit(
-        self, session: Session, group: list[_Waiting]
-    ) -> list[Appended | TacitError | Exception]:
+    def _commit(self, session: Session, group: list[_Waiting]) -> list[Appended | Exception]:
         keyed = [row["id"] for item in group if item.keyed for row in item.rows]
         known = dict(_found(session, select(StoredRecord.id, StoredRecord.text), keyed))
         gone = {row[0] for row in _found(session, select(DeletedRecord.id), keyed)}
-        results: list[Appended | TacitError | Exception] = []
+        results: list[Appended | Exception] = []
         fresh: list[Json] = []
         for item in group:
             new = [r for r in item.rows if r["id"] not in known and r["id"] not in gone]
             if any(known.get(row["id"], row["text"]) != row["text"] for row in item.rows):
-                results.append(
-                    Conflict("This idempotency key was used before for another text; nothing new.")
-                )
+                said = "This idempotency key was used before for another text; nothing was stored."
+                results.append(Conflict(said))
                 continue
             known |= {row["id"]: row["text"] for row in new} if item.keyed else {}
             fresh += new
@@ -201,44 +194,27 @@ class Records:
     # --- reading --------------------------------------------------------------------------
 
     def page(
-        self,
-        dataset: str,
-        *,
-        owner: Caller | None,
-        user: str | None = None,
-        after: str = "",
+        self, dataset: str, *, owner: Caller | None, user: str | None = None, after: str = "",
         limit: int = 50,
-    ) -> list[Json]:
+    ) -> list[Json]:  # fmt: skip
         """Records with their text: those of one owner, or, if that is None, anybody's."""
-        query = select(StoredRecord).where(
-            StoredRecord.dataset_id == dataset, StoredRecord.id > after
-        )
-        if owner is not None:
-            query = query.where(_belongs_to(owner))
-        if user is not None:
-            query = query.where(StoredRecord.user == user)
-        with self.storage.read() as session:
-            rows = session.scalars(query.order_by(StoredRecord.id).limit(limit)).all()
-        return [
-            {**_row(row), "created": row.created.isoformat(), "owner": row.owner_id} for row in rows
-        ]
+        chosen = _of(dataset, owner, user)
+        query = select(StoredRecord).where(*chosen, StoredRecord.id > after)
+        rows = self.storage.scalars(query.order_by(StoredRecord.id).limit(limit))
+        return [_row(row) | fields_of(row, "created", "owner") for row in rows]
 
     def counts(self, dataset: str) -> dict[str, int]:
         """How many records and users; exact, so for those inside."""
-        with self.storage.read() as session:
-            row = session.execute(
-                select(func.count(), func.count(func.distinct(StoredRecord.user))).where(
-                    StoredRecord.dataset_id == dataset
-                )
-            ).one()
-        return {"records": int(row[0]), "users": int(row[1])}
+        users = func.count(func.distinct(StoredRecord.user))
+        query = select(func.count(), users).where(StoredRecord.dataset_id == dataset)
+        ((records, writers),) = self.storage.rows(query)
+        return {"records": int(records), "users": int(writers)}
 
     def mean_length(self, dataset: str) -> float:
         """Characters of a record in the mean; exact, so for those inside."""
-        with self.storage.read() as session:
-            query = select(func.avg(func.length(StoredRecord.text)))
-            found = session.scalar(query.where(StoredRecord.dataset_id == dataset))
-        return float(found or 0)
+        query = select(func.avg(func.length(StoredRecord.text)))
+        (mean,) = self.storage.scalars(query.where(StoredRecord.dataset_id == dataset))
+        return float(mean or 0)
 
     def snapshot(self, dataset: str, path: Path) -> int:
         """All records as a corpus file; how many there are."""
@@ -249,45 +225,35 @@ class Records:
                 count += 1
         return count
 
-    def corpus(self, dataset: str, name: str = "the dataset") -> Corpus:
+    def corpus(self, dataset: str) -> Corpus:
         """All records in memory."""
-        return Corpus.from_records(self._rows(dataset), name=name)
+        return Corpus.from_records(self._rows(dataset), name="the dataset")
 
     def _rows(self, dataset: str) -> Iterator[Json]:
+        query = select(StoredRecord).where(StoredRecord.dataset_id == dataset)
+        query = query.order_by(StoredRecord.id).execution_options(yield_per=1000)
         with self.storage.read() as session:
-            query = select(StoredRecord).where(StoredRecord.dataset_id == dataset)
-            query = query.order_by(StoredRecord.id).execution_options(yield_per=1000)
-            for row in session.scalars(query):
-                yield _row(row)
+            yield from map(_row, session.scalars(query))
 
     # --- forgetting -----------------------------------------------------------------------
 
     def forget(
-        self,
-        dataset: str,
-        *,
-        owner: Caller | None,
-        user: str | None = None,
+        self, dataset: str, *, owner: Caller | None, user: str | None = None,
         record: str | None = None,
-    ) -> list[str]:
+    ) -> list[str]:  # fmt: skip
         """Delete records for good: an owner's, a user's, or one; their names."""
-        chosen: list[ColumnElement[bool]] = [StoredRecord.dataset_id == dataset]
-        if owner is not None:
-            chosen.append(_belongs_to(owner))
-        if user is not None:
-            chosen.append(StoredRecord.user == user)
-        if record is not None:
-            chosen.append(StoredRecord.id == record)
         if owner is None and user is None and record is None:
             raise UsageError("Say whose records, or which one, to delete.")
+        chosen = _of(dataset, owner, user)
+        if record is not None:
+            chosen.append(StoredRecord.id == record)
         with self.storage.write() as session:
             names = list(session.scalars(select(StoredRecord.id).where(*chosen)))
             if record is not None and not names:
                 raise NotFound("There is no such record, or it is not yours.")
             for some in _parts(names):
-                session.execute(
-                    self._insert(DeletedRecord).on_conflict_do_nothing(), [{"id": n} for n in some]
-                )
+                forgotten = self._insert(DeletedRecord).on_conflict_do_nothing()
+                session.execute(forgotten, [{"id": name} for name in some])
                 session.execute(delete(StoredRecord).where(StoredRecord.id.in_(some)))
         return names
 
@@ -299,40 +265,31 @@ class Records:
 
 def drafts_of(corpus: Corpus) -> list[Draft]:
     """The records of a corpus, ready to be sent."""
-    return [_draft(record) for record in corpus.records()]
-
-
-def _draft(record: Record) -> Draft:
-    row = record.row()
-    extra = {name: row[name] for name in EXTRA if name in row}
-    return Draft(row["text"], row.get("user"), row.get("label"), row.get("split"), extra or None)
+    drafts = []
+    for record in corpus.records():
+        row = record.row()
+        extra = {name: row[name] for name in EXTRA if name in row} or None
+        drafts.append(
+            Draft(row["text"], row.get("user"), row.get("label"), row.get("split"), extra)
+        )
+    return drafts
 
 
 def _row(row: StoredRecord) -> Json:
-    fields: Json = {"id": row.id, "user": row.user, "text": row.text}
-    for name in ("label", "split"):
-        if getattr(row, name) is not None:
-            fields[name] = getattr(row, name)
-    return fields | (row.extra or {})
+    optional = {name: getattr(row, name) for name in ("label", "split")}
+    given = {name: value for name, value in optional.items() if value is not None}
+    return {"id": row.id, "user": row.user, "text": row.text, **given, **(row.extra or {})}
 
 
-def _belongs_to(caller: Caller) -> ColumnElement[bool]:
-    return or_(StoredRecord.owner_id == caller.account, StoredRecord.user == caller.name)
-
-
-def _user_of(draft: Draft, caller: Caller, place: int) -> str:
-    """Whose text it is: a contributor's own, whatever the draft says; else as given."""
-    if not caller.may("records:any"):
-        if draft.user not in (None, caller.name):
-            raise UsageError(
-                f"Record {place + 1} names another user; what you send is yours: leave user out."
-            )
-        return caller.name
-    if not draft.user:
-        raise UsageError(
-            f"Record {place + 1} has no user; protection is about users, so give each record one."
-        )
-    return draft.user[:200]
+def _of(dataset: str, owner: Caller | None, user: str | None) -> list[ColumnElement[bool]]:
+    """Which records: of a dataset, of an owner, of a user."""
+    chosen: list[ColumnElement[bool]] = [StoredRecord.dataset_id == dataset]
+    if owner is not None:
+        mine = StoredRecord.user == owner.name
+        chosen.append(or_(StoredRecord.owner_id == owner.account, mine))
+    if user is not None:
+        chosen.append(StoredRecord.user == user)
+    return chosen
 
 
 NOT_STORABLE = "has a character that a database cannot hold (NUL, or an unpaired surrogate)"
@@ -354,14 +311,14 @@ def _found(session: Session, query: Any, names: Sequence[str]) -> Iterator[Any]:
 
 
 def _parts(names: Sequence[str]) -> Iterable[Sequence[str]]:
-    return (names[at : at + _AT_ONCE] for at in range(0, len(names), _AT_ONCE))
+    return (names[at : at + _IN_ONE_QUERY] for at in range(0, len(names), _IN_ONE_QUERY))
 
 
-def _trouble(error: SQLAlchemyError) -> TacitError:
+def _stored_nothing(error: SQLAlchemyError) -> TacitError:
     # A driver's own message may quote the row.
     if isinstance(error, IntegrityError):
         return NotFound("The dataset or the account of these records is gone; nothing was stored.")
-    return Busy("The database did not take the records; nothing was stored, send them again.")
+    return Busy("The database could not store the records; send them again.")
 
 
 def _secret(storage: Storage) -> bytes:

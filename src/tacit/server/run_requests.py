@@ -7,7 +7,6 @@ and models of the server, and every other string is a plain word.
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -37,7 +36,9 @@ _DEEPEST = 4
 class RequestModel(BaseModel):
     """The body of a request: nothing in it is left unsaid or guessed."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
 
 class ModelRequest(RequestModel):
@@ -72,67 +73,46 @@ class RunRequest(RequestModel):
     """A training run: how, whom to protect, and at what price."""
 
     name: Name = "run"
-    method: Annotated[Word, Field(description="As `tacit methods` lists them.")] = DEFAULT_METHOD
-    plan: Annotated[
-        dict[Word, Any],
-        Field(
-            description="Whom to protect (`protect`: users, entities, users+entities or `both`, "
-            "records, tokens), the targets, rates and caps: the fields of `tacit plan --schema`."
-        ),
-    ] = {}
-    detectors: Annotated[
-        tuple[DetectorName, ...], Field(max_length=3, description="What finds the entities.")
-    ] = ()
-    entity_list: Annotated[Id | None, Field(description="Protect only what this list names.")] = (
-        None
-    )
-    policy: Annotated[Policy | None, Field(description="Which tokens are sensitive.")] = None
+    method: Word = DEFAULT_METHOD
+    """As `tacit methods` lists them."""
+    plan: dict[Word, Any] = Field({})
+    """Whom to protect (`protect`: users, entities, users+entities or `both`, records, tokens), the
+    targets, rates and caps: the fields of `tacit plan --schema`."""
+    detectors: Annotated[tuple[DetectorName, ...], Field(max_length=3)] = ()
+    """What finds the entities."""
+    entity_list: Id | None = None
+    """Protect only what this list names."""
+    policy: Policy | None = None
+    """Which tokens are sensitive."""
     steps: Annotated[int | None, Field(ge=1, le=10**7)] = None
     batch: Annotated[int, Field(ge=1, le=10**5)] = 32
     task: Literal["next-word", "classification", "regression", "tagging"] = "next-word"
-    labels: Annotated[
-        tuple[Label, ...] | None,
-        Field(
-            max_length=10_000,
-            description="Classes or tags, declared as public; counted ones end the promise.",
-        ),
-    ] = None
+    labels: Annotated[tuple[Label, ...] | None, Field(max_length=10_000)] = None
+    """Classes or tags, declared as public; counted ones end the promise."""
     model: ModelRequest = ModelRequest()
     tokenizer: TokenizerRequest = TokenizerRequest()
     context: Annotated[int, Field(ge=2, le=65_536)] = 128
     optimizer: OptimizerSettings | None = None
-    method_settings: Annotated[
-        dict[Word, Any], Field(description="The method's own settings.")
-    ] = {}
+    method_settings: dict[Word, Any] = Field({})
+    """The method's own settings."""
     public_start: PublicStartRequest | None = None
-    continue_from: Annotated[
-        Id | None,
-        Field(description="Go on from this model; the promise then covers what it released, too."),
-    ] = None
+    continue_from: Id | None = None
+    """Go on from this model; the promise then covers what it released, too."""
     token_budget: Annotated[int, Field(ge=64, le=10**7)] = 8192
     checkpoint_every: Annotated[int, Field(ge=1, le=10**6)] = 1
     keep_checkpoints: Annotated[int, Field(ge=0, le=50)] = 0
-    seed: Annotated[
-        int | None, Field(ge=0, le=2**31, description="Experiment mode: not for release.")
-    ] = None
+    seed: Annotated[int | None, Field(ge=0, le=2**31)] = None
+    """Experiment mode: not for release."""
 
 
-@dataclass(frozen=True)
-class Places:
-    """Where the things that a run names will lie."""
-
-    corpus: Path = Path("corpus.jsonl")
-    entity_list: Path = Path("entities.txt")
-    public: Path = Path("public.jsonl")
-    earlier: Path | None = None
-
-
+CORPUS_FILE, ENTITIES_FILE, PUBLIC_FILE = "corpus.jsonl", "entities.txt", "public.jsonl"
+"""Where the things that a run names will lie in its folder."""
 _PASSED_ON = {"method", "steps", "batch", "task", "labels", "context", "token_budget", "policy",
               "checkpoint_every", "keep_checkpoints", "seed"}  # fmt: skip
 
 
-def settings_of(asked: RunRequest, places: Places) -> Run:
-    """The run that a request stands for; refused with a sentence if there is none."""
+def settings_of(asked: RunRequest, earlier: Path | None = None) -> Run:
+    """The run that a request stands for; `earlier` is the folder of the model it goes on from."""
     method = METHODS[asked.method]
     plain = {"plan": asked.plan, "model.config": asked.model.config,
              "method_settings": asked.method_settings}  # fmt: skip
@@ -148,8 +128,8 @@ def settings_of(asked: RunRequest, places: Places) -> Run:
     if asked.entity_list is not None:
         # A method without a plan has the list among its own settings.
         in_section = not method.planned and method.takes("entity_list")
-        (own if in_section else plan)["entity_list"] = str(places.entity_list)
-    fields |= {"corpus": str(places.corpus), "plan": plan}
+        (own if in_section else plan)["entity_list"] = ENTITIES_FILE
+    fields |= {"corpus": CORPUS_FILE, "plan": plan}
     if asked.detectors:
         fields["detect"] = ",".join(asked.detectors)
     if asked.optimizer is not None:
@@ -158,15 +138,15 @@ def settings_of(asked: RunRequest, places: Places) -> Run:
         raise UsageError(f"method={method.name} has no settings of its own; leave them out.")
     if own:
         fields[method.name] = own
-    if places.earlier is not None:
-        fields["model"] = {"kind": "folder", "folder": str(places.earlier), "carry_ledger": True,
+    if earlier is not None:
+        fields["model"] = {"kind": "folder", "folder": str(earlier), "carry_ledger": True,
                            "lora_rank": asked.model.lora_rank}  # fmt: skip
     else:
         fields["model"] = asked.model.model_dump(mode="json")
         fields["tokenizer"] = asked.tokenizer.model_dump(mode="json")
     if asked.public_start is not None:
         start = asked.public_start.model_dump(include={"steps", "batch"})
-        fields["pretrain"] = {"corpus": str(places.public), **start}
+        fields["pretrain"] = {"corpus": PUBLIC_FILE, **start}
     return Run(**fields)
 
 

@@ -14,16 +14,14 @@ from tacit.errors import UsageError
 from tacit.owners import Owners
 from tacit.owners import describe as describe_owners
 from tacit.server import Json
-from tacit.server.audit_log import AuditLog
 from tacit.server.budget import Budgets
 from tacit.server.datasets import Datasets
 from tacit.server.errors import NotFound
-from tacit.server.identity import Caller, Identity
+from tacit.server.identity import AuditLog, Caller, Identity, Sessions
 from tacit.server.jobs import Jobs
 from tacit.server.models import Models
 from tacit.server.plans import Plans
 from tacit.server.records import Records
-from tacit.server.sessions import Sessions
 from tacit.server.settings import ServerSettings
 from tacit.server.storage import Fact, Storage
 
@@ -86,8 +84,7 @@ class Services:
 
     def healthy(self) -> bool:
         """Whether the database answers."""
-        with self.storage.read() as session:
-            return session.get(Fact, "folder") is not None
+        return self.storage.get(Fact, "folder") is not None
 
     # --- what needs several parts -------------------------------------------------------------
 

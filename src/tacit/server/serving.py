@@ -4,6 +4,7 @@ import gc
 import signal
 import socket
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import uvicorn
@@ -27,14 +28,22 @@ def serve_forever(
     pages: bool = True,
 ) -> None:
     """Open the services, listen, and close them in order when told to stop."""
-    listening = _listen(host, port)
-    try:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with ExitStack() as stack:
+        try:
+            # Whoever reads the address may come at once; they wait in line until we are up.
+            listening = socket.create_server((host, port), family=family, backlog=2048)
+        except OSError as error:
+            raise UsageError(
+                f"host={host}, port={port} cannot be used ({error.strerror}); give another --port, "
+                "or stop what is there."
+            ) from None
+        stack.callback(listening.close)
         services = Services.open(settings)
-    except BaseException:
-        listening.close()
-        raise
-    try:
-        address = _address(host, listening.getsockname()[1], tls is not None)
+        stack.callback(services.close)
+        shown = f"[{host}]" if ":" in host else host
+        scheme = "https" if tls is not None else "http"
+        address = f"{scheme}://{shown}:{listening.getsockname()[1]}"
         app = make_app(services)
         if pages:
             # Only where they are wanted: the component library takes a second to load.
@@ -42,20 +51,12 @@ def serve_forever(
 
             mount_pages(app, services, secure=tls is not None)
         config = uvicorn.Config(
-            app,
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            timeout_keep_alive=30,
-            timeout_graceful_shutdown=3,
-            ssl_certfile=str(tls[0]) if tls else None,
-            ssl_keyfile=str(tls[1]) if tls else None,
-        )
+            app, log_level="warning", access_log=False, server_header=False, proxy_headers=False,
+            timeout_keep_alive=30, timeout_graceful_shutdown=3,
+            ssl_certfile=str(tls[0]) if tls else None, ssl_keyfile=str(tls[1]) if tls else None,
+        )  # fmt: skip
         token = services.identity.first_admin()
         code = services.sessions.code_for(token) if pages and token is not None else None
-        # Whoever reads the address may come at once; they wait in line until we are up.
-        listening.listen(2048)
         ready(address, token, f"{address}/sign-in?code={code}" if code else None)
         # A shell's background job ignores Ctrl-C; a server must be stoppable all the same.
         if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -65,25 +66,3 @@ def serve_forever(
         gc.collect()
         gc.freeze()
         uvicorn.Server(config).run(sockets=[listening])
-    finally:
-        services.close()
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    kind = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(kind, socket.SOCK_STREAM)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind((host, port))
-    except OSError as error:
-        listening.close()
-        raise UsageError(
-            f"host={host}, port={port} cannot be used ({error.strerror}); give another --port, or "
-            "stop what is there."
-        ) from None
-    return listening
-
-
-def _address(host: str, port: int, tls: bool) -> str:
-    shown = f"[{host}]" if ":" in host else host
-    return f"{'https' if tls else 'http'}://{shown}:{port}"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from tacit.errors import DataError, TacitError
+from tacit.privacy.certificates.attacker_gain import Gained
 from tacit.privacy.certificates.certificate import Certificate, read_certificate
 from tacit.privacy.certificates.explanation import gained, headline, protected
 from tacit.privacy.certificates.manifest import CERTIFICATE_FILES, SHAREABLE, SIGNATURE
@@ -33,23 +34,26 @@ MOST_WRITTEN = 64 * MIB
 """Of weights, and of everything that is read as text: ledgers, certificates, tokenizers."""
 
 
+_WARNINGS = {
+    "proved": None,
+    "broken": "An audit contradicted this model's certificate: treat it as private text.",
+    "published": "What is promised about this model is a paper's claim that is not proved here; "
+    "it may give away text that it was trained on.",
+    "heuristic": "Nothing is promised about this model: it may give away text that it was trained "
+    "on.",
+}
+
+
 def warning_of(certificate: Certificate) -> str | None:
     """What a model's answers must say where nothing, or nothing any more, is proved about it."""
-    match certificate.standing:
-        case "proved":
-            return None
-        case "broken":
-            return "An audit contradicted this model's certificate: treat it as private text."
-        case "published":
-            return (
-                "What is promised about this model is a paper's claim that is not proved here; "
-                "it may give away text that it was trained on."
-            )
-    return "Nothing is promised about this model: it may give away text that it was trained on."
+    return _WARNINGS.get(certificate.standing, _WARNINGS["heuristic"])
 
 
 def promise_of(certificate: Certificate) -> Json:
     """What a certificate says now, in its own words, for the API and the pages."""
+    gain = None
+    if certificate.standing == "proved":
+        gain = gain_words(gained(certificate.costs[certificate.protect]))
     return {
         "standing": certificate.standing,
         "protect": certificate.protect,
@@ -59,25 +63,20 @@ def promise_of(certificate: Certificate) -> Json:
         "headline": headline(certificate).replace("**", ""),
         "protected": protected(certificate),
         "not_covered": list(certificate.not_covered),
-        "gain": gain_of(certificate),
+        "gain": gain,
     }
 
 
-def gain_of(certificate: Certificate) -> dict[str, str] | None:
-    """What an attacker is left with, in the certificate's words; None where nothing limits it."""
-    if certificate.standing != "proved":
-        return None
-    left = gained(certificate.costs[certificate.protect])
+def gain_words(left: Gained) -> dict[str, str]:
+    """What an attacker is left with, in the certificate's words."""
     return {"grade": left.grade, "verdict": left.verdict, "figures": left.figures}
 
 
 def vouch(home: Path, folder: Path) -> None:
     """Sign a run with the server's own key; what does not verify any more loses its signature."""
-    key = home / KEY
-    if not key.exists():
-        make_key(key)
+    public_key(home)
     try:
-        sign(folder, key)
+        sign(folder, home / KEY)
     except DataError:
         (folder / SIGNATURE).unlink(missing_ok=True)
 
@@ -119,57 +118,52 @@ def verify_uploaded(files: Mapping[str, BinaryIO], inside: Path) -> Json:
         for name, content in files.items():
             if name.endswith(".zip"):
                 _unpack(content, folder)
+            elif name in SHARED:
+                _copy(content, folder / name)
             else:
-                _keep(name, content, folder)
+                raise DataError(
+                    "The upload has a file that does not belong to a model; accepted: "
+                    f"{', '.join(SHARED)}."
+                )
         return checked(folder)
 
 
-def _keep(name: str, content: BinaryIO, folder: Path) -> None:
-    if name not in SHARED:
-        raise DataError(
-            f"The upload has a file of another name than those of a model; accepted: "
-            f"{', '.join(SHARED)}."
-        )
-    with (folder / name).open("wb") as out:
-        _copy(content, out, name)
-
-
-def _copy(content: Any, out: Any, name: str) -> None:
-    most = MOST_UNPACKED if name.endswith(".safetensors") else MOST_WRITTEN
+def _copy(content: Any, to: Path) -> None:
+    most = MOST_UNPACKED if to.suffix == ".safetensors" else MOST_WRITTEN
     left = most
-    while part := content.read(MIB):
-        left -= len(part)
-        if left < 0:
-            raise TooLarge(f"{name} unfolds to more than {most // MIB} MiB.")
-        out.write(part)
+    with to.open("wb") as out:
+        while part := content.read(MIB):
+            left -= len(part)
+            if left < 0:
+                raise TooLarge(f"{to.name} unpacks to more than {most // MIB} MiB.")
+            out.write(part)
 
 
-def _unpack(content: BinaryIO, folder: Path) -> None:
+def _unpack(content: Path | BinaryIO, folder: Path) -> None:
     """Only files that a model has, at the top, each once, and not more than fits."""
     try:
         with zipfile.ZipFile(content) as archive:
             members = archive.infolist()
             if sum(m.file_size for m in members) > MOST_UNPACKED:
-                raise TooLarge(f"The zip unfolds to more than {MOST_UNPACKED // MIB} MiB.")
+                raise TooLarge(f"The zip unpacks to more than {MOST_UNPACKED // MIB} MiB.")
             for member in members:
                 if member.filename not in SHARED or (folder / member.filename).exists():
                     raise DataError(
-                        "The zip holds something else than the files of one model at its top; "
+                        "The zip must hold only the files of one model, at its top level; "
                         f"accepted: {', '.join(SHARED)}."
                     )
-                with archive.open(member) as packed, (folder / member.filename).open("wb") as out:
-                    _copy(packed, out, member.filename)
+                with archive.open(member) as packed:
+                    _copy(packed, folder / member.filename)
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError, OSError):
-        raise DataError("The upload is not a whole zip without a password.") from None
+        raise DataError("The upload is not a complete, unencrypted zip file.") from None
 
 
-def unpack_model(archive: Path, folder: Path) -> None:
+def unpack_model(archive: Path | BinaryIO, folder: Path) -> None:
     """A downloaded model as a folder of its own; nothing half-written is left behind."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
-        with archive.open("rb") as content:
-            _unpack(content, draft)
+        _unpack(archive, draft)
         draft.chmod(0o755)
         draft.replace(folder)
     finally:

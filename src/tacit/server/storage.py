@@ -12,29 +12,14 @@ from datetime import UTC, datetime
 from importlib.resources import files
 from typing import Any, ClassVar, TypeVar
 
-from sqlalchemy import (
-    JSON,
-    BigInteger,
-    Boolean,
-    DateTime,
-    Dialect,
-    Engine,
-    Float,
-    ForeignKey,
-    Index,
-    Integer,
-    String,
-    Text,
-    create_engine,
-    event,
-)
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError, OperationalError
+import sqlalchemy as sa
+from sqlalchemy.exc import ArgumentError, IntegrityError, NoSuchModuleError, OperationalError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sqlalchemy.types import TypeDecorator
 
 from tacit.errors import DataError, UsageError
 from tacit.server import Json
-from tacit.server.errors import NotFound
+from tacit.server.errors import Conflict, NotFound
 from tacit.server.settings import ServerSettings
 
 
@@ -51,15 +36,15 @@ def new_id() -> str:
 class UtcDateTime(TypeDecorator[datetime]):
     """A time in UTC; SQLite forgets the zone, so it is put back."""
 
-    impl = DateTime(timezone=True)
+    impl = sa.DateTime(timezone=True)
     cache_ok = True
 
-    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+    def process_result_value(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:
         """With its zone."""
         return value.replace(tzinfo=UTC) if value is not None and value.tzinfo is None else value
 
 
-Number = BigInteger().with_variant(Integer, "sqlite")
+Number = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 """SQLite counts up by itself in INTEGER columns only."""
 
 
@@ -91,8 +76,8 @@ class Fact(Table):
     """Single facts about this database, such as which folder belongs to it."""
 
     __tablename__ = "facts"
-    name: Mapped[str] = mapped_column(String(40), primary_key=True)
-    value: Mapped[str] = mapped_column(Text)
+    name: Mapped[str] = mapped_column(sa.String(40), primary_key=True)
+    value: Mapped[str] = mapped_column(sa.Text)
 
 
 class Account(Table):
@@ -100,11 +85,11 @@ class Account(Table):
 
     __tablename__ = "accounts"
     word = "account"
-    id: Mapped[str] = mapped_column(String(40), primary_key=True)
-    name: Mapped[str] = mapped_column(String(100), unique=True)
-    role: Mapped[str] = mapped_column(String(20))
-    password: Mapped[str | None] = mapped_column(String(200))
-    disabled: Mapped[bool] = mapped_column(Boolean, default=False)
+    id: Mapped[str] = mapped_column(sa.String(40), primary_key=True)
+    name: Mapped[str] = mapped_column(sa.String(100), unique=True)
+    role: Mapped[str] = mapped_column(sa.String(20))
+    password: Mapped[str | None] = mapped_column(sa.String(200))
+    disabled: Mapped[bool] = mapped_column(sa.Boolean, default=False)
     created: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
 
 
@@ -113,12 +98,12 @@ class Token(Table):
 
     __tablename__ = "tokens"
     word = "token"
-    id: Mapped[str] = mapped_column(String(40), primary_key=True)
-    account_id: Mapped[str] = mapped_column(ForeignKey("accounts.id"), index=True)
-    digest: Mapped[str] = mapped_column(String(64), unique=True)
-    label: Mapped[str] = mapped_column(String(100), default="")
-    scopes: Mapped[list[str] | None] = mapped_column(JSON)
-    dataset_id: Mapped[str | None] = mapped_column(ForeignKey("datasets.id"))
+    id: Mapped[str] = mapped_column(sa.String(40), primary_key=True)
+    account_id: Mapped[str] = mapped_column(sa.ForeignKey("accounts.id"), index=True)
+    digest: Mapped[str] = mapped_column(sa.String(64), unique=True)
+    label: Mapped[str] = mapped_column(sa.String(100), default="")
+    scopes: Mapped[list[str] | None] = mapped_column(sa.JSON)
+    dataset_id: Mapped[str | None] = mapped_column(sa.ForeignKey("datasets.id"))
     created: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
     expires: Mapped[datetime | None] = mapped_column(UtcDateTime)
     revoked: Mapped[datetime | None] = mapped_column(UtcDateTime)
@@ -128,9 +113,9 @@ class PageSession(Table):
     """Somebody who signed in to the pages; only the SHA-256 of what their browser keeps is here."""
 
     __tablename__ = "page_sessions"
-    digest: Mapped[str] = mapped_column(String(64), primary_key=True)
-    account_id: Mapped[str] = mapped_column(ForeignKey("accounts.id"), index=True)
-    token_id: Mapped[str | None] = mapped_column(ForeignKey("tokens.id"))
+    digest: Mapped[str] = mapped_column(sa.String(64), primary_key=True)
+    account_id: Mapped[str] = mapped_column(sa.ForeignKey("accounts.id"), index=True)
+    token_id: Mapped[str | None] = mapped_column(sa.ForeignKey("tokens.id"))
     """The token that was signed in with: the session may do what it may, for as long as it may."""
     created: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
     expires: Mapped[datetime] = mapped_column(UtcDateTime)
@@ -142,16 +127,16 @@ class Dataset(Table):
 
     __tablename__ = "datasets"
     word = "dataset"
-    id: Mapped[str] = mapped_column(String(40), primary_key=True)
-    name: Mapped[str] = mapped_column(String(100), unique=True)
-    description: Mapped[str] = mapped_column(Text, default="")
-    public: Mapped[bool] = mapped_column(Boolean, default=False)
-    limits: Mapped[dict[str, float] | None] = mapped_column(JSON)
-    delta: Mapped[float] = mapped_column(Float)
-    unproved_allowed: Mapped[bool] = mapped_column(Boolean, default=False)
-    charges_made: Mapped[int] = mapped_column(Integer, default=0)
+    id: Mapped[str] = mapped_column(sa.String(40), primary_key=True)
+    name: Mapped[str] = mapped_column(sa.String(100), unique=True)
+    description: Mapped[str] = mapped_column(sa.Text, default="")
+    public: Mapped[bool] = mapped_column(sa.Boolean, default=False)
+    limits: Mapped[dict[str, float] | None] = mapped_column(sa.JSON)
+    delta: Mapped[float] = mapped_column(sa.Float)
+    unproved_allowed: Mapped[bool] = mapped_column(sa.Boolean, default=False)
+    charges_made: Mapped[int] = mapped_column(sa.Integer, default=0)
     """Goes up with every change of what is charged: whoever priced an older state starts anew."""
-    created_by: Mapped[str] = mapped_column(ForeignKey("accounts.id"))
+    created_by: Mapped[str] = mapped_column(sa.ForeignKey("accounts.id"))
     created: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
 
 
@@ -159,18 +144,18 @@ class StoredRecord(Table):
     """One text of one user."""
 
     __tablename__ = "records"
-    id: Mapped[str] = mapped_column(String(40), primary_key=True)
-    dataset_id: Mapped[str] = mapped_column(ForeignKey("datasets.id"))
-    owner_id: Mapped[str] = mapped_column(ForeignKey("accounts.id"))
-    user: Mapped[str] = mapped_column("user_name", String(200))
-    text: Mapped[str] = mapped_column(Text)
-    label: Mapped[str | None] = mapped_column(String(200))
-    split: Mapped[str | None] = mapped_column(String(20))
-    extra: Mapped[Json | None] = mapped_column(JSON)
+    id: Mapped[str] = mapped_column(sa.String(40), primary_key=True)
+    dataset_id: Mapped[str] = mapped_column(sa.ForeignKey("datasets.id"))
+    owner_id: Mapped[str] = mapped_column(sa.ForeignKey("accounts.id"))
+    user: Mapped[str] = mapped_column("user_name", sa.String(200))
+    text: Mapped[str] = mapped_column(sa.Text)
+    label: Mapped[str | None] = mapped_column(sa.String(200))
+    split: Mapped[str | None] = mapped_column(sa.String(20))
+    extra: Mapped[Json | None] = mapped_column(sa.JSON)
     created: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
     __table_args__ = (
-        Index("records_of_user", "dataset_id", "user_name"),
-        Index("records_of_owner", "dataset_id", "owner_id"),
+        sa.Index("records_of_user", "dataset_id", "user_name"),
+        sa.Index("records_of_owner", "dataset_id", "owner_id"),
     )
 
 
@@ -178,7 +163,7 @@ class DeletedRecord(Table):
     """The name of a record that was deleted, so that a late retry does not bring it back."""
 
     __tablename__ = "deleted_records"
-    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    id: Mapped[str] = mapped_column(sa.String(40), primary_key=True)
 
 
 class EntityList(Table):
@@ -186,11 +171,11 @@ class EntityList(Table):
 
     __tablename__ = "entity_lists"
     word = "list of entities"
-    id: Mapped[str] = mapped_column(String(40), primary_key=True)
-    dataset_id: Mapped[str] = mapped_column(ForeignKey("datasets.id"), index=True)
-    name: Mapped[str] = mapped_column(String(100))
-    names: Mapped[list[str]] = mapped_column(JSON)
-    created_by: Mapped[str] = mapped_column(ForeignKey("accounts.id"))
+    id: Mapped[str] = mapped_column(sa.String(40), primary_key=True)
+    dataset_id: Mapped[str] = mapped_column(sa.ForeignKey("datasets.id"), index=True)
+    name: Mapped[str] = mapped_column(sa.String(100))
+    names: Mapped[list[str]] = mapped_column(sa.JSON)
+    created_by: Mapped[str] = mapped_column(sa.ForeignKey("accounts.id"))
     created: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
 
 
@@ -199,23 +184,23 @@ class Job(Table):
 
     __tablename__ = "jobs"
     word = "job"
-    id: Mapped[str] = mapped_column(String(40), primary_key=True)
-    kind: Mapped[str] = mapped_column(String(20))
-    name: Mapped[str] = mapped_column(String(100), default="")
-    dataset_id: Mapped[str] = mapped_column(ForeignKey("datasets.id"), index=True)
-    target_id: Mapped[str | None] = mapped_column(ForeignKey("jobs.id"), index=True)
-    request: Mapped[Json] = mapped_column(JSON)
-    state: Mapped[str] = mapped_column(String(20), index=True)
-    unproved: Mapped[bool] = mapped_column(Boolean, default=False)
-    cancelling: Mapped[bool] = mapped_column(Boolean, default=False)
-    resuming: Mapped[bool] = mapped_column(Boolean, default=False)
-    attempts: Mapped[int] = mapped_column(Integer, default=0)
-    process: Mapped[int | None] = mapped_column(Integer)
-    released: Mapped[int] = mapped_column(Integer, default=0)
+    id: Mapped[str] = mapped_column(sa.String(40), primary_key=True)
+    kind: Mapped[str] = mapped_column(sa.String(20))
+    name: Mapped[str] = mapped_column(sa.String(100), default="")
+    dataset_id: Mapped[str] = mapped_column(sa.ForeignKey("datasets.id"), index=True)
+    target_id: Mapped[str | None] = mapped_column(sa.ForeignKey("jobs.id"), index=True)
+    request: Mapped[Json] = mapped_column(sa.JSON)
+    state: Mapped[str] = mapped_column(sa.String(20), index=True)
+    unproved: Mapped[bool] = mapped_column(sa.Boolean, default=False)
+    cancelling: Mapped[bool] = mapped_column(sa.Boolean, default=False)
+    resuming: Mapped[bool] = mapped_column(sa.Boolean, default=False)
+    attempts: Mapped[int] = mapped_column(sa.Integer, default=0)
+    process: Mapped[int | None] = mapped_column(sa.Integer)
+    released: Mapped[int] = mapped_column(sa.Integer, default=0)
     """Entries that its ledger was seen to hold; it may never hold fewer."""
-    message: Mapped[str] = mapped_column(Text, default="")
-    result: Mapped[Json | None] = mapped_column(JSON)
-    created_by: Mapped[str] = mapped_column(ForeignKey("accounts.id"))
+    message: Mapped[str] = mapped_column(sa.Text, default="")
+    result: Mapped[Json | None] = mapped_column(sa.JSON)
+    created_by: Mapped[str] = mapped_column(sa.ForeignKey("accounts.id"))
     created: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
     started: Mapped[datetime | None] = mapped_column(UtcDateTime)
     ended: Mapped[datetime | None] = mapped_column(UtcDateTime)
@@ -226,11 +211,11 @@ class Charge(Table):
 
     __tablename__ = "charges"
     number: Mapped[int] = mapped_column(Number, primary_key=True, autoincrement=True)
-    dataset_id: Mapped[str] = mapped_column(ForeignKey("datasets.id"), index=True)
-    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), index=True)
-    what: Mapped[str] = mapped_column(String(20))
-    releases: Mapped[list[Any]] = mapped_column(JSON)
-    note: Mapped[str] = mapped_column(Text, default="")
+    dataset_id: Mapped[str] = mapped_column(sa.ForeignKey("datasets.id"), index=True)
+    job_id: Mapped[str] = mapped_column(sa.ForeignKey("jobs.id"), index=True)
+    what: Mapped[str] = mapped_column(sa.String(20))
+    releases: Mapped[list[Any]] = mapped_column(sa.JSON)
+    note: Mapped[str] = mapped_column(sa.Text, default="")
     at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
 
 
@@ -240,11 +225,11 @@ class AuditEntry(Table):
     __tablename__ = "audit_entries"
     number: Mapped[int] = mapped_column(Number, primary_key=True, autoincrement=True)
     at: Mapped[datetime] = mapped_column(UtcDateTime, default=now, index=True)
-    account: Mapped[str] = mapped_column(String(100))
-    token_id: Mapped[str | None] = mapped_column(String(40))
-    what: Mapped[str] = mapped_column(String(60))
-    target: Mapped[str] = mapped_column(String(200), default="")
-    outcome: Mapped[str] = mapped_column(String(200), default="done")
+    account: Mapped[str] = mapped_column(sa.String(100))
+    token_id: Mapped[str | None] = mapped_column(sa.String(40))
+    what: Mapped[str] = mapped_column(sa.String(60))
+    target: Mapped[str] = mapped_column(sa.String(200), default="")
+    outcome: Mapped[str] = mapped_column(sa.String(200), default="done")
 
 
 class Storage:
@@ -270,15 +255,47 @@ class Storage:
         with Session(self._writer, expire_on_commit=False) as session, session.begin():
             yield session
 
+    def get(self, table: type[Row], key: str) -> Row | None:
+        """The row with that id, if there is one."""
+        with self.read() as session:
+            return session.get(table, key)
+
+    def scalars(self, query: Any) -> list[Any]:
+        """What a query finds, in a transaction of its own: the first column of each row."""
+        with self.read() as session:
+            return list(session.scalars(query))
+
+    def rows(self, query: Any) -> list[Any]:
+        """The same with all columns."""
+        with self.read() as session:
+            return list(session.execute(query))
+
+    def add(self, row: Table, taken: str = "") -> None:
+        """A new row; `taken` says what to do if one of its name is there already."""
+        try:
+            with self.write() as session:
+                session.add(row)
+        except IntegrityError:
+            if not taken:
+                raise
+            raise Conflict(taken) from None
+
+    def change(self, table: type[Table], key: str, **values: Any) -> None:
+        """Other values of a row, locked for it."""
+        with self.write() as session:
+            row = require(session, table, key, lock=True)
+            for name, value in values.items():
+                setattr(row, name, value)
+
     def close(self) -> None:
         """Let all connections go."""
         self._reader.dispose()
         self._writer.dispose()
 
-    def _engine(self, begin: str) -> Engine:
+    def _engine(self, begin: str) -> sa.Engine:
         options = {"check_same_thread": False, "timeout": 60} if self.sqlite else {}
         try:
-            engine = create_engine(self._address, connect_args=options, pool_size=20,
+            engine = sa.create_engine(self._address, connect_args=options, pool_size=20,
                                    max_overflow=40, hide_parameters=True)  # fmt: skip
         except (ArgumentError, NoSuchModuleError):
             raise UsageError(
@@ -288,14 +305,14 @@ class Storage:
         if not self.sqlite:
             return engine
 
-        @event.listens_for(engine, "connect")
+        @sa.event.listens_for(engine, "connect")
         def _connected(connection: Any, _: Any) -> None:
             # We begin transactions ourselves: the driver would do so too late.
             connection.isolation_level = None
             for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
                 connection.execute(f"PRAGMA {pragma}")
 
-        @event.listens_for(engine, "begin")
+        @sa.event.listens_for(engine, "begin")
         def _began(connection: Any) -> None:
             connection.exec_driver_sql(begin)
 

@@ -30,9 +30,8 @@ _SIZES: dict[str, dict[str, int]] = {
 
 def records_per_second(storage: Storage, run: Run, characters: float) -> tuple[float | None, str]:
     """Records a second, and what that is known from; `characters` has a record in the mean."""
-    with storage.read() as session:
-        query = select(Job.result).where(Job.kind == "train", Job.state.in_(("done", "deleted")))
-        results = session.scalars(query.order_by(Job.id.desc()).limit(50)).all()
+    query = select(Job.result).where(Job.kind == "train", Job.state.in_(("done", "deleted")))
+    results = storage.scalars(query.order_by(Job.id.desc()).limit(50))
     shape = shape_of(run)
     same = [
         float(r["records_per_second"])

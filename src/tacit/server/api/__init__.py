@@ -13,8 +13,7 @@ from starlette.exceptions import HTTPException
 from tacit.errors import PrivacyRefused, TacitError
 from tacit.server import Json
 from tacit.server.api import accounts, datasets, models, runs
-from tacit.server.api.metrics import Metrics
-from tacit.server.api.middleware import AccessGate, ApiMiddleware
+from tacit.server.api.middleware import AccessGate, ApiMiddleware, Metrics
 from tacit.server.errors import Busy, Conflict, NotAllowed, NotAuthenticated, NotFound, TooLarge
 from tacit.server.services import Services
 

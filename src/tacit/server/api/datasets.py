@@ -72,9 +72,8 @@ class DatasetChange(RequestModel):
     description: Annotated[str, Field(max_length=2000, pattern=r"^[^\x00]*$")] | None = None
     limits: Limits | None = None
     delta: Annotated[float, Field(gt=0, le=0.01)] | None = None
-    unproved_allowed: Annotated[
-        bool | None, Field(description="Allow runs whose method proves nothing.")
-    ] = None
+    unproved_allowed: bool | None = None
+    """Allow runs whose method proves nothing."""
 
 
 class SpanGiven(RequestModel):
@@ -92,9 +91,8 @@ class NewRecord(RequestModel):
     """One text."""
 
     text: Annotated[str, Field(min_length=1)]
-    user: Annotated[
-        UserName | None, Field(description="Whose it is; a contributor's is their own.")
-    ] = None
+    user: UserName | None = None
+    """Whose it is; a contributor's is their own."""
     label: Annotated[str, Field(max_length=200)] | None = None
     split: Split | None = None
     pair: Annotated[str, Field(max_length=100_000)] | None = None

@@ -9,14 +9,15 @@ import time
 import traceback
 from html import escape
 
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tacit.errors import TacitError
-from tacit.server.api.metrics import Metrics
 from tacit.server.errors import Busy, NotAuthenticated
 from tacit.server.identity import Caller, Identity, RateLimiter
+from tacit.server.services import Services
 from tacit.server.settings import ServerSettings
 
 INTERNAL_ERROR = "The server failed; its operator finds the place in its log."
@@ -31,6 +32,34 @@ _OF_THE_API = (
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
     (b"cache-control", b"no-store"),
 )
+
+
+class Metrics:
+    """Counts for Prometheus; none of them is about text or about a person."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._registry = CollectorRegistry()
+        self._requests = Counter(
+            "tacit_requests", "Requests by route and answer.", ["method", "route", "status"],
+            registry=self._registry,
+        )  # fmt: skip
+        self._seconds = Histogram(
+            "tacit_request_seconds", "Time to an answer.", registry=self._registry
+        )
+        self._jobs = Gauge("tacit_jobs", "Jobs by state.", ["state"], registry=self._registry)
+
+    def count(self, method: str, route: str, status: int, seconds: float) -> None:
+        """One request."""
+        self._requests.labels(method, route, str(status)).inc()
+        self._seconds.observe(seconds)
+
+    def text(self) -> str:
+        """As Prometheus reads it."""
+        counts = self._services.jobs.counts()
+        for state in ("queued", "running", "done", "failed", "cancelled", "deleted"):
+            self._jobs.labels(state).set(counts.get(state, 0))
+        return generate_latest(self._registry).decode()
 
 
 class AccessGate:

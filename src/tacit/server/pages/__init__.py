@@ -68,7 +68,8 @@ def mount_pages(app: FastAPI, services: Services, *, secure: bool) -> None:
     logging.getLogger("nicegui").setLevel(logging.CRITICAL + 1)
     pages_app.add_middleware(SessionMiddleware, services=services, access=access, secure=secure)
     pages_app.include_router(sign_in_routes(services, access, secure=secure, cookie=cookie))
-    pages_app.include_router(files.file_routes(context_of))
+    pages_app.state.context_of = context_of
+    pages_app.include_router(files.router)
     _own_files()
     pages_app.add_exception_handler(404, _not_found)
     pages_app.on_exception(sentence_of)

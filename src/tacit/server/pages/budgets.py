@@ -6,13 +6,11 @@ from tacit.privacy.rounding import up
 from tacit.server import Json
 from tacit.server.api import datasets as api
 from tacit.server.pages import layout
-from tacit.server.pages.datasets import EPSILON
 from tacit.server.pages.layout import card, html, show, small
 from tacit.server.pages.page_context import PageContext
-from tacit.server.pages.rendering import epsilon, fragment, number, timestamp, unit_words
+from tacit.server.pages.rendering import WORDS, epsilon, number, timestamp, unit_words
 
 _COLOURS = (layout.BLUE, layout.ORANGE, "#3f9b6b", "#9a6fc4", "#b8902e")
-_CHANGES = {"reserved": "reserved before it began", "settled": "charged when it ended"}
 
 
 @layout.page("/datasets/{dataset}/budget", "Budget")
@@ -23,7 +21,7 @@ async def budget(ctx: PageContext, dataset: str) -> None:
     crumbs = [("/datasets", "Datasets"), (f"/datasets/{dataset}", found["name"])]
     layout.title("Budget", "What models that learned from this dataset may show of anybody, all of "
                  "them together.", crumbs=crumbs)  # fmt: skip
-    with card("Spent and left", EPSILON):
+    with card("Spent and left", WORDS["epsilon"]):
         show("budget_meters", status)
         small("Everything that was released is priced together, so the total is less than the "
               "runs' own prices added up. Nothing gives it back: neither stopping a run nor "
@@ -43,7 +41,7 @@ async def budget(ctx: PageContext, dataset: str) -> None:
                 _over_time(points, status["limits"] or {}, found["created"])
 
     with card("By run"):
-        _by_run(status)
+        show("budget_runs", status["runs"], status["limits"] or {}, kind="scroll-x")
     ui.timer(0, ctx.on(draw), once=True)
 
 
@@ -78,29 +76,8 @@ def _over_time(points: list[Json], limits: dict[str, float], began: str) -> None
         tooltip={"trigger": "item", "confine": True},
     )  # fmt: skip
     layout.plot(made, f"Epsilon spent over time. {says}")
-    rows = [
-        (timestamp(p["at"]), fragment("link", p["name"], f"/runs/{p['run']}"),
-         _CHANGES.get(p["what"], p["what"]), *(epsilon(p["epsilon"].get(u)) for u in limits))
-        for p in reversed(points)
-    ]  # fmt: skip
     with layout.details("The same as a table"):
-        headings = ["When", "Run", "What", *(f"Spent for {unit_words(u)}" for u in limits)]
-        show("table", headings, rows, range(3, 3 + len(limits)), kind="scroll-x")
-
-
-def _by_run(status: Json) -> None:
-    limits = status["limits"] or {}
-    unbounded = fragment("tag", "no bound", "warn")
-    rows = [
-        (fragment("link", run["name"], f"/runs/{run['run']}"), fragment("tag", run["state"]),
-         run["method"], number(run["releases"]),
-         *(unbounded if run["unproved"] else epsilon((run["epsilon"] or {}).get(u))
-           for u in limits))
-        for run in reversed(status["runs"])
-    ]  # fmt: skip
-    alone = (f"Alone, for {unit_words(u)}" for u in limits)
-    headings = ["Run", "State", "Method", "Releases", *alone]
-    show("table", headings, rows, range(3, 4 + len(limits)), kind="scroll-x")
+        show("budget_changes", points, limits, kind="scroll-x")
 
 
 def _finite(value: float | str | None) -> float | None:

@@ -11,33 +11,9 @@ from tacit.server import Json
 from tacit.server.api import datasets as api
 from tacit.server.api import runs as api_runs
 from tacit.server.pages import layout
-from tacit.server.pages.layout import NOT_PRIVATE, Notice, button, card, html, show, small
-from tacit.server.pages.page_context import PageContext
-from tacit.server.pages.rendering import UNIT_WORDS, fragment, kind_word, number, timestamp
-
-DETECTORS = {
-    "patterns": "Patterns: phone numbers, e-mail addresses, order numbers, dates and the like",
-    "lists": "Lists: known places, nationalities, illnesses, companies",
-    "gold": "Marks that came with the text",
-}
-NO_NAMES = (
-    "Patterns and lists find no names of people. To protect those, upload records with marks of "
-    "their own (spans), and look for the marks that came with the text."
-)
-ABOUT = {
-    "users": "Users: whoever wrote a text. Runs may protect users alone, or more.",
-    "users+entities": "Users and entities together: also whoever and whatever a text names, such "
-    "as people, addresses, order numbers. Every run must then protect both.",
-    "nobody": "Nobody: nothing in it is private. No budget, and other runs may start from it.",
-}
-UPLOAD_WORDS = (
-    'A file of records, each with the user who wrote it: JSON lines or CSV with the columns "text" '
-    'and "user", or plain text with one record per line.'
-)
-EPSILON = (
-    "Epsilon measures how much anybody's text can show in a model: 0 is nothing at all, up to "
-    "about 1 is strong, up to about 8 is common in practice, far above that says little."
-)
+from tacit.server.pages.layout import NOT_PRIVATE, button, card, html, show, small
+from tacit.server.pages.page_context import Notice, PageContext
+from tacit.server.pages.rendering import WORDS, fragment, kind_word, number, timestamp
 
 
 @layout.page("/datasets", "Datasets")
@@ -58,12 +34,12 @@ async def all_datasets(ctx: PageContext) -> None:
 def _new_dataset(ctx: PageContext, *, first: bool) -> None:
     with card("Make your first dataset" if first else "Make a dataset"):
         notice = Notice()
-        with layout.fields():
+        with layout.div("fields"):
             name = layout.text_field("Name")
             about = layout.text_field("What it is (optional)")
-            about_whom = ui.radio(ABOUT, value="users")
+            about_whom = ui.radio(WORDS["about_whom"], value="users")
             amount = _amount("Privacy budget (epsilon)", 8)
-            small("{}", EPSILON)
+            small("{}", WORDS["epsilon"])
 
         async def make() -> None:
             fields: Json = {"description": about.value or ""}
@@ -140,12 +116,12 @@ async def _content(ctx: PageContext, dataset: str, counts: Json) -> None:
 
 
 def _add_text(ctx: PageContext, dataset: str, *, first: bool) -> None:
-    with card("Add text", UPLOAD_WORDS):
+    with card("Add text", WORDS["upload"]):
         flash_notice(ctx, "upload", "records are stored")
         upload_form(ctx, dataset, ask_user=True, first=first)
         with layout.details("Write one record by hand"):
             notice = Notice()
-            with layout.fields():
+            with layout.div("fields"):
                 text = layout.text_area("Text")
                 user = layout.text_field("User who wrote it")
 
@@ -184,7 +160,8 @@ def detector_boxes(legend: str) -> dict[str, ui.checkbox]:
     """Which detectors to use."""
     with ui.element("fieldset"):
         html(legend, tag="legend")
-        return {name: ui.checkbox(says, value=name != "gold") for name, says in DETECTORS.items()}
+        found = WORDS["detectors"].items()
+        return {name: ui.checkbox(says, value=name != "gold") for name, says in found}
 
 
 async def _detections(ctx: PageContext, dataset: str) -> None:
@@ -200,7 +177,7 @@ async def _detections(ctx: PageContext, dataset: str) -> None:
             await ctx.call(api.add_detection, dataset, api.NewDetection(detectors=using))
             await latest.show()
 
-        small("{}", NO_NAMES).style("margin: -.6rem 0 .8rem")
+        small("{}", WORDS["no_names"]).style("margin: -.6rem 0 .8rem")
         button("Find", ctx.on(find, notice))
 
         async def fill() -> bool:
@@ -280,7 +257,7 @@ async def _lists(ctx: PageContext, dataset: str) -> None:
 
                 button("Delete", ctx.on(delete, notice), small=True)
         with layout.details("Add a list"):
-            with layout.fields():
+            with layout.div("fields"):
                 name = layout.text_field("Name of the list", value="names")
                 names = layout.text_area("Names, one per line")
 
@@ -304,11 +281,11 @@ def _settings(ctx: PageContext, dataset: Json) -> None:
         notice = Notice()
         small("What is spent stays spent. Raising a budget is a decision about the people whose "
               "text this is; it is noted in the audit log.", kind="why")  # fmt: skip
-        with layout.fields():
+        with layout.div("fields"):
             about = layout.text_field("What it is", value=dataset["description"])
             amounts = {
                 unit: _amount(f"Budget for {words}", (limits or {}).get(unit))
-                for unit, words in UNIT_WORDS.items()
+                for unit, words in WORDS["units"].items()
                 if unit in ("users", "users+entities") or unit in (limits or {})
             }
             unproved = ui.checkbox(

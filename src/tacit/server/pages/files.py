@@ -2,10 +2,9 @@
 
 import hmac
 import json
-from collections.abc import Callable
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Form, Request, UploadFile
+from fastapi import APIRouter, Depends, Form, Request, UploadFile
 from starlette.responses import RedirectResponse, Response
 
 from tacit.errors import TacitError
@@ -26,89 +25,107 @@ FormKey = Annotated[str, Form()]
 Column = Annotated[str, Form(max_length=200)]
 
 
-def file_routes(context_of: Callable[[Request], PageContext]) -> APIRouter:
-    """All of them."""
-    router = APIRouter(include_in_schema=False)
+router = APIRouter(include_in_schema=False)
 
-    async def submit(
-        request: Request, key: str, back: str, what: str, call: Any, *given: Any, **named: Any
-    ) -> Response:
-        """Do what a form asks for; the page that it goes back to says what came of it."""
-        ctx = context_of(request)
-        if not hmac.compare_digest(ctx.form_key.encode(), key.encode()):
-            sentence = "The form was too old, or from another site; open the page again."
-            return plain_page("Not possible", sentence, 403)
-        try:
-            ctx.flash[what] = {"ok": await ctx.call(call, *given, **named)}
-        except NotAuthenticated:
-            return RedirectResponse("/sign-in", 303)
-        except Exception as error:
-            ctx.flash[what] = {"refused": sentence_of(error)}
-        return RedirectResponse(back, 303)
 
-    async def fetch(request: Request, call: Any, name: str, **named: Any) -> Any:
-        """A file, or a page that says why not."""
-        try:
-            return await context_of(request).call(call, require_id(name), **named)
-        except NotAuthenticated:
-            return RedirectResponse("/sign-in", 303)
-        except TacitError as error:
-            status = {NotAllowed: 403, NotFound: 404}.get(type(error), 409)
-            return plain_page("Not possible", str(error), status)
+async def page_context(request: Request) -> PageContext:
+    """The page that a form or a link is on."""
+    found: PageContext = request.app.state.context_of(request)
+    return found
 
-    @router.post("/datasets/{dataset}/records/file")
-    async def add_file(
-        request: Request, dataset: str, file: UploadFile, key: FormKey = "", user: Column = "",
-        text_column: Column = "", user_column: Column = "", label_column: Column = "",
-    ) -> Response:  # fmt: skip
-        mine = not request.state.caller.may("records:any")
-        back = "/my-text" if mine else f"/datasets/{dataset}"
-        columns = {"user": user, "text_column": text_column, "user_column": user_column,
-                   "label_column": label_column}  # fmt: skip
-        named = {name: value.strip() or None for name, value in columns.items()}
-        call = api_datasets.add_file
-        return await submit(request, key, back, "upload", call, dataset, file, **named)
 
-    @router.post("/datasets/{dataset}/entity-lists/file")
-    async def add_list(
-        request: Request, dataset: str, file: UploadFile, key: FormKey = "",
-        name: Annotated[str, Form(max_length=99)] = "list",
-    ) -> Response:  # fmt: skip
-        back, call = f"/datasets/{dataset}", api_datasets.add_list_file
-        return await submit(request, key, back, "list", call, dataset, file, name=name)
+Ctx = Annotated[PageContext, Depends(page_context)]
 
-    @router.post("/certificates/verify")
-    async def verify(request: Request, files: list[UploadFile], key: FormKey = "") -> Response:
-        return await submit(request, key, "/check", "verify", api_models.verify_upload, files)
 
-    @router.get("/models/{model}/download")
-    async def download(request: Request, model: str) -> Response:
-        return await fetch(request, api_models.download, model)
+async def _submit(
+    ctx: PageContext, key: str, back: str, what: str, call: Any, *given: Any, **named: Any
+) -> Response:
+    """Do what a form asks for; the page that it goes back to says what came of it."""
+    if not hmac.compare_digest(ctx.form_key.encode(), key.encode()):
+        sentence = "The form was too old, or from another site; open the page again."
+        return plain_page("Not possible", sentence, 403)
+    try:
+        ctx.flash[what] = {"ok": await ctx.call(call, *given, **named)}
+    except NotAuthenticated:
+        return RedirectResponse("/sign-in", 303)
+    except Exception as error:
+        ctx.flash[what] = {"refused": sentence_of(error)}
+    return RedirectResponse(back, 303)
 
-    @router.get("/models/{model}/certificate.json")
-    async def certificate(request: Request, model: str) -> Response:
-        found = await fetch(request, api_models.certificate, model)
-        if isinstance(found, Response):
-            return found
-        head = {"Content-Disposition": 'attachment; filename="certificate.json"'}
-        text = json.dumps(found, indent=2, allow_nan=False)
-        return Response(text, media_type="application/json", headers=head)
 
-    @router.get("/models/{model}/certificate.html")
-    async def certificate_page(request: Request, model: str) -> Response:
-        return await framed(request, api_models.certificate_page, model)
+async def _fetch(ctx: PageContext, call: Any, name: str, **named: Any) -> Any:
+    """A file, or a page that says why not."""
+    try:
+        return await ctx.call(call, require_id(name), **named)
+    except NotAuthenticated:
+        return RedirectResponse("/sign-in", 303)
+    except TacitError as error:
+        status = {NotAllowed: 403, NotFound: 404}.get(type(error), 409)
+        return plain_page("Not possible", str(error), status)
 
-    @router.get("/runs/{run}/report")
-    async def report(request: Request, run: str, shareable: bool = False) -> Response:
-        return await framed(request, api_runs.report, run, format="html", shareable=shareable)
 
-    @router.get("/detections/{detection}/text")
-    async def marked_text(request: Request, detection: str) -> Response:
-        return await framed(request, api_datasets.detection_page, detection)
+async def _framed(ctx: PageContext, call: Any, name: str, **named: Any) -> Response:
+    found: Response = await _fetch(ctx, call, name, **named)
+    found.headers.update(_IN_A_FRAME)
+    return found
 
-    async def framed(request: Request, call: Any, name: str, **named: Any) -> Response:
-        found: Response = await fetch(request, call, name, **named)
-        found.headers.update(_IN_A_FRAME)
+
+@router.post("/datasets/{dataset}/records/file")
+async def _add_file(
+    ctx: Ctx,
+    dataset: str,
+    file: UploadFile,
+    key: FormKey = "",
+    user: Column = "",
+    text_column: Column = "",
+    user_column: Column = "",
+    label_column: Column = "",
+) -> Response:
+    back = f"/datasets/{dataset}" if ctx.may("records:any") else "/my-text"
+    columns = {"user": user, "text_column": text_column, "user_column": user_column,
+               "label_column": label_column}  # fmt: skip
+    named = {name: value.strip() or None for name, value in columns.items()}
+    return await _submit(ctx, key, back, "upload", api_datasets.add_file, dataset, file, **named)
+
+
+@router.post("/datasets/{dataset}/entity-lists/file")
+async def _add_list(
+    ctx: Ctx, dataset: str, file: UploadFile, key: FormKey = "", name: Column = "list"
+) -> Response:
+    back, call = f"/datasets/{dataset}", api_datasets.add_list_file
+    return await _submit(ctx, key, back, "list", call, dataset, file, name=name)
+
+
+@router.post("/certificates/verify")
+async def _verify(ctx: Ctx, files: list[UploadFile], key: FormKey = "") -> Response:
+    return await _submit(ctx, key, "/check", "verify", api_models.verify_upload, files)
+
+
+@router.get("/models/{model}/download")
+async def _download(ctx: Ctx, model: str) -> Response:
+    return await _fetch(ctx, api_models.download, model)
+
+
+@router.get("/models/{model}/certificate.json")
+async def _certificate(ctx: Ctx, model: str) -> Response:
+    found = await _fetch(ctx, api_models.certificate, model)
+    if isinstance(found, Response):
         return found
+    head = {"Content-Disposition": 'attachment; filename="certificate.json"'}
+    text = json.dumps(found, indent=2, allow_nan=False)
+    return Response(text, media_type="application/json", headers=head)
 
-    return router
+
+@router.get("/models/{model}/certificate.html")
+async def _certificate_page(ctx: Ctx, model: str) -> Response:
+    return await _framed(ctx, api_models.certificate_page, model)
+
+
+@router.get("/runs/{run}/report")
+async def _report(ctx: Ctx, run: str, shareable: bool = False) -> Response:
+    return await _framed(ctx, api_runs.report, run, format="html", shareable=shareable)
+
+
+@router.get("/detections/{detection}/text")
+async def _marked_text(ctx: Ctx, detection: str) -> Response:
+    return await _framed(ctx, api_datasets.detection_page, detection)

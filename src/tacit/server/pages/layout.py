@@ -1,7 +1,7 @@
 """What all pages are made of: the header, cards, notices, forms, plots."""
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from nicegui import ui
 from tacit.errors import UsageError
 from tacit.server import Json
 from tacit.server.identity import Permission
-from tacit.server.pages.page_context import PageContext
+from tacit.server.pages.page_context import Notice, PageContext
 from tacit.server.pages.rendering import fragment
 
 Build = Callable[..., Awaitable[None]]
@@ -117,23 +117,6 @@ def details(name: str) -> Iterator[Any]:
         yield made
 
 
-class Notice:
-    """A place for a sentence; empty it takes no room, and a screen reader is told of changes."""
-
-    def __init__(self, sentence: str = "", kind: str = "bad") -> None:
-        self._html = ui.html("", sanitize=False).props('role="status" aria-live="polite"')
-        if sentence:
-            self.show(sentence, kind)
-
-    def show(self, sentence: str, kind: str = "bad") -> None:
-        """Show it: `bad`, `warn`, `good` or plain."""
-        self._html.set_content(fragment("notice", sentence, kind))
-
-    def clear(self) -> None:
-        """Show nothing."""
-        self._html.set_content("")
-
-
 class Refreshable:
     """A part of a page that can be filled anew; by itself, as long as `fill` answers True."""
 
@@ -187,11 +170,6 @@ def link_button(
 # --- fields -----------------------------------------------------------------------------------
 
 _FIELD = "outlined dense hide-bottom-space"
-
-
-def fields(full: bool = False) -> AbstractContextManager[Any]:
-    """Fields below each other."""
-    return div("fields full" if full else "fields")
 
 
 def text_field(label: str, **options: Any) -> ui.input:

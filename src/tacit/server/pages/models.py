@@ -10,23 +10,11 @@ from tacit.server import Json
 from tacit.server.api import models as api
 from tacit.server.api import runs as api_runs
 from tacit.server.pages import layout
-from tacit.server.pages.layout import Notice, button, card, html, show, small
-from tacit.server.pages.page_context import PageContext
-from tacit.server.pages.rendering import epsilon, fragment, number, timestamp, unit_words
+from tacit.server.pages.layout import button, card, html, show, small
+from tacit.server.pages.page_context import Notice, PageContext
+from tacit.server.pages.rendering import WORDS, epsilon, fragment, number, unit_words
 
 _QUIET_SECONDS = 0.35
-STANDING_WORDS = {
-    "proved": "The argument is written down, and epsilon is computed from the list of everything "
-    "that was released.",
-    "published": "A paper claims it; it is not proved here.",
-    "heuristic": "There is no promise at all.",
-    "broken": "An attack contradicted it: treat the model as if it were the text itself.",
-}
-TRY_WORDS = {
-    "next-word": "Write, and see which words the model would put next.",
-    "classification": "Write a text, and see which label the model gives it.",
-    "tagging": "Write a text, and see which words the model marks.",
-}
 
 
 @layout.page("/models", "Models")
@@ -72,7 +60,7 @@ async def one_model(ctx: PageContext, model: str) -> None:
 
 
 def _try(ctx: PageContext, model: Json) -> None:
-    why = TRY_WORDS.get(model["task"], "Write a text.") + " What you write is not kept."
+    why = WORDS["tasks_tried"].get(model["task"], "Write a text.") + " What you write is not kept."
     with card("Try it", why):
         text = layout.text_area("Your text").props("input-style='min-height: 5rem'")
         notice = Notice()
@@ -134,7 +122,7 @@ def _promise(ctx: PageContext, model: Json) -> None:
             show("promise", model["protected"], model["gain"])
             layout.figures((epsilon(value), f"epsilon for {unit_words(unit)}")
                            for unit, value in model["epsilon"].items())  # fmt: skip
-        html("{} {}", fragment("tag", standing), STANDING_WORDS.get(standing, ""), tag="p")
+        html("{} {}", fragment("tag", standing), WORDS["standings"].get(standing, ""), tag="p")
         if known:
             with layout.details("In exact words"):
                 small("{} Delta, the chance that this fails altogether, is {}.", model["sentence"],
@@ -195,13 +183,8 @@ async def _attacks(ctx: PageContext, model: str) -> None:
 
         async def fill() -> bool:
             found = await ctx.call(api_runs.jobs_of, model)
-            rows = [
-                (job["kind"], fragment("tag", job["state"]), job["message"] or "–",
-                 timestamp(job["created"]))
-                for job in found[:10]
-            ]  # fmt: skip
-            if rows:
-                show("table", ["What", "State", "", "Asked"], rows, kind="scroll-x")
+            if found:
+                show("jobs_table", found[:10], kind="scroll-x")
             return any(job["state"] in ("queued", "running") for job in found)
 
         jobs = layout.Refreshable(ctx, fill, notice)

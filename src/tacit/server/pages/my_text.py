@@ -7,15 +7,10 @@ from tacit.server import Json
 from tacit.server.api import datasets as api
 from tacit.server.pages import layout
 from tacit.server.pages.datasets import flash_notice, upload_form
-from tacit.server.pages.layout import Notice, Refreshable, button, card, html, small
-from tacit.server.pages.page_context import PageContext
-from tacit.server.pages.rendering import fragment, number, timestamp
+from tacit.server.pages.layout import Refreshable, button, card, html, small
+from tacit.server.pages.page_context import Notice, PageContext
+from tacit.server.pages.rendering import WORDS, fragment, number, timestamp
 
-DELETED = (
-    "Deleting takes your text out of the dataset, out of the copies that earlier runs kept, and "
-    "out of what detectors found in it. No future run sees it. Models that already learned from it "
-    "stay as they are: how much they can show is bounded by their certificate, where they have one."
-)
 _PAGE = 50
 
 
@@ -61,7 +56,7 @@ async def _one(ctx: PageContext, dataset: Json) -> None:
             if not mine:
                 small("Nothing yet." if not after else "Nothing more.", kind="why")
                 return
-            small("{}", DELETED)
+            small("{}", WORDS["deleted"])
             for record in mine:
                 _record(ctx, which, record, notice, listed)
             full = len(mine) == _PAGE
@@ -73,7 +68,7 @@ async def _one(ctx: PageContext, dataset: Json) -> None:
                 words = "More" if full else "Back to the first"
                 button(words, ctx.on(further, notice), small=True)
             with layout.line():
-                question = f"Delete all that you gave to {dataset['name']}? {DELETED}"
+                question = f"Delete all that you gave to {dataset['name']}? {WORDS['deleted']}"
                 opener = button("Delete all of mine …", kind="bad")
                 layout.confirm(opener, question, ctx.on(delete_all, notice))
 

@@ -15,53 +15,16 @@ from tacit.server.api import models as api_models
 from tacit.server.api import runs as api_runs
 from tacit.server.errors import NotAuthenticated
 from tacit.server.pages import layout
-from tacit.server.pages.datasets import NO_NAMES, detector_boxes
-from tacit.server.pages.layout import Notice, button, card, html, small
-from tacit.server.pages.page_context import PageContext, sentence_of
-from tacit.server.pages.rendering import duration, epsilon, fragment, kind_word, number
+from tacit.server.pages.datasets import detector_boxes
+from tacit.server.pages.layout import button, card, html, small
+from tacit.server.pages.page_context import Notice, PageContext, sentence_of
+from tacit.server.pages.rendering import WORDS, duration, epsilon, fragment, kind_word, number
 from tacit.server.run_requests import RunRequest
 from tacit.training.methods import DEFAULT_METHOD, METHODS
 from tacit.training.methods.method import MethodSpec
 
 _QUIET_SECONDS = 0.45
 """Nothing is computed while somebody still moves a slider or types."""
-
-WHOM_WORDS = {
-    "users": "Users: everything that one person wrote",
-    "entities": "Entities: somebody or something that texts name, whoever names it",
-    "both": "Both at once",
-}
-_ADAM = {"name": "adam", "learning_rate": 2e-3}
-"""Its steps have one size however loud the noise is, so nothing runs away on a small dataset."""
-
-
-def _lstm(size: int, layers: int) -> Json:
-    sizes = {"embedding_size": size, "hidden_size": size, "layers": layers}
-    return {"kind": "lstm", "config": sizes, "public_frequencies": True}
-
-
-_GPT2 = {"kind": "gpt2", "config": {"layers": 4, "hidden_size": 128, "heads": 4, "dropout": 0.0}}
-PRESETS: dict[str, tuple[str, Json, int, int]] = {
-    "trial": (
-        "Trial: a tiny LSTM, seconds to train; learns next to nothing",
-        _lstm(16, 1),
-        400,
-        32,
-    ),
-    "small": ("Small: an LSTM of one layer of 128", _lstm(128, 1), 2000, 64),
-    "medium": ("Medium: an LSTM of two layers of 256", _lstm(256, 2), 4000, 128),
-    "transformer": ("Transformer: a small GPT-2 (four layers of 128)", _GPT2, 4000, 128),
-}
-"""Label, model, size of the vocabulary, context."""
-POLICY_WORDS = {
-    "digits": "Words with digits", "patterns": "What patterns find", "lists": "What lists find",
-    "digits+patterns+lists": "All of these",
-}  # fmt: skip
-TASK_WORDS = {
-    "next-word": "Suggest the next words",
-    "classification": "Say which label a text has",
-    "tagging": "Mark words in a text (needs tags in the records)",
-}
 
 
 @layout.page("/datasets/{dataset}/new-run", "New run")
@@ -90,13 +53,15 @@ async def new_run(ctx: PageContext, dataset: str) -> None:
 
 
 def model_fields(preset: str, task: str) -> Json:
-    """What a request says of a model and its task."""
-    _, model, vocabulary, context = PRESETS[preset]
-    model = dict(model)
+    """What a request says of a model and its task.
+
+    Adam's steps have one size however loud the noise is, so nothing runs away on a small dataset.
+    """
+    fields: Json = {name: v for name, v in WORDS["presets"][preset].items() if name != "label"}
     if task != "next-word":
-        model.pop("public_frequencies", None)  # how frequent words are helps to guess words only
-    return {"model": model, "tokenizer": {"size": vocabulary}, "context": context,
-            "optimizer": _ADAM, "task": task}  # fmt: skip
+        # How frequent words are helps to guess words only.
+        fields["model"] = fields["model"] | {"public_frequencies": False}
+    return fields | {"optimizer": {"name": "adam", "learning_rate": 2e-3}, "task": task}
 
 
 class RunForm:
@@ -117,11 +82,11 @@ class RunForm:
     def _how(self, models: list[Json]) -> None:
         methods = {spec.name: spec.title for spec in METHODS.values()}
         starts = {m["id"]: f"{m['name']} (go on)" for m in models}
-        with card("How"), layout.fields(full=True):
+        with card("How"), layout.div("fields full"):
             self.name = layout.text_field("Name of the run", value="my first model")
             self.method = layout.select("Method", methods, DEFAULT_METHOD)
-            self.task = layout.select("What the model is to do", TASK_WORDS, "next-word")
-            presets = {name: preset[0] for name, preset in PRESETS.items()}
+            self.task = layout.select("What the model is to do", WORDS["tasks"], "next-word")
+            presets = {name: preset["label"] for name, preset in WORDS["presets"].items()}
             self.preset = layout.select("Model", presets, "small")
             self.start = layout.select("Begin with", {"": "Nothing: a new model"} | starts, "")
             self.start.set_visibility(bool(models))
@@ -129,17 +94,17 @@ class RunForm:
     def _whom(self, whom: str, lists: list[Json]) -> None:
         named = {one["id"]: f"{one['name']} ({one['count']} names)" for one in lists}
         with card("Whom to protect"):
-            self.whom = ui.radio(WHOM_WORDS, value=whom)
+            self.whom = ui.radio(WORDS["protect"], value=whom)
             with layout.div("fields full", "margin-top: .6rem") as self._entities:
                 self.detectors = detector_boxes("What counts as an entity")
-                small("{}", NO_NAMES)
+                small("{}", WORDS["no_names"])
                 self.kinds = ui.select(
-                    {k: kind_word(k) for k in _COMMON_KINDS}, label="Only these kinds (all if "
-                    "none is chosen)", multiple=True, value=[],
+                    {k: kind_word(k) for k in WORDS["common_kinds"]},
+                    label="Only these kinds (all if none is chosen)", multiple=True, value=[],
                 ).props("outlined dense use-chips hide-bottom-space")  # fmt: skip
                 everything = {"": "No list: everything that is found"}
                 self.list = layout.select("Only what a list names", everything | named, "")
-            self.policy = layout.select("Which words to protect", POLICY_WORDS, "digits")
+            self.policy = layout.select("Which words to protect", WORDS["policies"], "digits")
 
     def _price(self, top: float) -> None:
         with card("At what price", "A smaller epsilon hides people better, with more noise."):
@@ -347,10 +312,3 @@ def _path_options(path: list[list[float]]) -> Json:
                         areaStyle={"color": layout.BLUE, "opacity": 0.1})  # fmt: skip
     x = {"name": "steps", "min": 0, "max": path[-1][0] if path else None}
     return layout.axes(x, {"name": "epsilon so far", "min": 0}, [line])
-
-
-_COMMON_KINDS = (
-    "PERSON", "ORG", "GPE", "LOC", "DATE", "PRODUCT", "PII", "PII/EMAIL", "PII/PHONE",
-    "PII/ADDRESS", "PII/ORDER", "PII/TRACKING", "PII/CARD", "PII/IBAN", "PII/SSN", "PII/ID",
-    "PII/DIAGNOSIS", "PII/SYMPTOM",
-)  # fmt: skip

@@ -8,7 +8,7 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from nicegui import ui
 from pydantic import ValidationError
@@ -19,21 +19,28 @@ from tacit.server import Json
 from tacit.server.api.access import RequestContext, check
 from tacit.server.api.middleware import INTERNAL_ERROR, AccessGate, log_internal
 from tacit.server.errors import NotAuthenticated, NotFound
-from tacit.server.identity import Caller, Permission
+from tacit.server.identity import Caller, Permission, form_key
+from tacit.server.pages.rendering import fragment
 from tacit.server.services import Services
-from tacit.server.sessions import form_key
 
 _ID = re.compile(r"[a-z0-9]{1,40}")
 
 
-class Shows(Protocol):
-    """A place on a page where a sentence can be shown."""
+class Notice:
+    """A place for a sentence; empty it takes no room, and a screen reader is told of changes."""
+
+    def __init__(self, sentence: str = "", kind: str = "bad") -> None:
+        self._html = ui.html("", sanitize=False).props('role="status" aria-live="polite"')
+        if sentence:
+            self.show(sentence, kind)
 
     def show(self, sentence: str, kind: str = "bad") -> None:
-        """Show it."""
+        """Show it: `bad`, `warn`, `good` or plain."""
+        self._html.set_content(fragment("notice", sentence, kind))
 
     def clear(self) -> None:
         """Show nothing."""
+        self._html.set_content("")
 
 
 @dataclass(frozen=True)
@@ -70,7 +77,7 @@ class PageContext:
         return await run_in_threadpool(call, *given, **named)
 
     def on(
-        self, act: Callable[..., Awaitable[Any]], notice: Shows | None = None
+        self, act: Callable[..., Awaitable[Any]], notice: Notice | None = None
     ) -> Callable[..., Awaitable[None]]:
         """What a button does; a refusal becomes a sentence in the notice."""
 

@@ -1,21 +1,13 @@
 """People: accounts, tokens, and who did what. For admins."""
 
-from markupsafe import Markup
 from nicegui import ui
 
 from tacit.server import Json
 from tacit.server.api import accounts as api
 from tacit.server.pages import layout
-from tacit.server.pages.layout import Notice, Refreshable, button, card, html
-from tacit.server.pages.page_context import PageContext
-from tacit.server.pages.rendering import fragment, timestamp
-
-ROLE_WORDS = {
-    "contributor": "Contributor: adds, reads and deletes their own text, nothing else",
-    "consumer": "Consumer: uses and downloads models",
-    "analyst": "Analyst: plans and starts runs, attacks models; never reads text",
-    "admin": "Admin: everything, also reads text, which the audit log notes",
-}
+from tacit.server.pages.layout import Refreshable, button, card, html
+from tacit.server.pages.page_context import Notice, PageContext
+from tacit.server.pages.rendering import WORDS, fragment
 
 
 @layout.page("/people", "People")
@@ -50,9 +42,9 @@ def _password_field(label: str) -> ui.input:
 
 def _new_account(ctx: PageContext, listed: Refreshable) -> None:
     notice = Notice()
-    with layout.fields():
+    with layout.div("fields"):
         name = layout.text_field("Name")
-        role = ui.select(ROLE_WORDS, label="Role", value="contributor").props("outlined dense")
+        role = ui.select(WORDS["roles"], label="Role", value="contributor").props("outlined dense")
         password = _password_field("Password (optional, 12 characters or more)")
     once = html("")
 
@@ -108,10 +100,7 @@ def _account(
             button("Set", act, small=True).style("margin-top: .5rem")
     for token in tokens:
         with layout.div("line"):
-            words = f"Token of {timestamp(token['created'])}"
-            words += f", {token['label']}" if token["label"] else ""
-            words += f", until {timestamp(token['expires'])}" if token["expires"] else ""
-            html("{}", words).classes("small")
+            layout.show("token_words", token, kind="small")
 
             async def revoke(which: str = token["id"]) -> None:
                 await ctx.call(api.revoke, which)
@@ -125,14 +114,8 @@ def _log(ctx: PageContext, lines: list[Json]) -> None:
         place = ui.element("div")
 
         def show(some: list[Json]) -> None:
-            rows = [
-                (timestamp(line["at"]).removesuffix(" UTC"), line["account"], line["what"],
-                 Markup("<code>{}</code>").format(line["target"][:24]), line["outcome"])
-                for line in some
-            ]  # fmt: skip
             with place:
-                headings = ["When (UTC)", "Who", "What", "On", "Outcome"]
-                layout.show("table", headings, rows, kind="scroll-x")
+                layout.show("audit_entries", some, kind="scroll-x")
 
         show(lines)
         notice = Notice()

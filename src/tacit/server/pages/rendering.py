@@ -1,6 +1,7 @@
 """Markup: the fragments of pages, numbers as people write them, and pages without a script."""
 
 import hashlib
+import json
 from datetime import datetime
 from functools import cache
 from importlib.resources import files
@@ -12,6 +13,7 @@ from starlette.responses import HTMLResponse
 
 from tacit.detection.kinds import PII_KINDS
 from tacit.privacy.rounding import down, up
+from tacit.server import Json
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -19,24 +21,9 @@ POLICY = (
 )
 REFERRER = {"Referrer-Policy": "same-origin"}
 """With no referrer at all a browser would not say either which site sends a form."""
+WORDS: Json = json.loads((files("tacit.server.pages") / "words.json").read_text(encoding="utf-8"))
+"""What the pages say of units, kinds, states, roles and choices."""
 FILES = {"style.css": "text/css", "theme.js": "text/javascript", "mark.svg": "image/svg+xml"}
-
-UNIT_WORDS = {
-    "users": "users", "entities": "entities", "users+entities": "users and entities together",
-    "records": "single records", "tokens": "marked words",
-}  # fmt: skip
-KIND_WORDS = {
-    "PERSON": "people", "NORP": "nations and groups", "FAC": "buildings", "ORG": "companies",
-    "GPE": "countries and cities", "LOC": "other places", "PRODUCT": "products", "EVENT": "events",
-    "WORK_OF_ART": "titles of works", "LAW": "laws", "LANGUAGE": "languages", "DATE": "dates",
-    "TIME": "times of day", "PERCENT": "percentages", "MONEY": "amounts of money",
-    "QUANTITY": "measurements", "ORDINAL": "first, second, third", "CARDINAL": "other numbers",
-    "PII": "all that identifies a person", "MISC": "other names",
-}  # fmt: skip
-_TAG_KINDS = {
-    "proved": "good", "done": "good", "published": "warn", "heuristic": "warn", "broken": "bad",
-    "failed": "bad", "cancelled": "warn", "cancelling": "warn", "deleted": "warn",
-}  # fmt: skip
 
 
 def number(value: Any, digits: int = 3) -> str:
@@ -92,12 +79,12 @@ def kind_word(kind: str) -> str:
     >>> kind_word("PII/PHONE")
     'telephone numbers'
     """
-    return KIND_WORDS.get(kind) or PII_KINDS.get(kind) or kind.lower()
+    return WORDS["kinds"].get(kind) or PII_KINDS.get(kind) or kind.lower()
 
 
 def unit_words(unit: str) -> str:
     """Whom a promise is about, in words."""
-    return UNIT_WORDS.get(unit, unit)
+    return WORDS["units"].get(unit, unit)
 
 
 @cache
@@ -121,7 +108,7 @@ def _fragments() -> Any:
         kind_word=kind_word, hue=lambda label: hash(label) % 360,
     )  # fmt: skip
     environment.globals.update(
-        file_address=file_address, tag_kind=lambda word: _TAG_KINDS.get(word, "")
+        file_address=file_address, tag_kind=lambda word: WORDS["tag_kinds"].get(word, "")
     )
     return environment.from_string(file_text("fragments.jinja")).module
 

@@ -10,21 +10,11 @@ from tacit.server.api import runs as api
 from tacit.server.errors import NotAuthenticated
 from tacit.server.jobs import ENDED
 from tacit.server.pages import layout
-from tacit.server.pages.layout import Notice, button, card, html, show, small
-from tacit.server.pages.page_context import PageContext, sentence_of
-from tacit.server.pages.rendering import fragment, number
+from tacit.server.pages.layout import button, card, html, show, small
+from tacit.server.pages.page_context import Notice, PageContext, sentence_of
+from tacit.server.pages.rendering import WORDS, fragment, number
 
 _SPENT = re.compile(r"epsilon <= ([\d.e+-]+) of ([\d.e+-]+)")
-STATES = {
-    "queued": "Waiting for its turn.",
-    "running": "Learning.",
-    "cancelling": "Stopping.",
-    "cancelled": "Stopped. What was released so far stays charged to the budget; the rest is free "
-    "again.",
-    "failed": "It ended with an error.",
-    "done": "The model is ready.",
-    "deleted": "The model is gone; the list of what it released is kept.",
-}
 
 
 @layout.page("/runs", "Runs")
@@ -102,7 +92,7 @@ class RunMonitor:
     def _show(self, found: Json, moved: bool) -> None:
         self._state = state = found["state"]
         latest = self._lines[-1] if self._lines else {}
-        self._head.set_content(fragment("run_head", found, STATES.get(state, state)))
+        self._head.set_content(fragment("run_head", found, WORDS["states"].get(state, state)))
         self._bar.set_content(fragment("progress", state, latest, _spent(latest)))
         self._stop.set_visibility(state in ("queued", "running"))
         self._go_on.set_visibility(state in ("failed", "cancelled"))

@@ -5,13 +5,13 @@ and what its buttons do is asked of the API's own calls afterwards, with the cal
 """
 
 import secrets
-from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
 
 from nicegui import Client
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import HTTPConnection
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -62,7 +62,9 @@ class SessionMiddleware:
         elif (is_asset and not writes) or path.startswith(_PUBLIC):
             refusal = None
         else:
-            refusal = await self._authenticate(scope, session_of(headers, self.cookie))
+            refusal = await self._authenticate(
+                scope, HTTPConnection(scope).cookies.get(self.cookie)
+            )
         if refusal is None:
             await self._with_policy(scope, receive, send)
         elif scope["type"] == "websocket":
@@ -129,15 +131,6 @@ def _own_page(scope: Scope, secret: str | None) -> bool:
     page = Client.instances.get(asked)
     # A page of before a restart is nobody's; the library then loads it anew.
     return page is None or getattr(page.request.state, "session", None) == secret
-
-
-def session_of(headers: Headers, cookie: str) -> str | None:
-    """What the browser keeps of a session."""
-    try:
-        found = SimpleCookie(headers.get("cookie", "")).get(cookie)
-    except CookieError:
-        return None
-    return found.value if found is not None and 20 <= len(found.value) <= 100 else None
 
 
 def same_site(headers: Headers) -> bool:

@@ -12,11 +12,10 @@ from starlette.responses import RedirectResponse, Response
 from tacit.errors import TacitError
 from tacit.server.api.middleware import AccessGate
 from tacit.server.errors import Busy, NotAuthenticated
-from tacit.server.identity import Caller, RateLimiter
+from tacit.server.identity import SESSION_HOURS, Caller, RateLimiter, form_key
 from tacit.server.pages.rendering import fragment, whole_page
-from tacit.server.pages.session_middleware import session_of, with_session
+from tacit.server.pages.session_middleware import with_session
 from tacit.server.services import Services
-from tacit.server.sessions import HOURS, form_key
 
 Short = Annotated[str, Form(max_length=100)]
 Long = Annotated[str, Form(max_length=200)]
@@ -62,7 +61,7 @@ def sign_in_routes(
             if name or password:
                 where = request.client.host if request.client else "unknown"
                 if not (tries.allows(f"at {where}") and tries.allows(f"as {name}")):
-                    raise Busy("Too many tries; wait a minute.")
+                    raise Busy("Too many sign-in attempts; wait a minute.")
             caller = await run_in_threadpool(_caller, services, token, code, name, password)
         except TacitError as error:
             status = 429 if isinstance(error, Busy) else 401
@@ -71,11 +70,11 @@ def sign_in_routes(
         await run_in_threadpool(services.note, caller, "sign in", caller.account)
         answer = RedirectResponse(after, 303)
         answer.delete_cookie(_FORM_COOKIE, path="/sign-in")
-        return with_session(answer, secret, secure=secure, seconds=HOURS * 3600)
+        return with_session(answer, secret, secure=secure, seconds=SESSION_HOURS * 3600)
 
     @router.post("/sign-out")
     async def sign_out(request: Request, key: Annotated[str, Form()] = "") -> Response:
-        secret = session_of(request.headers, cookie)
+        secret = request.cookies.get(cookie)
         if secret is None or not _same(form_key(secret), key):
             return RedirectResponse("/", 303)
         await run_in_threadpool(services.sessions.end, secret)
