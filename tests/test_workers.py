@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import tacit
 from tacit.cli import run
 from tacit.corpora import customersim
 from tacit.corpus.writing import write
@@ -39,7 +40,9 @@ def ray_here() -> Iterator[str]:
 
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
-    found_here = {"PYTHONPATH": str(Path(__file__).parent)}  # the work of these tests
+    # The work of these tests, and the package that is tested, which need not be the installed one.
+    places = (Path(__file__).parent, Path(tacit.__file__).parents[1])
+    found_here = {"PYTHONPATH": os.pathsep.join(map(str, places))}
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False,
              runtime_env={"env_vars": found_here})  # fmt: skip
     yield "local"
