@@ -42,7 +42,6 @@ from tacit.server.run_requests import (
     PUBLIC_FILE,
     RunRequest,
     planned_releases,
-    sampling_rate,
     shape_of,
     unproved_reason,
 )
@@ -468,7 +467,7 @@ def _trained(folder: Path, run: Run) -> Json:
         seconds = float(lines[-1]["at"]) - float(lines[0]["at"])
         steps = int(lines[-1]["step"]) - int(lines[0]["step"])
         metrics = json.loads((folder / "run" / "metrics.json").read_text("utf-8"))
-        touched = steps * sampling_rate(plan) * float(metrics["training"]["records"])
+        touched = steps * plan.sampling_rate * float(metrics["training"]["records"])
         if seconds > 0 and touched > 0:
             result |= {"seconds": seconds, "records_per_second": touched / seconds}
     return result
