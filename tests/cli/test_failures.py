@@ -187,7 +187,7 @@ def test_a_folder_without_a_certificate_does_not_hold(tacit: Tacit, tmp_path: Pa
 
 # --- nothing is replaced without asking -----------------------------------------------------
 
-PLAN = "plan --set protect=users --set epsilon=3 --set steps=5 --set user_rate=0.1"
+PLAN = "plan --set protect=users --set epsilon=3 --set steps=5 --set user_rate=0.1 --set users=100"
 PRICE = "price --protect users --user-rate 0.1 --noise-multiplier 2 --steps 5"
 WRITING = {
     "corpus generate customersim --dialogs 3 -o out.jsonl": ["out.jsonl"],
