@@ -11,7 +11,8 @@ from pydantic_core import PydanticUndefined
 
 import tacit
 from tacit.planning.plan import Plan
-from tacit.training.settings import METHODS, Run
+from tacit.training.methods import METHODS
+from tacit.training.settings import MethodSettings, Run
 
 FOLDER = Path(__file__).parent.parent / "docs" / "reference"
 MADE = "Made by `python tools/reference.py` from the code."
@@ -23,8 +24,13 @@ def settings_page() -> str:
         "# Settings", "",
         f"{MADE} A run is one YAML file ([training](../guides/training.md)); a plan is the part of "
         "it that says what is promised ([planning](../guides/planning.md)).", "",
-        "## Methods", "", "| `method` | standing | what it does |", "|---|---|---|",
-        *(f"| `{name}` | {standing} | {says} |" for name, (standing, says) in METHODS.items()),
+        "## Methods", "",
+        "| `method` | standing | may protect | what it does |", "|---|---|---|---|",
+        *(
+            f"| `{spec.name}` | {spec.standing} | {', '.join(spec.protects) or '-'} "
+            f"| {spec.summary} |"
+            for spec in METHODS.values()
+        ),
         "", "Each is explained in [methods](methods.md).", "",
     ]  # fmt: skip
     for title, model in _sections():
@@ -55,7 +61,11 @@ def _sections() -> list[tuple[str, type[BaseModel]]]:
         for part in (field.annotation, *get_args(field.annotation)):
             if inspect.isclass(part) and issubclass(part, BaseModel):
                 found.setdefault(part, f"`{name}`")
-    return [*((title, model) for model, title in found.items()), ("`plan`", Plan)]
+    del found[MethodSettings]  # each method has its own
+    methods = [
+        (f"`{spec.name}`", spec.settings) for spec in METHODS.values() if spec.settings.model_fields
+    ]
+    return [*((title, model) for model, title in found.items()), ("`plan`", Plan), *methods]
 
 
 def _type(annotation: Any) -> str:

@@ -8,8 +8,10 @@ Installed packages add to it by an entry point of the registry's group (`tacit.m
 import difflib
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from hashlib import sha256
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Generic, TypeVar
 
 from tacit.errors import UsageError, missing_package
@@ -65,7 +67,16 @@ class Registry(Generic[T]):
         found = self._installed.get(name)
         if found is not None and found.dist is not None:
             return f"{found.dist.name} {found.dist.version}"
-        return type(self[name]).__module__
+        return self._module(name)
+
+    def code(self, name: str) -> str:
+        """A digest of the source file in which a thing is defined."""
+        source = getattr(import_module(self._module(name)), "__file__", None)
+        return sha256(Path(source).read_bytes() if source else b"").hexdigest()
+
+    def _module(self, name: str) -> str:
+        thing = self[name]
+        return str(getattr(thing, "__module__", None) or type(thing).__module__)
 
     def require(self, name: str) -> str:
         """The name, if it is known; nothing is imported to know it."""

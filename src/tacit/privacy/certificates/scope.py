@@ -217,6 +217,8 @@ class Plugin(Frozen):
 
     what: str
     origin: str
+    code: str
+    """A digest of the file that holds it: a run that goes on must find the same."""
     standing: Standing = "proved"
 
     @property

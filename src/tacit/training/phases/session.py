@@ -30,9 +30,10 @@ from tacit.privacy.certificates.certificate import (
     read_certificate,
 )
 from tacit.privacy.certificates.manifest import KEPT, make_manifest
-from tacit.privacy.certificates.scope import Plugin
+from tacit.privacy.certificates.scope import Plugin, Standing
 from tacit.privacy.events import Unit
 from tacit.privacy.ledger import Ledger, read_ledger
+from tacit.registry import Registry
 from tacit.saved_json import spelled
 from tacit.training.data.account import write_account
 from tacit.training.data.fingerprint import code_digest, training_data_digest
@@ -505,12 +506,15 @@ def _promise(plan: Plan | None, claim: PublishedPrice | None) -> Promise:
 
 def _plugins(run: Run) -> Iterator[Plugin]:
     """What of other packages takes part in a run: its method, model family and optimizer."""
-    if origin := METHODS.origin(run.method):
-        yield Plugin(what=f"method {run.method}", origin=origin, standing=run.spec.standing)
-    if origin := MODELS.origin(run.model.kind):
-        yield Plugin(what=f"model family {run.model.kind}", origin=origin)
-    if origin := OPTIMIZERS.origin(run.optimizer.name):
-        yield Plugin(what=f"optimizer {run.optimizer.name}", origin=origin)
+    chosen: tuple[tuple[str, Registry[Any], str, Standing], ...] = (
+        ("method", METHODS, run.method, run.spec.standing),
+        ("model family", MODELS, run.model.kind, "proved"),
+        ("optimizer", OPTIMIZERS, run.optimizer.name, "proved"),
+    )
+    for kind, registry, name, standing in chosen:
+        if origin := registry.origin(name):
+            code = registry.code(name)
+            yield Plugin(what=f"{kind} {name}", origin=origin, code=code, standing=standing)
 
 
 def _found_before(folder: Path, entries: int) -> tuple[Finding, ...]:
