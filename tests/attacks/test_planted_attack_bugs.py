@@ -59,7 +59,7 @@ CHANGES: dict[str, Change] = {
     ),
     "unknown words count as reproduced": (
         "attacks/tab.py",
-        " and unknown not in told",
+        " and unknown not in greedy",
         "",
         f"{SPELLING}::test_unknown_words_are_never_reproduced",
     ),

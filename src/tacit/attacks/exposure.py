@@ -220,15 +220,6 @@ def _secret_ids(
     return np.concatenate(wide)
 
 
-def _moved_left(rows: Ids) -> Ids:
-    """The rows with their tokens in order and all -1 after them."""
-    if (rows >= 0).all():
-        return rows
-    order = np.argsort(rows < 0, axis=1, kind="stable")
-    moved: Ids = np.take_along_axis(rows, order, axis=1)
-    return moved[:, (moved >= 0).any(0)]
-
-
 def _all_ids(reader: Reader, template: Template, before: Sequence[int]) -> Ids:
     """The tokens of every secret of the form.
 
@@ -255,7 +246,11 @@ def _all_ids(reader: Reader, template: Template, before: Sequence[int]) -> Ids:
         if cut >= 0 and np.array_equal(real, padded([row[cut:] for row in joined])):
             places = np.indices([len(slot) for slot in template.slots]).reshape(len(pieces), -1)
             wide = [padded(slot)[at] for slot, at in zip(pieces, places, strict=True)]
-            return _moved_left(np.concatenate(wide, axis=1)[:, cut:])
+            rows: Ids = np.concatenate(wide, axis=1)[:, cut:]
+            if (rows < 0).any():  # the tokens of each in order, and all -1 after them
+                order = np.argsort(rows < 0, axis=1, kind="stable")
+                rows = np.take_along_axis(rows, order, axis=1)
+            return rows[:, (rows >= 0).any(0)]
     return _secret_ids(reader, template, template.all(), before)
 
 

@@ -222,8 +222,8 @@ def reproduced(
             for line, r in enumerate(rows):
                 whole = [*first, *ids[r]]
                 at = len(first) + shown[r]
-                told = best[line, at - 1 : len(whole) - 1].tolist()
-                hit[r] = len(whole) > at and told == whole[at:] and unknown not in told
+                greedy = best[line, at - 1 : len(whole) - 1].tolist()
+                hit[r] = len(whole) > at and greedy == whole[at:] and unknown not in greedy
             if progress:
                 progress(len(rows))
     return hit

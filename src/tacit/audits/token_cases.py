@@ -71,8 +71,8 @@ def canary_records(inside: NDArray[np.bool_], segments: int) -> TrainingData:
     """One record for each canary, with as many sensitive segments as a record may have."""
     ids, marks = [], []
     for number, one in enumerate(inside):
-        told = _ONE if one else _OTHER
-        row = [_QUIET, _QUIET, _FIRST + number, told] * segments + [_QUIET, _QUIET]
+        answer = _ONE if one else _OTHER
+        row = [_QUIET, _QUIET, _FIRST + number, answer] * segments + [_QUIET, _QUIET]
         ids.append(np.array(row, dtype=np.int32))
         marks.append(np.arange(len(row)) % 4 == 3)
         marks[-1][-2:] = False
@@ -106,7 +106,9 @@ class Overheard(SelectiveStep):
         if self._begun:  # the first segments begin with nothing
             states = (rows[0] for layer in cut.state for rows in layer)
             for own, rows in zip(self.of_states, states, strict=True):
-                _hear(own, cut, rows[:, _SIGN] / self._state_clip, _state_noise(self._event))
+                _hear(
+                    own, cut, rows[:, _SIGN] / self._state_clip, self._event.state_noise_multiplier
+                )
         self._begun = True
         return super()._plain(cut, tally)
 
@@ -131,24 +133,19 @@ def _canaries(cut: Any) -> NDArray[np.int64]:
     return np.array([cut.records[int(row)].ids[2] for row in cut.rows], dtype=np.int64) - _FIRST
 
 
-def _state_noise(event: Selective) -> float:
-    return float(event.state_noise_multiplier)
-
-
 def declared_evidence(
     event: Selective, canaries: int, steps: int, rng: np.random.Generator
 ) -> Array:
     """Log-likelihood ratios as they would be if all is as declared."""
-    inside = rng.random(canaries) < 0.5
-    return declared_of(event, inside, steps, rng)
+    return declared_of(event, rng.random(canaries) < 0.5, steps, rng)
 
 
 def declared_of(
     event: Selective, inside: NDArray[np.bool_], steps: int, rng: np.random.Generator
 ) -> Array:
-    """The same for canaries whose coins are known."""
+    """The same for canaries of which it is known whether they are in."""
     apart = event.segments * (
-        (2 / event.noise_multiplier) ** 2 + event.states * (2 / _state_noise(event)) ** 2
+        (2 / event.noise_multiplier) ** 2 + event.states * (2 / event.state_noise_multiplier) ** 2
     )
     spread = rng.binomial(steps, event.rate, len(inside)) * apart
     noise = np.sqrt(spread) * rng.standard_normal(len(inside))
