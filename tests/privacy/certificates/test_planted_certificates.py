@@ -112,10 +112,10 @@ PLANTED: dict[str, Change] = {
         "if True:",
         f"{TRUE}::test_detectors_of_a_file_of_mentions_are_named_only_if_it_is_theirs",
     ),
-    "delta is judged by declared numbers only": (
-        "training/phases/session.py",
-        '        require_small_delta(plan.delta, training_data.users, "users")',
-        "        pass",
+    "any delta will do": (
+        "privacy/arguments.py",
+        "    if require_delta(delta) * check_whole(unit_name, units, least=1) > 1:",
+        "    if False:",
         f"{TRUE}::test_delta_is_judged_by_the_users_that_are_counted_where_none_are_declared",
     ),
     "a signature over less is enough": (
