@@ -23,7 +23,7 @@ from tacit.sanitization import Recipe, Sanitizer, open_embeddings
 from tacit.training.phases.checkpoints import kept_models
 from tacit.training.phases.session import train
 from tacit.training.settings import Run
-from tacit.training.tasks.masking import pretrain
+from tacit.training.tasks.masking import Pretraining, pretrain
 
 
 def test_every_kept_model_is_attacked_with_its_own_perplexity(target: Target) -> None:
@@ -118,10 +118,8 @@ def guesser(tmp_path_factory: pytest.TempPathFactory) -> Path:
         intermediate_size=64, max_position_embeddings=32,
     )  # fmt: skip
     BertForMaskedLM(config).save_pretrained(folder)
-    pretrain(
-        folder, alike(400, 0), folder / "trained", steps=60, batch=32, rate=5e-3, context=16,
-        held_out=50, seed=1,
-    )  # fmt: skip
+    how = Pretraining(steps=60, learning_rate=5e-3, context=16, held_out=50, seed=1)
+    pretrain(folder, alike(400, 0), folder / "trained", how)
     return folder / "trained"
 
 

@@ -11,7 +11,7 @@ from support.steps import totals_of
 from tacit.planning.plan import Plan
 from tacit.training.data.training_data import TrainingData
 from tacit.training.dp import dropout
-from tacit.training.methods.noisy_sums import Losses
+from tacit.training.methods.independence import Losses
 from tacit.training.models import networks, weights
 from tacit.training.tasks.examples import Examples
 from tacit.training.tasks.masked_words import MaskedWord

@@ -8,7 +8,8 @@ import tacit.presets
 from tacit import presets
 from tacit.cli import run as command
 from tacit.errors import UsageError
-from tacit.training.settings import METHODS, read_run
+from tacit.training.methods import METHODS
+from tacit.training.settings import read_run
 
 PRESETS = Path(tacit.presets.__file__).parent
 # A base of others may lack what its method needs.

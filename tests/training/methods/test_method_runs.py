@@ -20,11 +20,12 @@ from tacit.privacy.ledger import read_ledger
 from tacit.replication.published import uedp as published
 from tacit.training.data.deidentification import deidentified
 from tacit.training.evaluation import baselines, scoring
+from tacit.training.methods import METHODS
 from tacit.training.models import tokens
 from tacit.training.phases import run_context, session
 from tacit.training.phases.loop import Progress
 from tacit.training.phases.redacted_start import redacted
-from tacit.training.settings import METHODS, Run, read_run, run_yaml
+from tacit.training.settings import Run, read_run, run_yaml
 from tacit.verification.runs import verify
 
 # The targets leave room for six steps and little more: nothing has to be searched for.

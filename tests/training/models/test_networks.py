@@ -20,6 +20,7 @@ from tacit.packaged_models import PACKAGES, find_packaged
 from tacit.training.evaluation.generation import complete, next_words
 from tacit.training.models import networks, weights
 from tacit.training.models.recurrent import AWD_LSTM, LSTMConfig, LSTMForCausalLM
+from tacit.training.models.registries import TaskName
 from tacit.training.models.tokens import byte_level_bpe
 from tacit.training.models.weights import save_model, snapshot
 from tacit.training.phases.run_context import open_run
@@ -35,11 +36,11 @@ KINDS: dict[str, dict[str, Any]] = {
     "bert": {"kind": "bert", "layers": 1, "hidden_size": 8, "heads": 2, "context": 16},
     "llama": {"kind": "llama", "layers": 1, "hidden_size": 8, "heads": 2, "context": 16},
 }
-TASKS: tuple[networks.TaskName, ...] = ("next-word", "classification", "regression", "tagging")
+TASKS: tuple[TaskName, ...] = ("next-word", "classification", "regression", "tagging")
 PAIRS = [(k, t) for k in KINDS for t in TASKS if (k, t) != ("bert", "next-word")]
 
 
-def scratch(kind: str, task: networks.TaskName, seed: int = 0) -> PreTrainedModel:
+def scratch(kind: str, task: TaskName, seed: int = 0) -> PreTrainedModel:
     labels = None if task in ("next-word", "regression") else LABELS
     return networks.scratch_model(KINDS[kind], task, tokenizer=TOKENIZER, labels=labels, seed=seed)
 
@@ -56,7 +57,7 @@ def logits(model: nn.Module, given: dict[str, torch.Tensor]) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("kind", "task"), PAIRS)
-def test_saved_and_loaded_is_the_same(kind: str, task: networks.TaskName, tmp_path: Path) -> None:
+def test_saved_and_loaded_is_the_same(kind: str, task: TaskName, tmp_path: Path) -> None:
     model = scratch(kind, task)
     weights.save_model(model, TOKENIZER, tmp_path / "m")
     labels = None if task in ("next-word", "regression") else LABELS
@@ -310,9 +311,7 @@ def test_packaged_models_are_found_where_they_are_installed(
         ("bert", "tagging"),
     ],
 )
-def test_lora_trains_adapters_and_new_heads_only(
-    kind: str, task: networks.TaskName, tmp_path: Path
-) -> None:
+def test_lora_trains_adapters_and_new_heads_only(kind: str, task: TaskName, tmp_path: Path) -> None:
     model = weights.with_lora(scratch(kind, task), 2)
     names = weights.check_trainable(model, lambda: forward(model, batch()).square().flatten())
     assert all("lora_" in name or "classifier" in name for name in names)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers import PreTrainedTokenizerFast
 
 from tacit.corpora.preprocessing import Leak
 from tacit.corpus import Corpus
@@ -21,7 +22,7 @@ TEXTS = [
 
 
 @pytest.fixture(scope="module")
-def bpe() -> tokens.PreTrainedTokenizerFast:
+def bpe() -> PreTrainedTokenizerFast:
     return tokens.byte_level_bpe(TEXTS, size=300)
 
 
@@ -33,7 +34,7 @@ def _corpus(**columns: list[str]) -> Corpus:
     )
 
 
-def test_bpe_is_the_same_each_time(bpe: tokens.PreTrainedTokenizerFast) -> None:
+def test_bpe_is_the_same_each_time(bpe: PreTrainedTokenizerFast) -> None:
     again = tokens.byte_level_bpe(iter(TEXTS), size=300)
     assert again.backend_tokenizer.to_str() == bpe.backend_tokenizer.to_str()
     assert len(bpe) <= 300
@@ -45,7 +46,7 @@ def test_bpe_of_our_own_text_needs_none_given() -> None:
     assert len(made("Hello, how can I help you today?")["input_ids"]) < 20
 
 
-def test_special_tokens_are_there_and_differ(bpe: tokens.PreTrainedTokenizerFast) -> None:
+def test_special_tokens_are_there_and_differ(bpe: PreTrainedTokenizerFast) -> None:
     ids = {bpe.pad_token_id, bpe.bos_token_id, bpe.eos_token_id, bpe.unk_token_id}
     assert ids == {0, 1, 2, 3}
 
@@ -60,24 +61,22 @@ def test_bpe_writes_every_text(text: str) -> None:
         assert made.decode(ids).removeprefix(" ") == text.removeprefix(" ")
 
 
-_made: list[tokens.PreTrainedTokenizerFast] = []
+_made: list[PreTrainedTokenizerFast] = []
 
 
-def _small_bpe() -> tokens.PreTrainedTokenizerFast:
+def _small_bpe() -> PreTrainedTokenizerFast:
     if not _made:
         _made.append(tokens.byte_level_bpe(TEXTS, size=300))
     return _made[0]
 
 
-def test_offsets_leave_out_the_space_before_a_word(bpe: tokens.PreTrainedTokenizerFast) -> None:
+def test_offsets_leave_out_the_space_before_a_word(bpe: PreTrainedTokenizerFast) -> None:
     text = "by the river"
     made = bpe(text, return_offsets_mapping=True)
     assert not any(text[a:b].startswith(" ") for a, b in made["offset_mapping"])
 
 
-def test_tokenizer_goes_through_a_folder(
-    tmp_path: Path, bpe: tokens.PreTrainedTokenizerFast
-) -> None:
+def test_tokenizer_goes_through_a_folder(tmp_path: Path, bpe: PreTrainedTokenizerFast) -> None:
     bpe.save_pretrained(str(tmp_path))
     back = tokens.load_tokenizer(tmp_path)
     assert back(TEXTS)["input_ids"] == bpe(TEXTS)["input_ids"]
