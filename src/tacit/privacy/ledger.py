@@ -80,9 +80,6 @@ class LedgerContents:
         return dict(Counter(entry.phase for entry in self.entries))
 
 
-Books = LedgerContents
-"""The former name of `LedgerContents`."""
-
 Allows = Callable[[Releases, AnyEvent], None]
 """Raises `PrivacyRefused` if the event, on top of the releases, would exceed a budget."""
 
