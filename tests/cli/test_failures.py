@@ -121,7 +121,7 @@ FAILURES = [
     ("detect good.jsonl --with spacy=oracle -o n.jsonl", USAGE, "oracle"),
     ("detect good.jsonl --kinds GHOST -o n.jsonl", USAGE, "GHOST"),
     ("detect good.jsonl --score --by moon -o n.jsonl", USAGE, "moon"),
-    ("detect good.jsonl --score -o n.jsonl", DATA, "marks"),
+    ("detect good.jsonl --score -o n.jsonl", DATA, "gold labels"),
     ("detect good.jsonl --aliases none.yml -o n.jsonl", DATA, "none.yml"),
     ("detect good.jsonl --aliases aliases.yml -o n.jsonl", DATA, "aliases.yml"),
     ("detect good.jsonl --minimum-score 7 -o n.jsonl", USAGE, "--minimum-score"),

@@ -151,7 +151,7 @@ def test_a_plan_reads_of_a_graph_what_it_protects(tacit: Tacit, tmp_path: Path) 
 def test_a_plan_names_the_detectors_of_its_graph(tacit: Tacit, made: Path) -> None:
     said = " ".join(tacit(SEARCH, "--owners", made / "owners.json").out.split())
     assert "An entity is what patterns (tacit" in said
-    assert "given (tacit" in said
+    assert "gold (tacit" in said
 
 
 def test_a_list_restricts_the_graph_if_it_has_ids(tacit: Tacit, tmp_path: Path) -> None:

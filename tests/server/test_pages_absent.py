@@ -30,5 +30,5 @@ def test_a_missing_library_is_one_sentence(tmp_path: Path) -> None:
         [sys.executable, "-c", code], cwd=tmp_path, text=True, capture_output=True
     )
     assert done.returncode == 2
-    assert done.stderr.strip().endswith("or give --no-pages.")
+    assert done.stderr.strip().count("--no-pages") == 1
     assert "Traceback" not in done.stderr

@@ -90,7 +90,7 @@ def test_the_promise_names_its_kinds_and_those_that_it_leaves_out(
         assert "Found and not protected: DATE" in text, name
         assert "kinds that were found and are not protected: DATE" in text, name
         assert "PERSON" in text, name
-        assert "given (tacit" in text, name
+        assert "gold (tacit" in text, name
         assert "(recall): unknown" in text, name
         assert left.verdict in text, name
         assert left.figures in text, name

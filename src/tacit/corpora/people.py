@@ -83,9 +83,7 @@ class World:
         try:
             from faker import Faker
         except ImportError:
-            raise MissingExtra(
-                "CustomerSim needs the package Faker; get it with `pip install 'tacit[generate]'`."
-            ) from None
+            raise MissingExtra.of("CustomerSim needs the package Faker", "generate") from None
         self._fake = Faker("en_US")
         self._fake.seed_instance(seed)
         self.rng = random.Random(f"customersim {seed}")

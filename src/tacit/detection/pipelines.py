@@ -153,9 +153,7 @@ class StanzaDetector(_Pipeline):
         try:
             import stanza
         except ImportError:
-            raise MissingExtra(
-                "stanza needs the package stanza; get it with `pip install 'tacit[stanza]'`."
-            ) from None
+            raise MissingExtra.of("stanza needs the package stanza", "stanza") from None
         options: dict[str, Any] = {"dir": str(folder)} if folder else {}
         options |= {"processors": "tokenize,ner", "download_method": None}
         try:

@@ -189,10 +189,7 @@ class StandIns:
         try:
             from faker import Faker
         except ImportError:
-            raise MissingExtra(
-                "method=pseudonym needs the package Faker; get it with "
-                "`pip install 'tacit[generate]'`."
-            ) from None
+            raise MissingExtra.of("method=pseudonym needs the package Faker", "generate") from None
         self._faker = Faker("en_US", use_weighting=False)
 
     def __call__(self, kind: str, words: str, chance: bytes) -> str:

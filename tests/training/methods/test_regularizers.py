@@ -482,7 +482,7 @@ def test_a_transformer_is_regularized_too(
         ({"plan": {"protect": "users", "epsilon": 8, "user_rate": 0.1}}, "takes no plan"),
         ({"triplet": {"bound": 0}}, "triplet.bound"),
         ({"triplet": {"privacy_weight": -1}}, "privacy_weight"),
-        ({"triplet": {"privacy": 1}}, "privacy_weight"),
+        ({"triplet": {"privacy_weigth": 1}}, "privacy_weight"),
         ({"triplet": {"batches": "both"}}, "triplet.batches"),
         ({"adversarial": {}}, "leave them out"),
         ({"method": "plain", "triplet": {}}, "leave them out"),

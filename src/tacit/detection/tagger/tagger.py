@@ -214,10 +214,7 @@ def _crfsuite() -> Any:
     try:
         import pycrfsuite
     except ImportError:
-        raise MissingExtra(
-            "The tagger needs the package python-crfsuite; get it with "
-            "`pip install 'tacit[tagger]'`."
-        ) from None
+        raise MissingExtra.of("The tagger needs the package python-crfsuite", "tagger") from None
     return pycrfsuite
 
 
