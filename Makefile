@@ -25,7 +25,7 @@ demo: $(READY)  ## generated dialogs -> three models, attacked -> a report to op
 	@$(BIN)/python tools/demo.py demo
 
 test: $(READY)  ## run the tests (more of them if TACIT_DATA names a folder of corpora)
-	@$(BIN)/python -m pytest -n 2
+	@$(BIN)/python -m pytest -n 2 --dist worksteal
 
 check: $(READY)  ## format, lint, types, direction of imports
 	@$(BIN)/ruff format --check src tests tools examples

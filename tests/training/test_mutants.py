@@ -147,15 +147,15 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
     ),
     "coins drawn once for all steps": (
         "training/methods/noisy_sums.py",
-        'drawn = self._sampler.draw(self._chance.stream("coins", step))',
+        'drawn = self._sampler.draw(self._randomness.stream("coins", step))',
         'drawn = self.__dict__.setdefault(\n            "once", '
-        'self._sampler.draw(self._chance.stream("coins", step)))',
+        'self._sampler.draw(self._randomness.stream("coins", step)))',
         f"{APART}[users-system]",
     ),
     "coins of selective training drawn once for all steps": (
         "training/methods/selective.py",
-        'drawn = self._sampler.draw(self._chance.stream("coins", step))',
-        'drawn = self._sampler.draw(self._chance.stream("coins", 1))',
+        'drawn = self._sampler.draw(self._randomness.stream("coins", step))',
+        'drawn = self._sampler.draw(self._randomness.stream("coins", 1))',
         "training/dp/test_steps_apart.py::test_passes_of_selective_training_share_neither[seed]",
     ),
     "characters masked instead of tokens": (

@@ -138,8 +138,8 @@ PLANTED: dict[str, Change] = {
     ),
     "what lies in the folder is certified": (
         "training/phases/session.py",
-        "    _need_own(files, ctx, saved)",
-        "    pass",
+        "        self._require_own(files, saved)",
+        "        pass",
         f"{AROUND}::test_files_that_the_run_did_not_write_are_not_certified[merges.txt]",
     ),
     "an account is a file": (
