@@ -5,6 +5,7 @@ from pathlib import Path
 from support.planting import Change, planted
 
 CONTINUED = "training/phases/test_continuing.py"
+PLUGINS = "privacy/certificates/test_plugins.py"
 AROUND = "training/test_ways_around.py"
 TRUE = "training/test_true_certificates.py"
 VERIFIED = "verification/test_verification.py"
@@ -111,6 +112,18 @@ PLANTED: dict[str, Change] = {
         "if all(summary[name] == digest for name, digest in about.items()):",
         "if True:",
         f"{TRUE}::test_detectors_of_a_file_of_mentions_are_named_only_if_it_is_theirs",
+    ),
+    "code of other packages is not named": (
+        "privacy/certificates/certificate.py",
+        "    assumed += [one.assumption for one in foreign]",
+        "    assumed += []",
+        f"{PLUGINS}::test_a_plugin_is_assumed_to_do_what_it_declares",
+    ),
+    "a heuristic plug-in is certified as proved": (
+        "privacy/certificates/certificate.py",
+        "    standing = worst_standing([standing, *(one.standing for one in foreign)])",
+        "    standing = worst_standing([standing])",
+        f"{PLUGINS}::test_a_run_stands_no_better_than_its_plugin",
     ),
     "any delta will do": (
         "privacy/arguments.py",
