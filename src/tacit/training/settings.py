@@ -52,7 +52,11 @@ class SettingsPart(BaseModel):
 
 
 class ModelSettings(SettingsPart):
-    """Which network: a family by name (`lstm`, `gpt2`, ...) from scratch, or a `folder`."""
+    """Which network: a family by name (`lstm`, `gpt2`, ...) from scratch, or a `folder`.
+
+    `features` trains a linear head above the frozen encoder of a folder, `wordllama` if none is
+    named.
+    """
 
     kind: Annotated[str, AfterValidator(MODELS.require)] = "lstm"
     folder: str | None = None
@@ -77,6 +81,19 @@ class ModelSettings(SettingsPart):
             "others stay as they are. All, if none is given."
         ),
     ] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _light_encoder(cls, values: Any) -> Any:
+        """The encoder of `features` where none is named: static vectors, the lightest there is."""
+        if isinstance(values, dict) and values.get("kind") == "features":
+            return {**values, "folder": values.get("folder") or "wordllama"}
+        return values
+
+    @property
+    def pretrained(self) -> bool:
+        """Whether it begins with the weights of a folder, and reads text with its tokenizer."""
+        return self.kind in ("folder", "features")
 
 
 class TokenizerSettings(SettingsPart):
@@ -345,6 +362,8 @@ def _problems(run: Run) -> Iterator[str]:
         yield "model.carry_ledger goes with model.kind=folder; leave it out."
     if run.model.kind == "folder" and not run.model.folder:
         yield "model.kind=folder needs model.folder."
+    if run.model.kind == "features" and (run.model.lora_rank or run.model.trained):
+        yield "model.kind=features trains its head and nothing else; leave out lora_rank, trained."
     if run.tokenizer.folder is not None and run.tokenizer.kind != "folder":
         yield "tokenizer.folder goes with tokenizer.kind=folder; leave one of them out."
     if run.model.public_frequencies:

@@ -18,7 +18,7 @@ from tacit.corpus import Corpus
 from tacit.corpus.overlap import Pieces, read_pieces, require_independent, require_other_words
 from tacit.errors import DataError, PrivacyRefused
 from tacit.files import require_file
-from tacit.packaged_models import PACKAGES, located
+from tacit.packaged_models import PACKAGES, located, tokenizer_of_vectors
 from tacit.privacy.certificates.manifest import file_digest
 from tacit.privacy.certificates.scope import PublicInput
 from tacit.training.data.training_data import open_corpus
@@ -79,7 +79,7 @@ def public_inputs(run: Run, private: Corpus | None) -> tuple[PublicInput, ...]:
 
 
 def _public_texts(run: Run) -> Iterator[tuple[str, str]]:
-    own_tokenizer = run.tokenizer.kind != "folder" and run.model.kind != "folder"
+    own_tokenizer = run.tokenizer.kind != "folder" and not run.model.pretrained
     if own_tokenizer and (run.tokenizer.kind == "bpe" or run.tokenizer.public_text):
         yield "the tokenizer's text", run.tokenizer.public_text or GENERATED
     if run.pretrain is not None:
@@ -88,7 +88,7 @@ def _public_texts(run: Run) -> Iterator[tuple[str, str]]:
 
 def base_weights(run: Run) -> Iterator[PublicInput]:
     """The weights that a run begins with; those of a run that is continued speak for themselves."""
-    if run.model.kind != "folder" or run.model.carry_ledger:
+    if not run.model.pretrained or run.model.carry_ledger:
         return
     place = located(str(run.model.folder))
     folder = place if place.is_dir() else place.parent
@@ -114,13 +114,14 @@ def base_weights(run: Run) -> Iterator[PublicInput]:
 
 def _tokenizer(run: Run, private: Callable[[], Pieces] | None) -> Iterator[PublicInput]:
     folder = run.tokenizer.folder
-    if folder is None and run.model.kind == "folder" and not run.model.carry_ledger:
+    if folder is None and run.model.pretrained and not run.model.carry_ledger:
         folder = run.model.folder
     if folder is None:
         return
     place = located(folder)
+    own = tokenizer_of_vectors(place)
     place = place if place.is_dir() else place.parent
-    files = [f for f in (place / "tokenizer.json", place / "vocab.txt", place / "vocab.json")
+    files = [f for f in (place / "tokenizer.json", place / "vocab.txt", place / "vocab.json", own)
              if f.is_file()]  # fmt: skip
     name = _package_or_folder(folder, place)
     loaded = tokens.load_tokenizer(folder)
