@@ -25,7 +25,7 @@ from tacit.privacy.ledger import LedgerContents
 from tacit.training.data.training_data import TrainingData
 from tacit.training.dp.gradients import BoundedSum
 from tacit.training.dp.random_source import Normals
-from tacit.training.models.optimizers import factor, make_optimizer
+from tacit.training.models.optimizers import factor, make_optimizer, tell_noise
 from tacit.training.settings import OptimizerSettings
 
 ALPHA = 1e-9
@@ -244,11 +244,12 @@ class Replayed:
             for name, tensor in model.state_dict(keep_vars=True).items()
             if name not in own and not getattr(tensor, "requires_grad", False)
         }
-        self._optimizer = make_optimizer(self._copy, settings)
+        self._optimizer, self.noise_std = make_optimizer(self._copy, settings), 0.0
 
     def update(self, gradient: Tensors, step: int) -> None:
         """One step of the run's optimizer, here."""
         self.steps += 1
+        tell_noise(self._optimizer, self.noise_std)
         for group in self._optimizer.param_groups:
             group["lr"] = self._settings.learning_rate * factor(self._settings, step, self._last)
         for name, parameter in zip(self._names, self._copy, strict=True):

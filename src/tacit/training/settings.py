@@ -103,7 +103,16 @@ class OptimizerSettings(SettingsPart):
 
     name: Annotated[str, AfterValidator(OPTIMIZERS.require)] = "sgd"
     learning_rate: Annotated[float, Field(gt=0)] = 1.0
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    momentum: Annotated[float, Field(ge=0, lt=1, description="Of Adam, its first beta.")] = 0.9
+    beta2: Annotated[float, Field(ge=0, lt=1, description="Of Adam, its second beta.")] = 0.999
+    noise_floor: Annotated[
+        float,
+        Field(
+            gt=0,
+            description="Of dp-adam: a second moment without its noise counts as at least the "
+            "square of so many standard deviations of the noise.",
+        ),
+    ] = 1.0
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     warmup: Annotated[int, Field(ge=0)] = 0
@@ -335,6 +344,11 @@ def _problems(run: Run) -> Iterator[str]:
             why = "is not ours to promise" if spec.standing == "published" else "promises nothing"
             yield f"method={run.method} {why}, so it takes no plan."
         yield from spec.problems(run, None)
+    if run.optimizer.name == "dp-adam" and spec.planned and not spec.tells_noise:
+        yield (
+            f"optimizer=dp-adam has to know the noise of each update, and method={run.method} "
+            "does not tell it; take adam or sgd."
+        )
     if run.task not in spec.tasks:
         yield f"method={run.method} serves the tasks {', '.join(spec.tasks)}, not {run.task}."
     if run.labels is not None and run.task not in ("classification", "tagging"):

@@ -104,9 +104,13 @@ class Kill(Exception):
     pass
 
 
-def test_killed_and_resumed_equals_uninterrupted(tmp_path: Path, base: dict[str, Any]) -> None:
+@pytest.mark.parametrize("optimizer", ["sgd", "dp-adam"])
+def test_killed_and_resumed_equals_uninterrupted(
+    tmp_path: Path, base: dict[str, Any], optimizer: str
+) -> None:
     """A real process is killed between steps; the weights come out the same (fixed seed)."""
-    run = Run(**base, plan=BOTH | {"steps": 5}, optimizer={"momentum": 0.9, "average": 0.5})
+    by = {"name": optimizer, "learning_rate": 0.01, "momentum": 0.9, "average": 0.5}
+    run = Run(**base, plan=BOTH | {"steps": 5}, optimizer=by)
     whole = session.train(run, tmp_path / "whole")
     (tmp_path / "run.yml").write_text(run_yaml(run))
     code = (

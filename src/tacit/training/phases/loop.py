@@ -13,7 +13,7 @@ from tacit.errors import OverBudget
 from tacit.privacy.ledger import Ledger
 from tacit.training.dp.random_source import RandomSource
 from tacit.training.methods.method import Method, SequentialMethod, StatefulMethod, StepStats
-from tacit.training.models.optimizers import make_schedule
+from tacit.training.models.optimizers import make_schedule, tell_noise
 from tacit.training.models.weights import trainable
 from tacit.training.phases.checkpoints import (
     Place,
@@ -142,6 +142,7 @@ class Loop:
         """The updates of a step: one, or, of some methods, several in turn."""
         if not isinstance(self.method, SequentialMethod):
             gradient, stats = self.method.gradient(step)
+            tell_noise(self.optimizer, stats.noise_std)
             self._update(gradient, step)
             return stats
         stats = StepStats(0, 0, 0, 0.0)
