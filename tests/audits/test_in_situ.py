@@ -82,6 +82,12 @@ def test_an_honest_run_passes_and_its_folder_is_left_alone(trained: Path) -> Non
     assert [c for c in verify(trained) if not c.ok] == []
 
 
+def test_a_run_of_some_rows_is_audited_in_those(tmp_path: Path, base: dict[str, Any]) -> None:
+    few = {"model": base["model"] | {"trained_rows": 50}, "tokenizer": {"size": 400}}
+    session.train(Run(**base | few, plan=USERS | {"steps": 3}), tmp_path / "run")
+    assert failed(audited(tmp_path / "run", 256)) == []
+
+
 def test_fewer_steps_are_judged_by_the_price_of_those(trained: Path) -> None:
     (audit,) = audit_run(trained, canaries=512, steps=2)
     event = read_plan(trained / "plan.yml").event()

@@ -70,7 +70,7 @@ from tacit.training.methods.noisy_sums import NoisySums
 from tacit.training.methods.selective import SELECTIVE, SelectiveStep
 from tacit.training.methods.uedp import UEDP, Weights, require_entities
 from tacit.training.models.optimizers import make_optimizer
-from tacit.training.models.weights import trainable
+from tacit.training.models.weights import summed
 from tacit.training.phases.checkpoints import load_weights
 from tacit.training.phases.loop import Loop
 from tacit.training.phases.public_start import NAME as PUBLIC_START
@@ -407,7 +407,7 @@ class CopyWithGuests(Copy):
             "records": self.plan.records or len(own.rows)
         }  # fmt: skip
         self.plan = self.plan.model_copy(update=counted)
-        weights = trainable(self.ctx.model)
+        weights = summed(self.ctx.model)
         room = sum(t.numel() for t in weights.values()) // len(units) // TENSORS * TENSORS
         wanted = auditing.canaries or TENSORS
         if wanted > room:

@@ -68,6 +68,15 @@ class ModelSettings(SettingsPart):
             "in the ledger, and the plan's targets cover both. Needed where the folder is a run's."
         ),
     ] = False
+    trained_rows: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            description="Of tables over the vocabulary (embedding, output layer), only the rows of "
+            "so many tokens, the most frequent in public text, get updates and noise; all, if not "
+            "given. A public start trains all of them.",
+        ),
+    ] = None
     lora_rank: Annotated[int, Field(ge=0)] = 0
     lora_targets: tuple[str, ...] = ()
     trained: Annotated[
@@ -363,6 +372,8 @@ def _problems(run: Run) -> Iterator[str]:
         yield "tokenizer.folder goes with tokenizer.kind=folder; leave one of them out."
     if run.model.public_frequencies:
         yield from _frequency_problems(run)
+    if run.model.trained_rows is not None:
+        yield from _row_problems(run)
     if run.mentions is not None and run.detect is not None:
         yield "mentions and detect are both given; give the file, or the detectors."
     if spec.needs_entities and not run.knows_entities:
@@ -379,6 +390,20 @@ def _frequency_problems(run: Run) -> Iterator[str]:
         yield (
             "public_frequencies counts the text that the tokenizer was learned from, and here that "
             "is not public text; give tokenizer.public_text."
+        )
+
+
+def _row_problems(run: Run) -> Iterator[str]:
+    """What stands against training the rows of frequent tokens alone."""
+    if not getattr(run.spec, "clips_records", False):
+        yield f"model.trained_rows is about clipped sums, and method={run.method} has none of them."
+    if run.model.lora_rank or run.optimizer.weight_decay:
+        yield "model.trained_rows goes with neither lora_rank nor weight_decay; leave these out."
+    own_text = run.tokenizer.kind == "bpe" or run.tokenizer.public_text is not None
+    if run.pretrain is None and (run.model.kind == "folder" or not own_text):
+        yield (
+            "model.trained_rows counts tokens in public text, and here is none; give "
+            "tokenizer.public_text, or pretrain."
         )
 
 

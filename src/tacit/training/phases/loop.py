@@ -14,7 +14,7 @@ from tacit.privacy.ledger import Ledger
 from tacit.training.dp.random_source import RandomSource
 from tacit.training.methods.method import Method, SequentialMethod, StatefulMethod, StepStats
 from tacit.training.models.optimizers import make_schedule, tell_noise
-from tacit.training.models.weights import trainable
+from tacit.training.models.weights import trainable, widened
 from tacit.training.phases.checkpoints import (
     Place,
     forget_after,
@@ -159,6 +159,7 @@ class Loop:
                     own[name].copy_(tensor)
 
     def _update(self, gradient: dict[str, Tensor], step: int) -> None:
+        gradient = widened(gradient, self.model)
         for name, parameter in self.model.named_parameters():
             if parameter.requires_grad:
                 parameter.grad = gradient.get(name)
