@@ -159,6 +159,11 @@ def _problems(run: Run, federation: Federation, plan: Plan | None) -> list[str]:
             "model.trained_rows counts tokens in public text, which clients do not have; leave it "
             "out."
         )
+    if run.model.embeddings is not None and (run.model.trained or federation.personal):
+        found.append(
+            "model.embeddings is read by the server alone, and clients begin with what is frozen "
+            "or personal; leave embeddings out, or trained and personal."
+        )
     if federation.personal and run.pretrain is not None:
         found.append(
             "personal parameters begin as the model does, before a public start; train that with "

@@ -43,6 +43,9 @@ SUM_OF_UPDATES = {"name": "sgd", "learning_rate": 1.0, "momentum": 0.0}
 
 Cap = Annotated[int, Field(ge=1, le=10**9)]
 Rate = Annotated[float, Field(gt=0, le=1)]
+Names = str | Annotated[tuple[str, ...], Field(min_length=1)]
+"""One name, or several: files and known corpora."""
+TextUnit = Literal["record", "sentence"]
 
 
 class SettingsPart(BaseModel):
@@ -61,6 +64,13 @@ class ModelSettings(SettingsPart):
         bool,
         Field(description="A new model begins by knowing how frequent tokens are in public text."),
     ] = False
+    embeddings: Annotated[
+        str | None,
+        Field(
+            description="A new model begins with public word vectors: glove (in the data folder), "
+            "wordllama (that package), or a file (.npz, .txt, .vec)."
+        ),
+    ] = None
     carry_ledger: Annotated[
         bool,
         Field(
@@ -99,8 +109,10 @@ class TokenizerSettings(SettingsPart):
     folder: str | None = None
     size: Annotated[int, Field(ge=300, le=200_000)] = 4000
     public_text: Annotated[
-        str | None,
-        Field(description="Public text to learn from: a file, a known corpus, or generated."),
+        Names | None,
+        Field(
+            description="Public text to learn from: a file, a known corpus, generated, or several."
+        ),
     ] = None
     min_count: Annotated[int | None, Field(ge=1)] = None
     punctuation: Annotated[bool, Field(description="Words: keep marks that stand alone.")] = False
@@ -133,7 +145,13 @@ class OptimizerSettings(SettingsPart):
 class PublicStart(SettingsPart):
     """Training on public text before any private text is read; all its splits are used."""
 
-    corpus: str
+    corpus: Annotated[
+        Names, Field(description="Public text: a file, a known corpus, generated, or several.")
+    ]
+    unit: Annotated[
+        TextUnit,
+        Field(description="What is learnt at a time: its records, or the sentences in them."),
+    ] = "record"
     steps: Annotated[int, Field(ge=1)] = 300
     batch: Annotated[int, Field(ge=1)] = 32
     optimizer: OptimizerSettings = OptimizerSettings(
@@ -312,16 +330,24 @@ class Run(SettingsPart):
                 part["entity_list"] = "private"
         for part, name in (
             (fields, "detect"), (fields, "policy"), (fields, "labels"), (fields["model"], "folder"),
-            (fields["tokenizer"], "folder"), (fields["tokenizer"], "public_text"),
-            (fields["pretrain"] or {}, "corpus"),
+            (fields["model"], "embeddings"), (fields["tokenizer"], "folder"),
+            (fields["tokenizer"], "public_text"), (fields["pretrain"] or {}, "corpus"),
         ):  # fmt: skip
-            if isinstance(part.get(name), str):
-                part[name] = _without_folders(part[name])
+            given = part.get(name)
+            if isinstance(given, str):
+                part[name] = _without_folders(given)
+            elif isinstance(given, list) and name != "labels":
+                part[name] = [_without_folders(one) for one in given]
         return fields
 
     def digest(self) -> str:
         """A SHA-256 of `shareable`."""
         return canonical_digest(self.shareable())
+
+
+def each(names: Names) -> tuple[str, ...]:
+    """The names that a setting holds, be it one or several."""
+    return (names,) if isinstance(names, str) else names
 
 
 _FOLDERS = re.compile(r"(?:(?<=[=,( ])|^)(?:[A-Za-z]:)?[^=,()]*[/\\](?=[^=,()])")
@@ -374,6 +400,11 @@ def _problems(run: Run) -> Iterator[str]:
         yield from _frequency_problems(run)
     if run.model.trained_rows is not None:
         yield from _row_problems(run)
+    if run.model.embeddings is not None and run.model.kind == "folder":
+        yield "model.embeddings is for new models; a folder has its own. Leave one of them out."
+    cut = run.pretrain is not None and run.pretrain.unit == "sentence"
+    if cut and run.task not in ("next-word", "masked-word"):
+        yield f"pretrain.unit=sentence is for text without labels, and task={run.task} has them."
     if run.mentions is not None and run.detect is not None:
         yield "mentions and detect are both given; give the file, or the detectors."
     if spec.needs_entities and not run.knows_entities:

@@ -402,6 +402,40 @@ def test_a_public_start_is_recorded_and_free(tmp_path: Path, base: dict[str, Any
     assert [c.what for c in verify(tmp_path / "run") if not c.ok] == []
 
 
+def test_a_start_on_several_texts_by_sentence_is_recorded(
+    tmp_path: Path, base: dict[str, Any]
+) -> None:
+    for name in ("one", "two"):
+        lines = (f"Wave {i} of sea {name} rolls on. It ends at rock {i}." for i in range(30))
+        (tmp_path / f"{name}.txt").write_text("\n".join(lines))
+    given = [str(tmp_path / "one.txt"), str(tmp_path / "two.txt")]
+    start = {"corpus": given, "unit": "sentence", "steps": 2, "batch": 8}
+    run = Run(**base, plan=USERS, pretrain=start)
+    assert run.shareable()["pretrain"]["corpus"] == ["one.txt", "two.txt"]
+    assert run.digest() != Run(**base, plan=USERS, pretrain=start | {"unit": "record"}).digest()
+    done = session.train(run, tmp_path / "run")
+    assert done.certificate.phases == {"pretrain": 2, "train": 3}
+    said = [line for line in done.certificate.assumptions if "cut into sentences" in line]
+    assert all(any(f"public corpus {n}.txt" in line for line in said) for n in ("one", "two"))
+    names = [one.name for one in done.certificate.public if "public start" in one.what]
+    assert names == ["one.txt", "two.txt"]
+    assert read_run(tmp_path / "run" / "run.yml").pretrain == run.pretrain
+    assert [c.what for c in verify(tmp_path / "run") if not c.ok] == []
+
+
+def test_public_texts_are_joined_and_cut(tmp_path: Path) -> None:
+    write(Corpus.from_records([{"id": "1", "text": "So it is. Yes.", "label": "a"}]),
+          tmp_path / "a.jsonl")  # fmt: skip
+    write(Corpus.from_records([{"id": "1", "text": "No.\nMaybe."}]), tmp_path / "b.jsonl")
+    given = (str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl"))
+    joined = public_corpus(given, None)
+    assert set(joined.columns) == {"id", "text"}
+    assert joined.column("text").to_pylist() == ["So it is. Yes.", "No.\nMaybe."]
+    assert public_corpus(given[0], None).column("label").to_pylist() == ["a"]
+    cut = public_corpus(given, None, "sentence").column("text").to_pylist()
+    assert cut == ["So it is.", "Yes.", "No.", "Maybe."]
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
@@ -412,6 +446,19 @@ def test_a_public_start_is_recorded_and_free(tmp_path: Path, base: dict[str, Any
         ({"method": "plain", "steps": 3, "plan": USERS}, "takes no plan"),
         ({"plan": USERS, "modle": 1}, "Did you mean 'model'"),
         ({"plan": USERS, "model": {"kind": "folder"}}, "needs model.folder"),
+        (
+            {"plan": USERS, "model": {"kind": "folder", "folder": "x", "embeddings": "glove"}},
+            "for new models",
+        ),
+        (
+            {
+                "plan": USERS,
+                "task": "classification",
+                "pretrain": {"corpus": "generated", "unit": "sentence"},
+            },
+            "without labels",
+        ),
+        ({"plan": USERS, "pretrain": {"corpus": []}}, "pretrain.corpus"),
         ({"plan": USERS, "model": {"kind": "folder", "folder": "/nowhere"}}, "nowhere"),
         ({"plan": BOTH | {"entity_rate": 0.5}}, "entity_rate"),
     ],

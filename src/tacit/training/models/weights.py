@@ -53,8 +53,8 @@ def train_rows(model: nn.Module, rows: Sequence[int]) -> None:
 
     Noise lands on every coordinate of a sum, so rows that text hardly ever moves are better left.
     """
-    kept = torch.tensor(sorted(rows))
-    model.register_buffer("trained_rows", kept, persistent=False)
+    # No buffer: it is no state of the model, and decides nothing about a public start.
+    model.trained_rows = torch.tensor(sorted(rows))
     if not trained_rows(model):
         raise UsageError("model.trained_rows: no table over the vocabulary is trained here.")
 
@@ -66,7 +66,8 @@ def trained_rows(model: nn.Module) -> dict[str, Tensor]:
         return {}
     tables: Any = (model.get_input_embeddings(), model.get_output_embeddings())  # type: ignore[operator]
     own = {id(p) for table in tables if table is not None for p in table.parameters(recurse=False)}
-    return {n: rows for n, p in model.named_parameters() if p.requires_grad and id(p) in own}
+    found = {n: p.device for n, p in model.named_parameters() if p.requires_grad and id(p) in own}
+    return {name: rows.to(device) for name, device in found.items()}
 
 
 def summed(model: nn.Module) -> dict[str, Tensor]:

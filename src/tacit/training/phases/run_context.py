@@ -24,7 +24,7 @@ from tacit.training.data.public_inputs import (
 )
 from tacit.training.data.training_data import Found, find_mentions, open_corpus, training_part
 from tacit.training.dp.random_source import RandomSource
-from tacit.training.models import networks, tokens, weights
+from tacit.training.models import networks, tokens, weights, word_vectors
 from tacit.training.models.devices import chosen_device
 from tacit.training.models.memory import keep_freed_memory
 from tacit.training.settings import Run, read_run
@@ -175,6 +175,9 @@ def make_model(run: Run, task: Task, tokenizer: PreTrainedTokenizerBase) -> nn.M
     if run.model.public_frequencies:
         public = public_corpus(run.tokenizer.public_text or GENERATED, run.data)
         networks.begin_with_frequencies(model, tokens.frequencies(tokenizer, public))
+    if run.model.embeddings is not None:
+        vectors = word_vectors.open_vectors(run.model.embeddings, run.data)
+        word_vectors.begin_with_vectors(model, tokenizer, vectors, seed)
     if isinstance(task, Regression):  # in config.json, for whoever gets the model alone
         model.config.label_range = [task.low, task.high]  # type: ignore[union-attr]
     if run.model.lora_rank:
@@ -192,8 +195,8 @@ def make_model(run: Run, task: Task, tokenizer: PreTrainedTokenizerBase) -> nn.M
 
 def _text_for_rows(run: Run) -> Corpus:
     """The public text in which tokens are counted: that of the start, else the tokenizer's."""
-    name = run.pretrain.corpus if run.pretrain else run.tokenizer.public_text or GENERATED
-    return public_corpus(name, run.data)
+    names = run.pretrain.corpus if run.pretrain else run.tokenizer.public_text or GENERATED
+    return public_corpus(names, run.data)
 
 
 def sensitive_spans(ctx: RunContext, corpus: Corpus) -> dict[str, list[tuple[int, int]]]:
