@@ -84,6 +84,8 @@ def _public_texts(run: Run) -> Iterator[tuple[str, str]]:
         yield "the tokenizer's text", run.tokenizer.public_text or GENERATED
     if run.pretrain is not None:
         yield "the text of the public start", run.pretrain.corpus
+    if (public := getattr(run.options, "public_text", None)) is not None:
+        yield "the text of the covariance", str(public)
 
 
 def base_weights(run: Run) -> Iterator[PublicInput]:
