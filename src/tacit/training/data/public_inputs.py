@@ -132,6 +132,8 @@ def _public_texts(run: Run) -> Iterator[tuple[str, str]]:
     if run.pretrain is not None:
         for name in each(run.pretrain.corpus):
             yield "the text of the public start", name
+    if (public := getattr(run.options, "public_text", None)) is not None:
+        yield "the text of the covariance", str(public)
 
 
 def _word_vectors(run: Run, private: Callable[[], Pieces] | None) -> Iterator[PublicInput]:
