@@ -40,6 +40,7 @@ TOKENS = {"plain", "deidentify", "redact-then-private"}
     ("stem", "wanted"),
     [
         ("conll2003-lstm", OWNERS),
+        ("conll2003-small", OWNERS),
         ("agnews-minilm", OWNERS),
         ("customersim-lstm", OWNERS | PAPERS),
         ("newsgroups20-lstm", PAPERS),
