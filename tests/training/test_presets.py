@@ -40,6 +40,7 @@ TOKENS = {"plain", "deidentify", "redact-then-private"}
     ("stem", "wanted"),
     [
         ("conll2003-lstm", OWNERS),
+        ("conll2003-small", OWNERS),
         ("agnews-minilm", OWNERS | {"statistics"}),
         ("newsgroups20-topics", (OWNERS | {"statistics"}) - {"uedp"}),
         ("customersim-lstm", OWNERS | PAPERS),
