@@ -78,6 +78,15 @@ class ModelSettings(SettingsPart):
             "in the ledger, and the plan's targets cover both. Needed where the folder is a run's."
         ),
     ] = False
+    trained_rows: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            description="Of tables over the vocabulary (embedding, output layer), only the rows of "
+            "so many tokens, the most frequent in public text, get updates and noise; all, if not "
+            "given. A public start trains all of them.",
+        ),
+    ] = None
     lora_rank: Annotated[int, Field(ge=0)] = 0
     lora_targets: tuple[str, ...] = ()
     trained: Annotated[
@@ -115,7 +124,16 @@ class OptimizerSettings(SettingsPart):
 
     name: Annotated[str, AfterValidator(OPTIMIZERS.require)] = "sgd"
     learning_rate: Annotated[float, Field(gt=0)] = 1.0
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    momentum: Annotated[float, Field(ge=0, lt=1, description="Of Adam, its first beta.")] = 0.9
+    beta2: Annotated[float, Field(ge=0, lt=1, description="Of Adam, its second beta.")] = 0.999
+    noise_floor: Annotated[
+        float,
+        Field(
+            gt=0,
+            description="Of dp-adam: a second moment without its noise counts as at least the "
+            "square of so many standard deviations of the noise.",
+        ),
+    ] = 1.0
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     warmup: Annotated[int, Field(ge=0)] = 0
@@ -361,6 +379,11 @@ def _problems(run: Run) -> Iterator[str]:
             why = "is not ours to promise" if spec.standing == "published" else "promises nothing"
             yield f"method={run.method} {why}, so it takes no plan."
         yield from spec.problems(run, None)
+    if run.optimizer.name == "dp-adam" and spec.planned and not spec.tells_noise:
+        yield (
+            f"optimizer=dp-adam has to know the noise of each update, and method={run.method} "
+            "does not tell it; take adam or sgd."
+        )
     if run.task not in spec.tasks:
         yield f"method={run.method} serves the tasks {', '.join(spec.tasks)}, not {run.task}."
     if run.labels is not None and run.task not in ("classification", "tagging"):
@@ -375,6 +398,8 @@ def _problems(run: Run) -> Iterator[str]:
         yield "tokenizer.folder goes with tokenizer.kind=folder; leave one of them out."
     if run.model.public_frequencies:
         yield from _frequency_problems(run)
+    if run.model.trained_rows is not None:
+        yield from _row_problems(run)
     if run.model.embeddings is not None and run.model.kind == "folder":
         yield "model.embeddings is for new models; a folder has its own. Leave one of them out."
     cut = run.pretrain is not None and run.pretrain.unit == "sentence"
@@ -396,6 +421,20 @@ def _frequency_problems(run: Run) -> Iterator[str]:
         yield (
             "public_frequencies counts the text that the tokenizer was learned from, and here that "
             "is not public text; give tokenizer.public_text."
+        )
+
+
+def _row_problems(run: Run) -> Iterator[str]:
+    """What stands against training the rows of frequent tokens alone."""
+    if not getattr(run.spec, "clips_records", False):
+        yield f"model.trained_rows is about clipped sums, and method={run.method} has none of them."
+    if run.model.lora_rank or run.optimizer.weight_decay:
+        yield "model.trained_rows goes with neither lora_rank nor weight_decay; leave these out."
+    own_text = run.tokenizer.kind == "bpe" or run.tokenizer.public_text is not None
+    if run.pretrain is None and (run.model.kind == "folder" or not own_text):
+        yield (
+            "model.trained_rows counts tokens in public text, and here is none; give "
+            "tokenizer.public_text, or pretrain."
         )
 
 

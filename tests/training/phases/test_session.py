@@ -26,7 +26,7 @@ from tacit.training.data.public_inputs import public_corpus
 from tacit.training.data.training_data import prepare
 from tacit.training.evaluation import scoring
 from tacit.training.models.networks import scratch_model
-from tacit.training.models.tokens import byte_level_bpe
+from tacit.training.models.tokens import byte_level_bpe, frequencies
 from tacit.training.models.weights import save_model
 from tacit.training.phases import session
 from tacit.training.phases.loop import Progress
@@ -96,6 +96,45 @@ def test_a_vocabulary_of_the_private_text_ends_the_promise(
     assert "standing" in [c.what for c in verify(tmp_path / "run") if not c.ok]
 
 
+ROWS = 40
+
+
+def test_rows_that_are_not_trained_are_neither_moved_nor_noised(
+    tmp_path: Path, base: dict[str, Any]
+) -> None:
+    model = base["model"] | {"trained_rows": ROWS}
+    run = Run(**base | {"model": model}, plan=USERS, optimizer={"name": "dp-adam"})
+    ctx = open_run(run)
+    start = {name: p.detach().clone() for name, p in ctx.model.named_parameters()}
+    rows = set(ctx.model.trained_rows.tolist())
+    shares = frequencies(ctx.tokenizer, public_corpus("generated", None))
+    assert len(rows) == ROWS
+    assert min(shares[list(rows)]) >= max(np.delete(shares, list(rows)))
+    session.train(run, tmp_path / "run")
+    after = load_file(tmp_path / "run" / "model.safetensors")
+    for name in ("body.embedding.weight", "head.bias"):
+        moved = (after[name] != start[name]).reshape(len(shares), -1)
+        assert set(moved.any(1).nonzero().view(-1).tolist()) == rows
+        assert moved[sorted(rows)].all()
+    assert all(bool((after[n] != start[n]).all()) for n in start if "layers" in n)
+    assert [c.what for c in verify(tmp_path / "run") if not c.ok] == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"method": "plain", "steps": 2}, "is about clipped sums"),
+        ({"plan": USERS, "optimizer": {"weight_decay": 0.1}}, "nor weight_decay"),
+        ({"plan": USERS, "tokenizer": {"kind": "words"}}, "and here is none"),
+    ],
+)
+def test_rows_that_nobody_could_choose_or_leave_are_refused(
+    base: dict[str, Any], changes: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(UsageError, match=says):
+        Run(**base | {"model": {"kind": "lstm", "trained_rows": 9}} | changes)
+
+
 TINY = {"n_layer": 1, "n_embd": 8, "n_head": 1}
 ENCODER = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1,
            "intermediate_size": 16}  # fmt: skip
@@ -105,9 +144,13 @@ class Kill(Exception):
     pass
 
 
-def test_killed_and_resumed_equals_uninterrupted(tmp_path: Path, base: dict[str, Any]) -> None:
+@pytest.mark.parametrize("optimizer", ["sgd", "dp-adam"])
+def test_killed_and_resumed_equals_uninterrupted(
+    tmp_path: Path, base: dict[str, Any], optimizer: str
+) -> None:
     """A real process is killed between steps; the weights come out the same (fixed seed)."""
-    run = Run(**base, plan=BOTH | {"steps": 5}, optimizer={"momentum": 0.9, "average": 0.5})
+    by = {"name": optimizer, "learning_rate": 0.01, "momentum": 0.9, "average": 0.5}
+    run = Run(**base, plan=BOTH | {"steps": 5}, optimizer=by)
     whole = session.train(run, tmp_path / "whole")
     (tmp_path / "run.yml").write_text(run_yaml(run))
     code = (

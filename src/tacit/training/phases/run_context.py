@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
@@ -184,7 +185,18 @@ def make_model(run: Run, task: Task, tokenizer: PreTrainedTokenizerBase) -> nn.M
         model = weights.with_lora(model, run.model.lora_rank, targets, seed=seed)  # type: ignore[arg-type]
     if run.model.trained:
         weights.train_only(model, run.model.trained)
+    if run.model.trained_rows is not None:
+        shares = tokens.frequencies(tokenizer, _text_for_rows(run))
+        weights.train_rows(
+            model, np.argsort(-shares, kind="stable")[: run.model.trained_rows].tolist()
+        )
     return model.to(chosen_device(run.device))
+
+
+def _text_for_rows(run: Run) -> Corpus:
+    """The public text in which tokens are counted: that of the start, else the tokenizer's."""
+    names = run.pretrain.corpus if run.pretrain else run.tokenizer.public_text or GENERATED
+    return public_corpus(names, run.data)
 
 
 def sensitive_spans(ctx: RunContext, corpus: Corpus) -> dict[str, list[tuple[int, int]]]:
