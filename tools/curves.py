@@ -81,7 +81,7 @@ def over_epsilon(corpus: str, model: str, epsilons: tuple[float, ...]) -> list[C
 
 
 def at_full_batch() -> list[Case]:
-    """Everybody in every step, from GloVe and public sentences; what is promised last comes last."""
+    """Everybody in every step, from GloVe and public sentences; the unprotected model last."""
     users, both = (f"conll2003-lstm-{protect}" for protect in ("users", "users+entities"))
     cases = [Case("users", e, users, _rates(users, e)) for e in (8.0, 2.0, 1.0)]
     cases += [Case("users+entities", e, both, _rates(both, e)) for e in (8.0, 2.0)]

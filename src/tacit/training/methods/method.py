@@ -124,6 +124,8 @@ class MethodSpec(Generic[S]):
     owner_graph: ClassVar[bool] = False
     """Whether it draws entities by itself, so that it needs the owner graph without a plan."""
     tasks: ClassVar[tuple[TaskName, ...]] = TASKS
+    adapts_clip: ClassVar[bool] = False
+    """Whether its clip norm can follow a quantile, as plan.clip_quantile asks."""
     tells_noise: ClassVar[bool] = False
     """Whether its steps say how much noise their gradients have, as dp-adam needs."""
     federated: ClassVar[bool] = False
