@@ -31,6 +31,7 @@ class Examples:
     for each example, or an array of numbers for its tokens. `sensitive` marks the tokens that
     touch a sensitive span. `user` numbers users by first appearance, and is -1 where there are
     none. `notes` counts what did not fit: records cut, labels unknown or missing, words lost.
+    `characters` is how much of its text each example of next words holds.
     """
 
     ids: list[Ids]
@@ -41,6 +42,7 @@ class Examples:
     sensitive: list[Mask] | None = None
     types: list[Ids] | None = None
     notes: dict[str, int] = field(default_factory=dict)
+    characters: Places | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
