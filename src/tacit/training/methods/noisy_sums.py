@@ -138,7 +138,7 @@ class AdaptiveSums(NoisySums[Drawn_co]):
         super().__init__(sampler, event, self._counted, *rest, **named)
         self._of_clip, self._clip_norm, self._quantile = of_clip, clip_norm, quantile
 
-    def _counted(self, step: int, drawn: Drawn_co) -> BoundedSum:
+    def _counted(self, step: int, drawn: Any) -> BoundedSum:
         return with_count(self._of_clip(self._clip_norm)(step, drawn), COUNT_SHARE)
 
     def gradient(self, step: int) -> tuple[dict[str, Tensor], StepStats]:
