@@ -19,9 +19,10 @@ from tacit.errors import DataError, PrivacyRefused, UsageError
 from tacit.packaged_models import located, starts
 from tacit.privacy.certificates.manifest import file_digest
 from tacit.training.data.starts import read_start
+from tacit.training.models.shared import load_shared
 from tacit.training.phases import session
-from tacit.training.phases.starts import StartSettings, build, fits, start_settings
-from tacit.training.settings import Run
+from tacit.training.phases.starts import StartSettings, build, fits, score, start_settings
+from tacit.training.settings import Run, read_run
 from tacit.verification.runs import verify
 
 MODEL = {"config": {"embedding_size": 8, "hidden_size": 12, "projection": True}}
@@ -172,3 +173,19 @@ def test_what_cannot_be_a_start_is_refused(
     monkeypatch.setenv("TACIT_CACHE", "off")
     with pytest.raises(UsageError, match="no place for starts"):
         build("new", StartSettings(corpus="generated", **SMALL))
+
+
+def test_own_data_begins_from_the_start_that_comes_with_the_package(tmp_path: Path) -> None:
+    folder = located("start:english")
+    start = read_start(folder)
+    assert start is not None
+    assert start.corpus == ("wikitext2.jsonl", "qnli.jsonl", "cuad.jsonl")
+    assert "CC BY-SA" in start.licence
+    assert sum(file.stat().st_size for file in folder.iterdir()) < 5_000_000
+    shared = load_shared(folder)
+    assert {p.dtype for p in shared.model.parameters()} == {torch.float32}
+    english = ["The city was the largest in the country at the beginning of the century."]
+    told = [{"id": "1", "text": english[0]}, {"id": "2", "text": english[0][::-1]}]
+    bits = [score(folder, Corpus.from_records([one]), 64)["bits_per_character"] for one in told]
+    assert bits[0] < 2.5 < bits[1]
+    assert read_run(Path("preset:own-data-lstm")).model.folder == "start:english"

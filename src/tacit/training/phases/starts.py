@@ -216,10 +216,6 @@ def score(folder: Path, public: Corpus, context: int) -> dict[str, float]:
     shared = load_shared(folder)
     task = NextWord(long="split")
     found = task.score(shared.model, task.encode(public, shared.tokenizer, context=context))
-    import math
-
-    chars = sum(len(t) for t in public.column("text").to_pylist())
-    found["bits_per_character"] = found["loss"] * found["tokens"] / chars / math.log(2)
     return {name: round(found[name], 4) for name in ("perplexity", "bits_per_character")}
 
 
