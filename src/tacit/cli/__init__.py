@@ -32,6 +32,7 @@ COMMANDS = {
     "plan": "plan:plan",
     "methods": "train:methods",
     "presets": "presets:app",
+    "start": "start:app",
     "train": "train:train",
     "evaluate": "train:evaluate",
     "predict": "train:predict",
