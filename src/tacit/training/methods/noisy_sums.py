@@ -87,6 +87,8 @@ class NoisySums(Generic[Drawn_co]):
         self._sampler, self._event, self._total = sampler, event, total
         self.denominator, self._meter = denominator, meter
         self._ledger, self._randomness, self._check = ledger, randomness, check
+        self.noise_std = 0.0
+        """Of each coordinate of what the last step released: a public constant."""
 
     def spread(self, over: Callable[[Totals], Totals]) -> None:
         """Let several processes compute the sum; sampling, ledger and noise stay here."""
@@ -104,6 +106,8 @@ class NoisySums(Generic[Drawn_co]):
         )
         for tensor in noisy.values():
             tensor.div_(self.denominator)
+        multiplier = getattr(self._event, "noise_multiplier", 0.0)
+        self.noise_std = multiplier * total.clip_norm / self.denominator
         loss, records = self._meter.since()
         return noisy, StepStats(total.units, total.clipped, total.not_finite, loss, records)
 
