@@ -61,10 +61,12 @@ def plan_fields_of(plan: Plan) -> dict[str, Any]:
 
 
 def require_same_plan(run: Mapping[str, Any], plan: Plan, path: Path) -> None:
-    """Refuse fields of a run (its `plan`, its `steps`) that contradict the plan of a file."""
+    """Refuse fields of a run (its `plan`, `steps`, `select`) that contradict the plan of a file."""
     given = dict(run.get("plan") or {})
     if run.get("steps") is not None:
         given["steps"] = run["steps"]
+    if run.get("select", "last") != "last":
+        given["select"] = run["select"]
     for name, value in given.items():
         try:
             asked = getattr(Plan(**plan.model_dump() | {name: value}), name)

@@ -202,6 +202,9 @@ class Jobs:
         releases = read_ledger(folder / "ledger.jsonl").own_releases()
         event = plan.event()
         releases[event] = releases.get(event, 0) + max(0, plan.steps - done)
+        selection = plan.selection()
+        if selection is not None:
+            releases[selection] = releases.get(selection, 0) + 1
         return releases
 
     # --- looking ------------------------------------------------------------------------------

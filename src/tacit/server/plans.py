@@ -86,6 +86,8 @@ class Plans:
             require_trainable(plan)
             plan = calibrated(plan, also=earlier)
             fields = run.plan | {"noise_multiplier": plan.noise_multiplier}
+            if plan.selection_noise is not None:
+                fields["selection_noise"] = plan.selection_noise
             run = Run(**run.model_dump(mode="json", exclude_defaults=True) | {"plan": fields})
         unproved = unproved_reason(run)
         if unproved is None and standing != "proved":

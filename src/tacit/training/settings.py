@@ -209,6 +209,13 @@ class Run(SettingsPart):
     ] = MethodSettings()
     plan: dict[str, Any] = {}
     steps: Annotated[int | None, Field(ge=1)] = None
+    select: Annotated[
+        Literal["last", "best"],
+        Field(
+            description="Which weights are kept: the last ones (averaged, where asked for), or the "
+            "best of these and the start, by a comparison that the plan pays for."
+        ),
+    ] = "last"
     batch: Annotated[int, Field(ge=1, description="Records in a step of plain training.")] = 32
     task: TaskName = "next-word"
     labels: Annotated[
@@ -304,8 +311,12 @@ class Run(SettingsPart):
         """The plan, where the method keeps one."""
         if not self.spec.planned:
             return None
-        own = dict(self.spec.plan_fields)
-        return Plan(**own | self.plan | ({"steps": self.steps} if self.steps is not None else {}))
+        own = dict(self.spec.plan_fields) | self.plan
+        if self.steps is not None:
+            own["steps"] = self.steps
+        if self.select == "best":
+            own["select"] = self.select
+        return Plan(**own)
 
     @property
     def knows_entities(self) -> bool:
@@ -395,6 +406,11 @@ def _problems(run: Run) -> Iterator[str]:
         if run.plan:
             why = "is not ours to promise" if spec.standing == "published" else "promises nothing"
             yield f"method={run.method} {why}, so it takes no plan."
+        if run.select == "best":
+            yield (
+                f"select=best is a comparison that a plan pays for, and method={run.method} keeps "
+                "none; leave it out."
+            )
         yield from spec.problems(run, None)
     if run.optimizer.name == "dp-adam" and spec.planned and not spec.tells_noise:
         yield (

@@ -102,6 +102,8 @@ class OneRelease(PlannedSums[StatisticsSettings]):
             yield f"method=statistics sums over users; mechanism={plan.mechanism} does not."
         if run.optimizer != OptimizerSettings.model_validate(SUM_OF_UPDATES):
             yield "method=statistics fits its head without an optimizer; leave that out."
+        if plan is not None and plan.select == "best":
+            yield "method=statistics releases nothing but sums, so there is nothing to select from."
         if run.pretrain is not None:
             yield "method=statistics fits a new head, so a public start is of no use; leave it out."
         yield from _head_problems(own.head, run.task, own.moments, own.public_text is not None)

@@ -31,7 +31,8 @@ KEPT = "checkpoints"
 class Place:
     """How far a run is: phase, step done, entries in the ledger, steps averaged.
 
-    `ledger` is the hash that the ledger ended with then.
+    `ledger` is the hash that the ledger ended with then, `diverged` why no step may follow,
+    `chosen` which weights are kept, once that is decided.
     """
 
     phase: str
@@ -39,6 +40,8 @@ class Place:
     entries: int
     averaged: int = 0
     ledger: str = ""
+    diverged: str = ""
+    chosen: str = ""
 
 
 def save_checkpoint(

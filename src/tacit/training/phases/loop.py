@@ -1,7 +1,7 @@
 """The one training loop: gradient, update, checkpoint; it stops before a budget is exceeded."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,8 @@ from tacit.training.phases.checkpoints import (
     read_place,
     save_checkpoint,
 )
+from tacit.training.phases.divergence import Watch
+from tacit.training.phases.selecting import LAST, START, UNASKED, put
 from tacit.training.settings import OptimizerSettings
 
 
@@ -85,6 +87,11 @@ class Loop:
     averaged: int = 0
     done: int = 0
     timed: Timed = field(default_factory=Timed)
+    watch: Watch | None = None
+    diverged: str = ""
+    """Why no step may follow."""
+    chosen: str = ""
+    """Which weights are kept, once that is decided."""
 
     def resume(self) -> None:
         """Go on where the last checkpoint is; charged steps after it are done again."""
@@ -97,6 +104,7 @@ class Loop:
                 self.folder, self.model, self.optimizer, keeper.load_extra_state if keeper else None
             )
             self.done, self.averaged = place.step, place.averaged
+            self.diverged, self.chosen = place.diverged, place.chosen
             forget_after(self.folder, self.before + self.done)
 
     def _keeper(self, step: int) -> StatefulMethod | None:
@@ -114,17 +122,17 @@ class Loop:
         return place.phase if place is not None else None
 
     def run(self, on_progress: OnProgress | None = None) -> str | None:
-        """Train to the end; if the budget ends first, the reason, and the model as it stands."""
+        """Train to the end; if the budget ends first, or it diverges, the reason."""
         self.model.train()
         schedule = make_schedule(self.optimizer, self.settings, self.steps, self.done)
-        while self.done < self.steps:
+        while self.done < self.steps and not self.diverged:
             step = self.done + 1
             # Processor time: what else the machine does is no part of it.
             began = time.process_time()
             try:
                 stats = self._step(step)
             except OverBudget as spent:
-                self._save()
+                self.save()
                 return str(spent)
             self.timed.add(time.process_time() - began, stats)
             self.done = step
@@ -132,17 +140,28 @@ class Loop:
             # Before the checkpoint: whoever stops in between does the step, and this, again.
             if self.keep is not None and self.before + step in self.kept:
                 self.keep(self.before + step)
-            if step % self.checkpoint_every == 0 or step == self.steps:
-                self._save()
+            self._look(step)
+            if step % self.checkpoint_every == 0 or step == self.steps or self.diverged:
+                self.save()
             if on_progress:
                 on_progress(Progress(self.phase, step, self.steps, stats))
-        return None
+        return self.diverged or None
+
+    def _look(self, step: int) -> None:
+        """Whether the weights, which are made of releases, show that nothing good can follow."""
+        why = self.watch.diverged(trainable(self.model)) if self.watch is not None else None
+        if why is not None:
+            self.diverged = (
+                f"Training diverged at step {step} of {self.steps} and was stopped: {why}."
+            )
 
     def _step(self, step: int) -> StepStats:
         """The updates of a step: one, or, of some methods, several in turn."""
         if not isinstance(self.method, SequentialMethod):
             gradient, stats = self.method.gradient(step)
             tell_noise(self.optimizer, stats.noise_std)
+            if self.watch is not None:
+                self.watch.saw(gradient, stats.noise_std)
             self._update(gradient, step)
             return stats
         stats = StepStats(0, 0, 0, 0.0)
@@ -150,13 +169,12 @@ class Loop:
             self._update(gradient, step)
         return stats
 
-    def finish(self) -> None:
-        """Put the averaged weights in place, where averaging was asked for."""
-        if self.averaged:
-            own = trainable(self.model)
-            with torch.no_grad():
-                for name, tensor in self.average.items():
-                    own[name].copy_(tensor)
+    def finish(self, start: Mapping[str, Tensor] | None = None) -> None:
+        """Put in place what was chosen; else the averaged weights, where there are some."""
+        if self.chosen in (START, UNASKED) and start is not None:
+            put(self.model, start)
+        elif self.averaged and self.chosen != LAST:
+            put(self.model, self.average)
 
     def _update(self, gradient: dict[str, Tensor], step: int) -> None:
         gradient = widened(gradient, self.model)
@@ -173,9 +191,12 @@ class Loop:
                 mean = self.average.setdefault(name, torch.zeros_like(tensor))
                 mean.add_(tensor - mean, alpha=1 / self.averaged)
 
-    def _save(self) -> None:
+    def save(self) -> None:
+        """Write a checkpoint of where it stands."""
         if self.folder is not None:
-            place = Place(self.phase, self.done, 0, self.averaged)
+            place = Place(
+                self.phase, self.done, 0, self.averaged, diverged=self.diverged, chosen=self.chosen
+            )
             if self.ledger is not None:
                 place = replace(place, entries=len(self.ledger), ledger=self.ledger.digest)
             keeper = self._keeper(self.done)

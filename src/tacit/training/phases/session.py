@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 from safetensors import SafetensorError
+from torch import Tensor
 
 from tacit.errors import DataError, PrivacyRefused, TacitError, UsageError
 from tacit.files import beside, whole_file
@@ -31,8 +32,8 @@ from tacit.privacy.certificates.certificate import (
 )
 from tacit.privacy.certificates.manifest import KEPT, make_manifest
 from tacit.privacy.certificates.scope import Plugin, Standing
-from tacit.privacy.events import Unit
-from tacit.privacy.ledger import Ledger, read_ledger
+from tacit.privacy.events import AnyEvent, Unit
+from tacit.privacy.ledger import Allows, Ledger, Releases, read_ledger
 from tacit.registry import Registry
 from tacit.saved_json import spelled
 from tacit.training.data.account import write_account
@@ -51,19 +52,22 @@ from tacit.training.models.features import OnFeatures
 from tacit.training.models.optimizers import make_optimizer
 from tacit.training.models.registries import MODELS, OPTIMIZERS
 from tacit.training.phases.budget_line import BudgetLine
-from tacit.training.phases.checkpoints import kept_folder, kept_steps, read_place
+from tacit.training.phases.checkpoints import kept_folder, kept_steps, load_weights, read_place
 from tacit.training.phases.continuing import (
     Continued,
     continued,
     require_same_corpus,
     require_same_protection,
 )
+from tacit.training.phases.divergence import Watch
 from tacit.training.phases.loop import Loop, OnProgress, Progress, Timed
 from tacit.training.phases.public_start import NAME as PUBLIC_START
 from tacit.training.phases.public_start import start_on_public_text
 from tacit.training.phases.ranks import Ranks, ranks_of_environment
+from tacit.training.phases.redacted_start import NAME as REDACTED_START
 from tacit.training.phases.redacted_start import start_on_redacted_text
 from tacit.training.phases.run_context import RunContext, encode, open_run
+from tacit.training.phases.selecting import AVERAGE, LAST, START, UNASKED, choose
 from tacit.training.settings import Run, read_run, run_yaml
 from tacit.training.tasks.examples import Examples
 from tacit.training.tasks.measuring import check_fit
@@ -271,6 +275,9 @@ def shared_method(run: Run) -> NoisySumMethod[Any]:
             f"method={run.method} trains in one process, because its step is not one sum over "
             "users or records. Start it without torchrun."
         )
+    plan = run.made_plan()
+    if plan is not None and plan.select == "best":
+        raise UsageError("select=best compares in one process; start it without torchrun.")
     return run.spec
 
 
@@ -326,6 +333,8 @@ class Session:
     code: tuple[str, ...] = ()
     account: Callable[[Path], None] | None = None
     """Writes whose text was read, where that is not the training part of the corpus."""
+    told: list[str] = field(default_factory=list)
+    """Sentences that are made of releases alone."""
 
     def run(
         self,
@@ -338,7 +347,7 @@ class Session:
         before = weights.snapshot(ctx.model)
         kept = kept_steps(run.masked_steps + run.total_steps, run.keep_checkpoints)
         took: dict[str, Timed] = {}
-        allows = self.plan.budget.allows if self.plan else None
+        allows = _allowed(self.plan) if self.plan else None
         with Ledger(folder / "ledger.jsonl", self._first_line(), allows=allows) as ledger:
             if self.earlier is not None:
                 ledger.carry(self.earlier.books)
@@ -347,17 +356,19 @@ class Session:
                 took["redacted"] = start_on_redacted_text(
                     ctx, self.plan, folder, ledger, self.on_progress, self._keep, kept
                 )
+            start = self._start()
             loop = Loop(
                 ctx.model, step(ledger), make_optimizer(ctx.model, run.optimizer), run.optimizer,
                 run.total_steps, ctx.randomness, folder=folder, ledger=ledger,
                 checkpoint_every=run.checkpoint_every, keep=self._keep, kept=kept,
-                before=run.masked_steps,
+                before=run.masked_steps, watch=Watch(start),
             )  # fmt: skip
             loop.resume()
             stopped = loop.run(self._told(ledger))
             if last is not None:
                 last()
-            loop.finish()
+            self._choose(loop, ledger, start)
+            loop.finish(start)
             run.spec.finish(self.inputs(), ctx.tokenizer)
             took["train"] = loop.timed
         left_out = sum(one.not_finite for one in took.values())
@@ -368,6 +379,47 @@ class Session:
         else:
             write_account(folder, ctx.part, own_salt())
         return self._finish(before, stopped, took)
+
+    def _start(self) -> dict[str, Tensor]:
+        """The weights before the private phase, also where a run goes on."""
+        for name in (PUBLIC_START, REDACTED_START):
+            if (self.folder / name).exists():
+                load_weights(self.ctx.model, self.folder / name)
+        return {n: t.detach().clone() for n, t in weights.trainable(self.ctx.model).items()}
+
+    def _choose(self, loop: Loop, ledger: Ledger, start: Mapping[str, Tensor]) -> None:
+        """Decide which weights are kept, once: by a charged comparison, or since it diverged."""
+        best = self.plan is not None and self.plan.select == "best"
+        if not loop.chosen and loop.diverged:
+            loop.chosen = START
+        elif not loop.chosen and best:
+            model, task = self.ctx.model, self.ctx.task
+            last = {n: t.detach().clone() for n, t in weights.trainable(model).items()}
+            others = {LAST: last} | ({AVERAGE: loop.average} if loop.averaged else {})
+            loop.chosen = choose(self.inputs(ledger), task, start, others)
+        if not loop.chosen:
+            self._tell(loop.watch)
+            return
+        loop.save()  # before anything is made of it: nobody asks twice
+        kept = _KEPT[loop.chosen]
+        if loop.diverged:
+            self.facts["stopped"] = f"after {loop.done} of {loop.steps} steps, which diverged"
+            self.facts["kept"] = f"{kept}, since training diverged"
+        elif loop.chosen == UNASKED:
+            self.facts["kept"] = (
+                f"{kept}: the budget had no room for a comparison, as after a crash in one"
+            )
+        else:
+            self.facts["kept"] = f"{kept}, by a comparison with noise, which the ledger holds"
+        self.told.append(f"Kept: {self.facts['kept']}.")
+        self._tell(loop.watch)
+
+    def _tell(self, watch: Watch | None) -> None:
+        """What releases say by themselves."""
+        said = watch.told if watch is not None else None
+        if said is not None:
+            self.told.append(said)
+            self.facts["releases"] = "cannot be told from noise alone"
 
     def inputs(self, ledger: Ledger | None = None) -> MethodInputs:
         """What the method works on."""
@@ -471,7 +523,7 @@ class Session:
         self._require_own(files, saved)
         own = {"files": files, "findings": _found_before(folder, len(books.entries))}
         certificate = publish(certificate.model_copy(update=own), folder)
-        return Trained(folder, certificate, metrics, stopped)
+        return Trained(folder, certificate, metrics, stopped, tuple(self.told))
 
     def _metrics(self, before: Mapping[str, str], took: Mapping[str, Timed]) -> dict[str, Any]:
         """Exact figures over private text."""
@@ -483,6 +535,8 @@ class Session:
             metrics["valid"] = scores(ctx, "valid", beside=self.folder)
         metrics["training"] = {"records": len(training_data.rows), **self.notes}
         metrics |= found_and_kept(training_data, ctx.part, ctx.mentions)
+        if self.told:
+            metrics["told"] = self.told
         metrics["time"] = {phase: timed.summary() for phase, timed in took.items() if timed.steps}
         metrics["parameters"] = {"moved": len(moved.moved), "unmoved": len(moved.still)}
         learns = {name for name, p in ctx.model.named_parameters() if p.requires_grad}
@@ -518,6 +572,26 @@ class Session:
             folder, _, own = name.rpartition("/")
             if own not in (top if not folder else saved if folder in places else ()):
                 raise DataError(f"{name} was not written by this run; take it away, then --resume.")
+
+
+_KEPT = {
+    START: "the weights that training began with",
+    UNASKED: "the weights that training began with",
+    LAST: "the last weights",
+    AVERAGE: "the averaged weights",
+}
+
+
+def _allowed(plan: Plan) -> Allows:
+    """What the plan's budget allows, with room kept for the comparison that it means to make."""
+    budget, selection = plan.budget, plan.selection()
+
+    def allows(releases: Releases, event: AnyEvent) -> None:
+        if selection is not None and event != selection:
+            releases = {selection: 1} | releases
+        budget.allows(releases, event)
+
+    return allows
 
 
 def _promise(plan: Plan | None, claim: PublishedPrice | None) -> Promise:
