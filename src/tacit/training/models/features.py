@@ -32,7 +32,7 @@ from tacit.errors import DataError
 from tacit.packaged_models import located
 from tacit.training.data.activation_cache import Places, Vectors, load_or_compute
 from tacit.training.models.networks import UNREADABLE, label_fields, no_longer_quantized, reading
-from tacit.training.models.offline import quiet
+from tacit.training.models.offline import quiet, seeded
 from tacit.training.models.registries import ModelFamily, TaskName
 from tacit.training.models.weights import digest_of
 from tacit.training.settings import ModelSettings
@@ -234,11 +234,15 @@ def _load_encoder(where: str) -> tuple[nn.Module, dict[str, Any]]:
         encoder: nn.Module = nn.Embedding.from_pretrained(table.float())
         return encoder, {"encoder": None, "vocab_size": words, "hidden_size": width}
     path, options = reading(place)
-    with quiet():
+    with quiet(), seeded(0):
         try:
-            loaded: Any = AutoModel.from_pretrained(path, **options)
+            loaded: Any
+            loaded, info = AutoModel.from_pretrained(path, output_loading_info=True, **options)
         except UNREADABLE:
             raise DataError(f"{path} holds no encoder that transformers can load.") from None
+    # A pooler is not read, and the seed makes it the same everywhere; all else must be there.
+    if lost := sorted(name for name in info["missing_keys"] if "pooler" not in name.split(".")):
+        raise DataError(f"{path} lacks {len(lost)} weight(s) of its encoder, {lost[0]} for one.")
     if "gguf_file" in options:
         no_longer_quantized(loaded)
     config = loaded.config
