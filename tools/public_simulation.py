@@ -21,7 +21,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 USERS, SENTENCES, SHARE = 946, 15, 4
 """As many users as the private corpus is known to have, with about as many sentences."""
 EPSILONS = (8.0, 2.0, 1.0)
-RATES = (2e-3, 4e-3, 8e-3)
+RATES = (4e-3, 8e-3)
 PRESET = Path("preset:conll2003-lstm-users")
 
 
