@@ -4,6 +4,7 @@
     python tools/curves.py customersim customersim-tokens
     python tools/curves.py conll2003-kinds conll2003-caps conll2003-plain-rate --data DIR
     python tools/curves.py conll2003-models conll2003-adapters --data DIR
+    python tools/curves.py newsgroups20-english --data DIR
     python tools/curves.py wikitext2 wikitext2-norms --data DIR
     python tools/curves.py wikitext2-pretrained --data DIR --pipeline build/contextual/pipeline
     python tools/curves.py --list
@@ -86,6 +87,13 @@ def at_full_batch() -> list[Case]:
     cases = [Case("users", e, users, _rates(users, e)) for e in (8.0, 2.0, 1.0)]
     cases += [Case("users+entities", e, both, _rates(both, e)) for e in (8.0, 2.0)]
     return [*cases, Case("plain", None, "conll2003-lstm-plain")]
+
+
+def own_mail() -> list[Case]:
+    """Authors of posts as users, from the start that comes with the package."""
+    preset = "newsgroups20-english-users"
+    cases = [Case("users", e, preset, _rates(preset, e)) for e in (8.0, 2.0, 1.0)]
+    return [*cases, Case("plain", None, "newsgroups20-english-plain")]
 
 
 TWO = {"plan.users_per_entity": 2}
@@ -214,6 +222,7 @@ STUDIES = {
         "CustomerSim, next words",
         "epsilon at delta 1e-5",
     ),
+    "newsgroups20-english": Study(own_mail(), "20 Newsgroups, next words", "epsilon at delta 1e-5"),
     "agnews": Study(
         over_epsilon("agnews", "minilm", (8.0, 2.0)),
         "AG News, topics",
