@@ -63,7 +63,9 @@ class Study:
 
 def _rates(preset: str, epsilon: float) -> dict[str, Any]:
     """The learning rate falls with epsilon, as the noise grows: a rule that looks at no data."""
-    highest = yaml.safe_load((PRESETS / f"{preset}.yml").read_text())["optimizer"]["learning_rate"]
+    highest = float(
+        yaml.safe_load((PRESETS / f"{preset}.yml").read_text())["optimizer"]["learning_rate"]
+    )
     return {
         "plan.epsilon": epsilon,
         "optimizer.learning_rate": highest * min(1.0, (epsilon / 8) ** 0.5),
