@@ -1,0 +1,182 @@
+"""Simulate private heads on public corpora, and tabulate what noise costs them.
+
+    python tools/forecasts.py heads --data DIR     # docs/results/forecast-heads.jsonl, minutes
+    python tools/forecasts.py table                # src/tacit/planning/forecasts.json, seconds
+    python tools/forecasts.py check                # docs/studies/forecasts.md, seconds
+
+Records of public corpora are dealt to pretended users, a head on frozen vectors learns from all of
+them in every step, as `recipe: auto` trains it, and the error is compared with that of the same
+head without noise. What is there already is not simulated again.
+"""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.planning.plan import Plan, least_noise
+from tacit.training.data.training_data import open_corpus
+
+HERE = Path(__file__).resolve().parent.parent
+HEADS = HERE / "docs" / "results" / "forecast-heads.jsonl"
+STEPS, CLIP, MOMENTUM, DELTA = 20, 0.5, 0.9, 1e-5
+EPSILONS = (1, 2, 4, 8)
+USERS = (100, 300, 1000, 3000)
+RATES = (1.0, 2.0, 4.0, 8.0, 16.0)
+Floats = NDArray[np.float32]
+
+
+def one_shot_noise(epsilon: float, users: int) -> float:
+    """The noise multiplier of one release that everybody is in."""
+    plan = Plan(protect="users", epsilon=epsilon, steps=1, user_rate=1, users=users, delta=DELTA)
+    return least_noise(plan)
+
+
+# --- vectors ------------------------------------------------------------------------------------
+
+
+def vectors(texts: list[str], encoder: str) -> Floats:
+    """A unit vector for each text: static vectors, or the mean of MiniLM's last layer."""
+    if encoder == "wordllama":
+        import wordllama
+
+        folder = Path(wordllama.__file__).parent
+        static = wordllama.WordLlama.load(cache_dir=folder, disable_download=True)
+        found = np.asarray(static.embed(texts), np.float32)
+        return found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-9)
+    import torch
+    from transformers import AutoModel, AutoTokenizer
+
+    from tacit.packaged_models import located
+
+    torch.set_num_threads(1)
+    folder = str(located("minilm"))
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder)
+    rows: list[Floats] = []
+    with torch.no_grad():
+        for at in range(0, len(texts), 64):
+            batch = tokenizer(
+                texts[at : at + 64], padding=True, truncation=True, max_length=64,
+                return_tensors="pt",
+            )  # fmt: skip
+            mask = batch["attention_mask"][:, :, None]
+            mean = (model(**batch).last_hidden_state * mask).sum(1) / mask.sum(1)
+            rows.append(torch.nn.functional.normalize(mean, dim=1).numpy())
+    return np.concatenate(rows)
+
+
+def corpus_of(name: str, data: str, encoder: str, most: int) -> tuple[Floats, Any, Floats, Any]:
+    """Vectors and labels to learn from, and others to score on."""
+    corpus = open_corpus(name.split(":")[0], data)
+    splits, texts = corpus.column("split").to_pylist(), corpus.column("text").to_pylist()
+    labels = [str(one) for one in corpus.column("label").to_pylist()]
+    if ":" in name:  # twenty groups by the first part of their names
+        labels = [one.split(".")[0] for one in labels]
+    classes = {label: n for n, label in enumerate(sorted(set(labels)))}
+    rng = np.random.default_rng(0)
+    found: list[Any] = []
+    for train in (True, False):
+        rows = [n for n, split in enumerate(splits) if (split == "train") == train]
+        rows = rng.permutation(rows)[: most if train else 2500].tolist()
+        found += [vectors([texts[n][:1500] for n in rows], encoder)]
+        found += [np.array([classes[labels[n]] for n in rows])]
+    return found[0], found[1], found[2], found[3]
+
+
+# --- heads --------------------------------------------------------------------------------------
+
+
+def train_head(
+    x: Floats, y: NDArray[np.int64], users: int, noise: float, rate: float, seed: int
+) -> Floats:
+    """A softmax head after some steps with everybody in each; `noise` is that of one release."""
+    rng = np.random.default_rng(seed)
+    each, dims, labels = len(x) // users, x.shape[1], int(y.max()) + 1
+    x, y = x[: users * each], y[: users * each]
+    hot = np.eye(labels, dtype=np.float32)[y]
+    head, speed = np.zeros((dims, labels), np.float32), np.zeros((dims, labels), np.float32)
+    mean = np.zeros_like(head)
+    for step in range(STEPS):
+        scores = x @ head
+        scores = np.exp(scores - scores.max(1, keepdims=True))
+        wrong = scores / scores.sum(1, keepdims=True) - hot
+        own = np.matmul(
+            x.reshape(users, each, dims).transpose(0, 2, 1), wrong.reshape(users, each, labels)
+        )
+        norms = np.sqrt((own**2).sum((1, 2)))
+        total = (own * (CLIP / np.maximum(norms, CLIP))[:, None, None]).sum(0)
+        total += noise * STEPS**0.5 * CLIP * rng.normal(size=total.shape)
+        speed = MOMENTUM * speed + total / users
+        head = head - rate / CLIP * (1 - step / STEPS) * speed
+        if step >= STEPS // 2:
+            mean += head / (STEPS - STEPS // 2)
+    return mean
+
+
+def simulated(args: argparse.Namespace, done: set[str]) -> Iterator[dict[str, Any]]:
+    """A line for each corpus, size, epsilon and rate."""
+    for name, encoder, each in CASES:
+        sizes = [n for n in USERS if _key(name, encoder, each, n) not in done]
+        if not sizes:
+            continue
+        x, y, test_x, test_y = corpus_of(name, args.data, encoder, max(sizes) * each)
+        for users in sizes:
+            if users * each > len(x):
+                continue
+            part = slice(0, users * each)
+            for epsilon in (None, *EPSILONS):
+                noise = one_shot_noise(epsilon, users) if epsilon else 0.0
+                for rate in RATES:
+                    errors = []
+                    for seed in range(3 if epsilon else 1):
+                        head = train_head(x[part], y[part], users, noise, rate, seed)
+                        errors.append(float(((test_x @ head).argmax(1) != test_y).mean()))
+                    yield {
+                        "key": _key(name, encoder, each, users), "corpus": name,
+                        "encoder": encoder, "records_per_user": each, "users": users,
+                        "dims": x.shape[1], "labels": int(y.max()) + 1, "epsilon": epsilon,
+                        "noise": noise, "rate": rate, "errors": errors,
+                    }  # fmt: skip
+
+
+CASES = [
+    ("sst2", "wordllama", 15), ("sst2", "wordllama", 2), ("ag_news", "wordllama", 6),
+    ("newsgroups20", "wordllama", 3), ("newsgroups20:top", "wordllama", 3),
+    ("qnli", "wordllama", 4), ("sst2", "minilm", 5), ("ag_news", "minilm", 5),
+]  # fmt: skip
+"""Corpus, vectors, records of a user."""
+
+
+def _key(name: str, encoder: str, each: int, users: int) -> str:
+    return f"{name} {encoder} {each} {users}"
+
+
+def heads(args: argparse.Namespace) -> None:
+    """Simulate what is missing."""
+    lines = HEADS.read_text().splitlines() if HEADS.exists() else []
+    done = {json.loads(line)["key"] for line in lines}
+    with HEADS.open("a") as out:
+        for line in simulated(args, done):
+            out.write(json.dumps(line) + "\n")
+            out.flush()
+
+
+def main() -> None:
+    """One of the parts."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("part", choices=["heads"])
+    parser.add_argument("--data", default=os.environ.get("TACIT_DATA", ""))
+    args = parser.parse_args()
+    heads(args)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
