@@ -507,6 +507,8 @@ BOTH = PLANS["both"]
         ({"plan": BOTH}, {"personal": ("x",)}, "entity_share=2"),
         ({"tokenizer": {"kind": "words"}}, {}, "public_text"),
         ({"model": {"kind": "lstm", "lora_rank": 2}}, {}, "model.kind=folder"),
+        ({"model": {"kind": "lstm", "trained_rows": 9}, "tokenizer": {"size": 400}}, {},
+         "clients do not have"),
         ({"plan": BOTH | {"entity_list": "names.txt"}}, {}, "entity_list"),
         ({"plan": BOTH, "detect": None, "mentions": "m.jsonl",
           "model": {"kind": "folder", "folder": "earlier", "carry_ledger": True}}, {},

@@ -207,6 +207,7 @@ class _live:
                 self._name + at.phase, total=at.steps, said=""
             )
         said = f"not private: loss {at.stats.loss:.3f}, drawn {at.stats.units}"
+        said = "records" if at.phase == "features" else said
         if at.stats.units and (at.stats.clipped or at.spent):
             said += f", clipped {at.stats.clipped / at.stats.units:.0%}"
         if at.stats.not_finite:

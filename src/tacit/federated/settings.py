@@ -154,6 +154,16 @@ def _problems(run: Run, federation: Federation, plan: Plan | None) -> list[str]:
             "lora_rank trains beside weights that clients need as well; give model.kind=folder, "
             "with the same folder at every client."
         )
+    if run.model.trained_rows is not None:
+        found.append(
+            "model.trained_rows counts tokens in public text, which clients do not have; leave it "
+            "out."
+        )
+    if run.model.embeddings is not None and (run.model.trained or federation.personal):
+        found.append(
+            "model.embeddings is read by the server alone, and clients begin with what is frozen "
+            "or personal; leave embeddings out, or trained and personal."
+        )
     if federation.personal and run.pretrain is not None:
         found.append(
             "personal parameters begin as the model does, before a public start; train that with "

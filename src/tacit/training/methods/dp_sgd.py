@@ -64,7 +64,7 @@ class DpSgd(PlannedSums[MethodSettings]):
 def _user_sums(inputs: MethodInputs, meter: LossMeter) -> Totals:
     plan, training_data = inputs.need_plan(), inputs.training_data
     sums = ClippedSums(inputs.model)
-    together = units_together(sum(p.numel() for p in inputs.model.parameters()))
+    together = units_together(inputs.model)
 
     def total(step: int, drawn: Drawn) -> BoundedSum:
         units = contributions(plan, training_data, inputs.randomness, step, drawn)

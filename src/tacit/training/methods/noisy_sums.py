@@ -13,7 +13,7 @@ from tacit.privacy.ledger import Ledger
 from tacit.training.data.training_data import TrainingData
 from tacit.training.dp import dropout
 from tacit.training.dp.gradients import BoundedSum, ClippedSums
-from tacit.training.dp.noise import release
+from tacit.training.dp.noise import noise_std_of, release
 from tacit.training.dp.random_source import RandomSource
 from tacit.training.dp.sampling import Sampler, require_match
 from tacit.training.methods.independence import Losses, Totals, UnitCheck
@@ -105,7 +105,10 @@ class NoisySums(Generic[Drawn_co]):
         for tensor in noisy.values():
             tensor.div_(self.denominator)
         loss, records = self._meter.since()
-        return noisy, StepStats(total.units, total.clipped, total.not_finite, loss, records)
+        noise_std = noise_std_of(total, self._event) / self.denominator
+        return noisy, StepStats(
+            total.units, total.clipped, total.not_finite, loss, records, noise_std
+        )
 
 
 class NoisySumMethod(MethodSpec[S]):
@@ -115,6 +118,7 @@ class NoisySumMethod(MethodSpec[S]):
     sampling, ledger and noise are the same in all of them.
     """
 
+    tells_noise = True
     clips_records = True
     """Whether each record's gradient is clipped by itself, hence must not see other records."""
     draw_arrays = 1

@@ -38,15 +38,16 @@ from tacit.saved_json import spelled
 from tacit.training.data.account import write_account
 from tacit.training.data.fingerprint import code_digest, training_data_digest
 from tacit.training.data.protected_entities import list_digest
-from tacit.training.data.public_inputs import shown_name
+from tacit.training.data.public_inputs import shown_names
 from tacit.training.data.scope import scope_of
 from tacit.training.data.training_data import TrainingData, found_and_kept, prepare
 from tacit.training.evaluation.model_card import model_card
 from tacit.training.evaluation.scoring import scores
 from tacit.training.methods import METHODS
-from tacit.training.methods.method import Method, MethodInputs, SequentialMethod
+from tacit.training.methods.method import Method, MethodInputs, SequentialMethod, StepStats
 from tacit.training.methods.noisy_sums import LossMeter, NoisySumMethod, NoisySums
 from tacit.training.models import weights
+from tacit.training.models.features import OnFeatures
 from tacit.training.models.optimizers import make_optimizer
 from tacit.training.models.registries import MODELS, OPTIMIZERS
 from tacit.training.phases.budget_line import BudgetLine
@@ -57,13 +58,14 @@ from tacit.training.phases.continuing import (
     require_same_corpus,
     require_same_protection,
 )
-from tacit.training.phases.loop import Loop, OnProgress, Timed
+from tacit.training.phases.loop import Loop, OnProgress, Progress, Timed
 from tacit.training.phases.public_start import NAME as PUBLIC_START
 from tacit.training.phases.public_start import start_on_public_text
 from tacit.training.phases.ranks import Ranks, ranks_of_environment
 from tacit.training.phases.redacted_start import start_on_redacted_text
 from tacit.training.phases.run_context import RunContext, encode, open_run
 from tacit.training.settings import Run, read_run, run_yaml
+from tacit.training.tasks.examples import Examples
 from tacit.training.tasks.measuring import check_fit
 
 MADE_HERE = "made by a run whose ledger.jsonl belongs to these weights"
@@ -163,13 +165,15 @@ def _clear_unless_begun(folder: Path) -> None:
 # --- where sums are computed here ---------------------------------------------------------------
 
 
-def inputs_of(ctx: RunContext, plan: Plan | None) -> tuple[MethodInputs, dict[str, Any]]:
+def inputs_of(
+    ctx: RunContext, plan: Plan | None, on_progress: OnProgress | None = None
+) -> tuple[MethodInputs, dict[str, Any]]:
     """What the method of a run works on here, and what there is to note of the records.
 
     Refuses, before anything is trained or charged, what the method could not train.
     """
     run, model = ctx.run, ctx.model
-    examples = encode(ctx, ctx.part)
+    examples = encode(ctx, ctx.part, on_features=_told_of_features(on_progress))
     check_fit(model, examples)
     training_data = prepare(examples, ctx.part, ctx.mentions, plan, ctx.protected)
     few = training_data.rows[:2]
@@ -183,8 +187,23 @@ def inputs_of(ctx: RunContext, plan: Plan | None) -> tuple[MethodInputs, dict[st
     ), dict(examples.notes)
 
 
+def _told_of_features(on_progress: OnProgress | None) -> OnFeatures | None:
+    """Progress in computing what a frozen encoder makes of the records."""
+    if on_progress is None:
+        return None
+    nothing = StepStats(0, 0, 0, 0.0)
+    return lambda done, of: on_progress(Progress("features", done, of, nothing))
+
+
 def require_independent_units(inputs: MethodInputs) -> None:
-    """Refuse a model in which one unit's vector depends on the others; see `UnitCheck`."""
+    """Refuse a model in which one unit's vector depends on the others; see `UnitCheck`.
+
+    Features were computed in batches, too: the check begins at the text, not at them.
+    """
+    training_data = inputs.training_data
+    if isinstance(training_data.examples, Examples):
+        from_text = replace(training_data.examples, features=None)
+        inputs = replace(inputs, training_data=replace(training_data, examples=from_text))
     check = inputs.run.spec.unit_check(inputs)
     if check is not None:
         check.need(first=True)
@@ -206,7 +225,7 @@ def _carry_out(
         ctx, folder, plan, earlier, data=commitment(ctx.corpus.digest(), salt),
         on_progress=on_progress,
     )  # fmt: skip
-    inputs, session.notes = inputs_of(ctx, plan)
+    inputs, session.notes = inputs_of(ctx, plan, on_progress)
     session.training_data = inputs.training_data
     session.about["training data"] = commitment(
         training_data_digest(inputs.training_data, ctx.model), salt
@@ -477,7 +496,7 @@ class Session:
             facts["owner graph"] = f"held fixed; {caps}"
         facts |= run.spec.facts(run)
         if run.pretrain:
-            public = shown_name(run.pretrain.corpus)
+            public = shown_names(run.pretrain.corpus)
             facts["public start"] = f"{run.pretrain.steps} steps on {public}"
         return facts | self.facts
 
