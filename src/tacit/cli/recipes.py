@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tacit import presets
-from tacit.cli.common import err, simple_table
+from tacit.cli.common import err, out, simple_table
 
 if TYPE_CHECKING:
+    from tacit.planning.forecasts import Forecast
     from tacit.planning.recipes import Resolved
 
 Recipe = Annotated[
@@ -43,6 +44,15 @@ def names_run(file: Path) -> bool:
     return str(file).startswith(presets.PREFIX) or file.suffix in (".yml", ".yaml")
 
 
+def names_run_or_corpus(file: Path) -> bool:
+    """Whether an argument of `tacit plan` is more than a plan: a preset, a run's file, a corpus."""
+    from tacit.planning.plan import plan_file_fields
+
+    if not names_run(file) or str(file).startswith(presets.PREFIX):
+        return True
+    return not {"corpus", "recipe", "base"}.isdisjoint(plan_file_fields(file))
+
+
 def asked_fields(file: Path | None, changes: dict[str, Any]) -> dict[str, Any]:
     """The settings of a run's file, or of a corpus that a recipe is to be found for."""
     from tacit.training.settings import changed, run_fields
@@ -67,3 +77,18 @@ def print_choices(chosen: "Resolved") -> None:
         value = f"{one.value:g}" if isinstance(one.value, float) else str(one.value)
         table.add_row(one.setting, value, "yours" if one.own else one.why)
     err.print(table)
+
+
+def print_forecast(expected: "Forecast") -> None:
+    """What to expect for several epsilons, and in a sentence."""
+    from tacit.planning.forecasts import MEASURES
+
+    figure = "{:.3f}" if expected.task == "classification" else "{:.0%}"
+    table = simple_table("epsilon", "likely", "eight of ten between")
+    for row in expected.rows:
+        low, likely, high = (figure.format(v) for v in (row.low, row.likely, row.high))
+        table.add_row(f"{row.epsilon:g}", likely, f"{low} and {high}")
+    out.print(f"[bold]What to expect[/bold]: {MEASURES[expected.task]}", soft_wrap=True)
+    out.print(table)
+    out.print(expected.sentence, soft_wrap=True)
+    out.print(f"{expected.beside} Nothing was read for this.", soft_wrap=True)

@@ -218,6 +218,11 @@ def _seconds(family: Fields, facts: Facts, passes: float) -> float:
     return float(once + passes * facts.tokens / family["step"])
 
 
+def family_named(name: str) -> Fields:
+    """The constants of one model."""
+    return next(one for one in constants()["family"] if one["name"] == name)
+
+
 def _proposed(family: Fields, facts: Facts) -> Fields:
     """What the recipe says where nothing is given, but for the rate."""
     steps = _steps(family, facts)
@@ -249,7 +254,7 @@ def _learning_rate(family: Fields, facts: Facts, plan: Plan) -> float:
 
 def weights(family: Fields, facts: Facts) -> float:
     """How many weights are trained."""
-    return float(family["weights_per_label"] * facts.labels)
+    return float(family.get("weights") or family["weights_per_label"] * facts.labels)
 
 
 # --- words --------------------------------------------------------------------------------------
