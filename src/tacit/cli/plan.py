@@ -68,8 +68,8 @@ def plan(
     chooses and what to expect of it, for epsilon 1, 2, 4 and 8. The corpus is not opened.
 
     Examples: `tacit plan mail.parquet --task classification --labels work,home --protect users
-    --users 500 --epsilon 4` · `tacit plan --set protect=users --set epsilon=3 --set steps=200 --set user_rate=0.1
-    --set users=1000` · `tacit plan plan.yml --owners owners.json --search -o calibrated.yml`
+    --users 500 --epsilon 4` · `tacit plan --set protect=users --set epsilon=3 --set steps=200
+    --set user_rate=0.1 --set users=1000` · `tacit plan plan.yml --owners owners.json --search -o calibrated.yml`
     """
     from tacit.owners import Owners
     from tacit.planning import dry_run, pipeline
