@@ -30,6 +30,7 @@ from tacit.corpora.preprocessing import MIN_COUNT, Leak
 from tacit.corpus import Corpus
 from tacit.errors import DataError, UsageError
 from tacit.packaged_models import located, tokenizer_of_vectors
+from tacit.training.models.offline import quiet
 
 PAD, START, END, UNKNOWN = "<pad>", "<s>", "</s>", "<unk>"
 SPECIAL = (PAD, START, END, UNKNOWN)
@@ -221,7 +222,8 @@ def load_tokenizer(where: str | Path) -> PreTrainedTokenizerBase:
     if path.suffix == ".gguf":
         path, options["gguf_file"] = path.parent, path.name
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path, **options)
+        with quiet():  # it looks at the model's type too, and remarks on those it does not know
+            tokenizer = AutoTokenizer.from_pretrained(path, **options)
     except Exception:  # the library raises whatever its parsers raise
         raise DataError(
             f"{path} holds no tokenizer that transformers can load; a folder with "
