@@ -139,3 +139,43 @@ def test_list(tacit: Tacit) -> None:
     assert found.code == 0
     for name in ("conll2003", "ag_news", "wikitext2", "sst2", "qnli", "stsb", "cuad"):
         assert name in found.out
+
+
+def test_split_goes_by_each_ones_own_name(tacit: Tacit, tmp_path: Path) -> None:
+    def corpus(users: range, name: str) -> Path:
+        lines = [
+            json.dumps({"id": f"{u}-{n}", "user": f"u{u}", "text": "x"})
+            for u in users
+            for n in (1, 2)
+        ]
+        (tmp_path / name).write_text("\n".join(lines))
+        return tmp_path / name
+
+    def parts(source: Path, *more: str) -> dict[str, str]:
+        target = tmp_path / f"split-{source.name}"
+        done = tacit("corpus split", source, "-o", target, "--overwrite", "--test", 0.3, *more)
+        assert done.code == 0, done.err
+        rows = [json.loads(line) for line in target.read_text().splitlines()]
+        return {row["id"]: row["split"] for row in rows}
+
+    whole, fewer = (
+        parts(corpus(users, f"{len(users)}.jsonl"), "--seed", "1")
+        for users in (range(60), range(1, 60))
+    )
+    assert {n: s for n, s in whole.items() if not n.startswith("0-")} == fewer
+    assert all(whole[f"{user}-1"] == whole[f"{user}-2"] for user in range(60))
+    assert 0.1 < list(whole.values()).count("test") / len(whole) < 0.5
+    assert whole != parts(tmp_path / "60.jsonl", "--seed", "2")
+    records = parts(tmp_path / "60.jsonl", "--by", "record", "--valid", "0.2")
+    assert {*records.values()} == {"train", "valid", "test"}
+    assert any(records[f"{user}-1"] != records[f"{user}-2"] for user in range(60))
+
+
+def test_what_is_no_split_is_refused(tacit: Tacit, tmp_path: Path, mail: Path) -> None:
+    columns = ("--user", "sender", "--text", "body", "-o", tmp_path / "s.jsonl")
+    assert tacit("corpus split", mail, *columns, "--by", "word").code == 2
+    assert tacit("corpus split", mail, *columns, "--test", 1).code == 2
+    assert tacit("corpus split", mail, *columns, "--test", 0.5).code == 0
+    again = tacit("corpus split", tmp_path / "s.jsonl", "-o", tmp_path / "t.jsonl")
+    assert again.code == 2
+    assert "has splits already" in again.err

@@ -321,3 +321,30 @@ def test_an_attackers_limit_is_shown_only_where_it_is_promised(
     assert ("none" in dict(promise.figures).values()) is seeded
     (glance,) = (part for part in sections([facts]) if part.title == "At a glance")
     assert (glance.rows[0][2] == "none") is seeded
+
+
+def test_perplexities_of_different_tokens_stand_in_different_tables(tmp_path: Path) -> None:
+    runs = []
+    for name, tokens in (("one", "a"), ("two", "b"), ("three", "a")):
+        facts = read_facts(make_run(tmp_path / name))
+        files = {**facts.certificate.files, "tokenizer.json": tokens * 64}
+        scored = {"perplexity": 50.0, "bits_per_character": 2.5, "accuracy": 0.25,
+                  "public_only_perplexity": 40.0}  # fmt: skip
+        runs.append(
+            replace(
+                facts,
+                certificate=facts.certificate.model_copy(update={"files": files}),
+                metrics={"test": scored},
+            )
+        )
+    found = {part.title: part for part in sections(runs)}
+    assert [row[0] for row in found["Utility, tokenizer 1"].rows[:2]] == ["one", "three"]
+    assert "Utility, tokenizer 2" in found
+    assert "are not comparable" in found["Utility"].prose
+    assert "next word right (not private)" in found["Utility, tokenizer 1"].headings
+    assert any("Worse than its public start" in cell for cell in found["At a glance"].rows[0])
+    alone = [part.title for part in sections(runs[:1])]
+    assert "Utility" in alone
+    assert "Utility, tokenizer 1" not in alone
+    shared = sections(runs, shareable=True)
+    assert not any("orse than" in cell for part in shared for row in part.rows for cell in row)

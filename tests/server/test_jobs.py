@@ -213,7 +213,9 @@ def test_a_model_without_promise_is_warned_about_attacked_and_reported(
     made = admin.call("POST", f"/runs/{run}/evaluations", json={"split": "test"})
     assert admin._waited(f"/jobs/{made['id']}")["result"]["output"]["perplexity"] > 1
     assert len(admin.call("GET", f"/runs/{run}/jobs")) == 2
-    assert "test" in admin.call("GET", f"/runs/{run}/metrics")["not_private"]
+    exact = admin.call("GET", f"/runs/{run}/metrics")["not_private"]
+    assert "test" in exact
+    assert exact["verdict"]["words"].startswith("Perplexity ")
     page = admin._sent("GET", f"/runs/{run}/report")
     assert "membership" in page.text
     assert "sandbox" in page.headers["content-security-policy"]

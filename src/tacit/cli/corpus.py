@@ -160,6 +160,49 @@ def convert(
 
 
 @app.command()
+@reads_corpus
+def split(
+    corpus: Corpus,
+    to: Annotated[
+        Path,
+        typer.Option("-o", "--out", help="File to write: .jsonl, .csv, .tsv, .parquet."),
+    ],
+    by: Annotated[
+        str, typer.Option(help="`user` keeps each user's records together; or `record`.")
+    ] = "user",
+    test: Annotated[float, typer.Option(min=0, max=1, help="Share of test.")] = 0.1,
+    valid: Annotated[float, typer.Option(min=0, max=1, help="Share of validation.")] = 0.0,
+    seed: Seed = 0,
+    overwrite: Overwrite = False,
+) -> None:
+    """Set records aside to test on: write the corpus with a column `split`.
+
+    Who goes where is decided by a hash of the seed and their own name, so nobody moves when
+    somebody else joins or leaves. Only `train` is trained on; `valid` is scored after training,
+    `test` by `tacit evaluate`.
+
+    Example: `tacit corpus split mail.parquet --by user --test 0.1 --seed 1 -o split.parquet`
+    """
+    from tacit.corpora.dealing import split_of
+    from tacit.corpus.writing import write
+
+    if by not in ("user", "record") or not 0 < test + valid < 1:
+        raise UsageError(
+            f"--by {by} --test {test:g} --valid {valid:g} is no split; give --by user or record, "
+            "and shares above 0 that leave something to train on."
+        )
+    if "split" in corpus.columns:
+        raise UsageError(f"{corpus.name} has splits already: {', '.join(corpus.splits())}.")
+    new_corpus_file(to, overwrite=overwrite)
+    names = (corpus.require_users() if by == "user" else corpus.column("id")).to_pylist()
+    made = corpus.with_splits([split_of(name, seed, valid=valid, test=test) for name in names])
+    with progress("Writing", len(made)) as advance:
+        write(made, to, progress=advance)
+    counts = ", ".join(f"{len(made.only(one)):,} {one}" for one in sorted(made.splits()))
+    say(f"{counts} records written to {to}")
+
+
+@app.command()
 def generate(
     what: Annotated[str, typer.Argument(help="Only `customersim`: customer-service dialogs.")],
     to: Annotated[Path, typer.Option("-o", "--out", help="File to write: .jsonl, .parquet.")],

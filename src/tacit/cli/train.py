@@ -22,6 +22,7 @@ from tacit.saved_json import spelled
 if TYPE_CHECKING:
     from tacit.privacy.certificates.certificate import Certificate
     from tacit.training.evaluation.groups import Groups
+    from tacit.training.evaluation.verdicts import Verdict
     from tacit.training.settings import Run
 
 
@@ -94,6 +95,7 @@ def train(
     `torchrun --nproc-per-node 2 -m tacit train run.yml -o RUN`
     """
     from tacit.planning.plan import parse_overrides
+    from tacit.training.evaluation.verdicts import verdict_of
     from tacit.training.phases import session
     from tacit.training.phases.ranks import ranks_of_environment
     from tacit.training.settings import read_run
@@ -125,11 +127,15 @@ def train(
     if done.stopped:
         err.print(done.stopped)
     if as_json:
-        print_json({"folder": str(done.folder), "metrics": done.metrics})
+        said = verdict_of(done.metrics).as_json()
+        print_json({"folder": str(done.folder), "metrics": done.metrics, "verdict": said})
         return
     _print_metrics(done.metrics)
     print_promise(done.certificate)
     err.print(f"run: {done.folder} (check it with: tacit verify {done.folder})")
+    for sentence in done.told:
+        err.print(sentence, soft_wrap=True)
+    _print_verdict(verdict_of(done.metrics), done.folder)
 
 
 def _planned_run(
@@ -243,6 +249,14 @@ def _print_metrics(metrics: dict[str, Any]) -> None:
         out.print(table)
 
 
+def _print_verdict(found: "Verdict", folder: Path) -> None:
+    """The last line: is it any good? Exact, like the figures above it."""
+    said = f"not private: {found.figures}"
+    if found.grade == "none":
+        said = f"{found.words} Score it on some: tacit evaluate {folder} --test FILE"
+    out.print(said, style="bold red" if found.grade == "bad" else "bold", soft_wrap=True)
+
+
 def _shown(value: Any) -> str:
     return f"{value:.3f}" if isinstance(value, float) else str(value)
 
@@ -250,6 +264,9 @@ def _shown(value: Any) -> str:
 def evaluate(
     run: Annotated[Path, typer.Argument(help="Folder of a run.")],
     split: Annotated[str, typer.Option(help="Which split.")] = "test",
+    test: Annotated[
+        Path | None, typer.Option(help="A file of records to test on instead of a split.")
+    ] = None,
     by: Annotated[
         str | None,
         typer.Option(
@@ -259,28 +276,34 @@ def evaluate(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Score a model on a split, beside the baselines: unigram, trigram.
+    """Score a model on a split, beside what it has to beat, and say whether it does.
 
-    Scores are kept in the run's folder, too, for `tacit report`: in `metrics.json`, or with `--by`,
-    which gives the perplexity of each group, in `groups.json`.
+    Beside it stand its public start, counted words and trigrams, the most frequent label or the
+    mean, and a uniform guess. Scores are kept in the run's folder, too, for `tacit report`: in
+    `metrics.json`, or with `--by`, which gives the perplexity of each group, in `groups.json`.
 
-    Examples: `tacit evaluate RUN --split test --json` · `tacit evaluate RUN --by records`
+    Examples: `tacit evaluate RUN --split test --json` · `tacit evaluate RUN --by records` ·
+    `tacit evaluate RUN --test new-mail.jsonl`
     """
     from tacit.training.evaluation import scoring
+    from tacit.training.evaluation.verdicts import verdict
 
+    if test is not None and split != "test":
+        raise UsageError("--test names a file and --split a part of the corpus; give one of them.")
     if by is not None:
         with progress("Evaluating", None):
-            found = scoring.evaluate_groups(run, split, by)
+            found = scoring.evaluate_groups(run, split, by, test=test)
         found.write(run / "groups.json")
         _print_groups(found, as_json)
         return
     with progress("Evaluating", None) as advance:
-        values = scoring.evaluate(run, split, progress=advance)
+        values = scoring.evaluate(run, split, test=test, progress=advance)
     scoring.keep_scores(run, split, values)
     if as_json:
-        print_json(values)
+        print_json(values | {"verdict": verdict(values).as_json()})
     else:
         _print_metrics({split: values})
+        _print_verdict(verdict(values), run)
 
 
 def _print_groups(found: "Groups", as_json: bool) -> None:

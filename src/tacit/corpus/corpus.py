@@ -184,8 +184,17 @@ class Corpus:
         """The records of one split."""
         if split not in self.splits():
             known = ", ".join(self.splits()) or "none"
-            raise DataError(f"{self.name} has no split {split!r}; it has: {known}.")
+            raise DataError(
+                f"{self.name} has no split {split!r}; it has: {known}. Make one before training "
+                "(tacit corpus split), or score another file (tacit evaluate RUN --test FILE)."
+            )
         return self._view(self.table.filter(pc.equal(self.table.column("split"), split)))
+
+    def with_splits(self, splits: Sequence[str]) -> "Corpus":
+        """The same records, each in the split that is named for it."""
+        rest = self.table.drop_columns(["split"]) if "split" in self.columns else self.table
+        made = rest.append_column(SCHEMA.field("split"), pa.array(splits, pa.string()))
+        return self._view(made.select([f.name for f in SCHEMA if f.name in made.column_names]))
 
     def digest(self) -> str:
         """A SHA-256 of every value, whatever the chunking: two equal corpora share it."""

@@ -24,6 +24,7 @@ NEAR = 1.25
 
 UTILITY = {
     "perplexity": "perplexity",
+    "bits": "bits of a character",
     "plain": "on plain tokens",
     "sensitive": "on sensitive tokens",
     "top_1": "next word right",
@@ -58,6 +59,7 @@ def figures_of(run: RunFacts, plain: RunFacts | None) -> dict[str, float | None]
     own, base = seconds_per_record(run), seconds_per_record(plain) if plain else None
     made: dict[str, float | None] = {
         "perplexity": _on_text(run, "perplexity"),
+        "bits": _on_text(run, "bits_per_character"),
         "plain": _on_text(run, "perplexity_plain"),
         "sensitive": _on_text(run, "perplexity_sensitive"),
         "top_1": _on_text(run, "accuracy") if run.measure == "perplexity" else None,

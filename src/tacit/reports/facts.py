@@ -14,6 +14,7 @@ from tacit.errors import DataError
 from tacit.privacy.certificates.certificate import Certificate, read_certificate
 from tacit.privacy.rounding import up
 from tacit.training.evaluation.groups import Groups, read_groups
+from tacit.training.evaluation.verdicts import Verdict, verdict_of
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Section:
 
 MEASURES = {
     "perplexity": ("perplexity", "lower"),
+    "bits_per_character": ("bits of a character", "lower"),
     "masked_perplexity": ("perplexity of masked words", "lower"),
     "error_rate": ("error rate", "lower"),
     "pearson": ("correlation", "higher"),
@@ -130,6 +132,16 @@ class RunFacts:
             if isinstance(value, float) and not math.isnan(value):
                 return value
         return None
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the model is any good, from its scores."""
+        return verdict_of(self.metrics)
+
+    @property
+    def tokenizer(self) -> str:
+        """What tells its tokens from those of other runs: perplexities of one are comparable."""
+        return self.certificate.files.get("tokenizer.json", "")
 
     @cached_property
     def models(self) -> list[Model]:

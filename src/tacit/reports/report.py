@@ -68,6 +68,7 @@ def _at_a_glance(runs: Sequence[RunFacts], shareable: bool) -> Section:
     known = {} if shareable else headlines_of(leakage)
     if not shareable:
         headings += [f"{MEASURES[m][0]} (not private)" for m in measures]
+        headings.append("is it any good (not private)")
         headings += [f"{one.label} (not private)" for one in known.values()]
         headings.append("leaks shown by (not private)")
         prose = " ".join([prose, *(one.meaning for one in known.values() if one.meaning)])
@@ -78,6 +79,7 @@ def _at_a_glance(runs: Sequence[RunFacts], shareable: bool) -> Section:
         row.append("-" if lower is None else down(lower))
         if not shareable:
             row += [fixed(run.utility(measure)) for measure in measures]
+            row.append(run.verdict.words.rstrip("."))
             row += [str(own[key]) if key in own else "-" for key in known]
             row.append(_leaking(run))
         rows.append(row)
@@ -151,36 +153,58 @@ def _audits(runs: Sequence[RunFacts]) -> Iterator[Section]:
 
 
 def _measures(runs: Sequence[RunFacts]) -> list[str]:
-    """The measures of all tasks among the runs; mostly one."""
-    return [name for name in MEASURES if any(run.measure == name for run in runs)]
+    """The measures of all tasks among the runs; mostly one.
+
+    Perplexities of different tokens are not comparable, so bits of a character stand there, too.
+    """
+    found = [name for name in MEASURES if any(run.measure == name for run in runs)]
+    several = len({run.tokenizer for run in runs if run.measure == "perplexity"}) > 1
+    return ["bits_per_character", *found] if several else found
 
 
 def _frontier(runs: Sequence[RunFacts]) -> Iterator[Section]:
     for name in _measures(runs):
-        (measure, better), own = MEASURES[name], [run for run in runs if run.measure == name]
-        prose = (
-            f"{measure.capitalize()} (not private; {better} is better) over epsilon. "
-            "Runs without an epsilon are lines. "
+        if name == "bits_per_character":
+            yield _utility([run for run in runs if run.measure == "perplexity"], name, "")
+            continue
+        own = [run for run in runs if run.measure == name]
+        kinds = dict.fromkeys(run.tokenizer if name == "perplexity" else "" for run in own)
+        for number, kind in enumerate(kinds, 1):
+            alike = [run for run in own if name != "perplexity" or run.tokenizer == kind]
+            yield _utility(alike, name, f", tokenizer {number}" if len(kinds) > 1 else "")
+
+
+def _utility(own: Sequence[RunFacts], name: str, which: str) -> Section:
+    """Scores by one measure; perplexities of one tokenizer."""
+    measure, better = MEASURES[name]
+    prose = (
+        f"{measure.capitalize()} (not private; {better} is better) over epsilon. "
+        "Runs without an epsilon are lines. "
+    )
+    headings = ["run", "epsilon (public)", f"{measure} (not private)"]
+    rows = [[run.name, promised(run.promise), fixed(run.utility(name))] for run in own]
+    beside = baselines(own, name)
+    rows += [[other, "-", fixed(value)] for other, value in beside.items()]
+    if name == "perplexity":
+        prose += (
+            "Methods are to be compared at like perplexity. A promise is worth something only "
+            "if the model is much better than word counts (unigram), and better than public "
+            "text alone."
         )
-        headings = ["run", "epsilon (public)", f"{measure} (not private)"]
-        rows = [[run.name, promised(run.promise), fixed(run.utility(name))] for run in own]
-        beside = baselines(own, name)
-        rows += [[other, "-", fixed(value)] for other, value in beside.items()]
-        if name == "perplexity":
-            prose += (
-                "Methods are to be compared at like perplexity. A promise is worth something only "
-                "if the model is much better than word counts (unigram), and better than public "
-                "text alone."
-            )
-            headings += ["on sensitive tokens (not private)", "on the rest (not private)"]
-            for row, run in zip(rows, own, strict=False):
-                row += [fixed(run.score(f"{name}_{part}")) for part in ("sensitive", "plain")]
-            rows = [row + ["-"] * (len(headings) - len(row)) for row in rows]
-        elif beside:
-            prose += "A promise is worth something only if the model does better than public text."
-        scored = [(run, value) for run in own if (value := run.utility(name)) is not None]
-        drawing = frontier_drawing(scored, beside, measure)
-        yield Section("Utility", prose, (), headings, rows, drawing)
+        further = {"bits of a character": "bits_per_character", "next word right": "accuracy",
+                   "on sensitive tokens": "perplexity_sensitive",
+                   "on the rest": "perplexity_plain"}  # fmt: skip
+        headings += [f"{label} (not private)" for label in further]
+        for row, run in zip(rows, own, strict=False):
+            row += [fixed(run.score(key)) for key in further.values()]
+        rows = [row + ["-"] * (len(headings) - len(row)) for row in rows]
+    elif name == "bits_per_character":
+        prose += "These runs have different tokens, so their perplexities are not comparable."
+    elif beside:
+        prose += "A promise is worth something only if the model does better than public text."
+    scored = [(run, value) for run in own if (value := run.utility(name)) is not None]
+    drawing = frontier_drawing(scored, beside, measure)
+    return Section(f"Utility{which}", prose, (), headings, rows, drawing)
 
 
 def baselines(runs: Sequence[RunFacts], measure: str = "perplexity") -> dict[str, float]:
@@ -190,6 +214,9 @@ def baselines(runs: Sequence[RunFacts], measure: str = "perplexity") -> dict[str
         "masked text only": f"redacted_only_{measure}",
         "trigram, unprotected": f"trigram_{measure}",
         "unigram, unprotected": f"unigram_{measure}",
+        "most frequent label, unprotected": f"majority_{measure}",
+        "always the mean, unprotected": f"constant_{measure}",
+        "guessing uniformly": f"uniform_{measure}",
     }
     # A de-identified corpus is another text, and so are its counts.
     own = [run for run in runs if run.method != "deidentify"] or list(runs)
@@ -341,6 +368,7 @@ def _as_json(runs: Sequence[RunFacts], shareable: bool) -> str:
         }
         if not shareable:
             one["not private"] = {
+                "verdict": run.verdict.as_json(),
                 "metrics": run.metrics,
                 "attacks": {name: s.as_dict() for name, s in run.scores.items()},
                 "over steps": series_fields(run.series),

@@ -18,6 +18,7 @@ from tacit.server.errors import NotFound
 from tacit.server.jobs import Jobs
 from tacit.server.settings import ServerSettings
 from tacit.server.sharing import KEY, SHARED, checked, promise_of, warning_of
+from tacit.training.evaluation.verdicts import verdict_of
 
 
 @dataclass(frozen=True)
@@ -120,3 +121,7 @@ class Models:
         if not path.exists():
             raise NotFound(f"The run has no {what} yet.")
         return spelled(json.loads(path.read_text(encoding="utf-8")))
+
+    def verdict(self, model: str) -> dict[str, str]:
+        """Whether a model is any good, in words and figures over private text."""
+        return verdict_of(self.scores(model, "metrics")).as_json()

@@ -1,5 +1,6 @@
 """N-gram baselines: proper probabilities, tuned sensibly, and better with more history."""
 
+import dataclasses
 import math
 from pathlib import Path
 
@@ -10,11 +11,13 @@ from hypothesis import strategies as st
 
 from tacit import corpora
 from tacit.corpora import customersim
+from tacit.corpus import Corpus
 from tacit.errors import DataError, UsageError
-from tacit.training.evaluation.baselines import Ngram, baseline_perplexities
+from tacit.training.evaluation.baselines import Ngram, baseline_perplexities, baseline_scores
 from tacit.training.models.tokens import byte_level_bpe, word_vocabulary
-from tacit.training.tasks.examples import Examples
-from tacit.training.tasks.tasks import NextWord
+from tacit.training.tasks.examples import IGNORED, UNKNOWN_LABEL, Examples
+from tacit.training.tasks.tagging import Tagging
+from tacit.training.tasks.tasks import Classification, NextWord, Regression
 
 
 def examples(rows: list[list[int]]) -> Examples:
@@ -126,3 +129,56 @@ def test_bad_arguments_are_refused(
 def test_nothing_to_count_is_refused() -> None:
     with pytest.raises(DataError, match="no token"):
         Ngram.fit(examples([[1]]), 2, 1, rng=np.random.default_rng(0))
+
+
+def labelled(labels: list[int]) -> Examples:
+    made = examples([[0, 1]] * len(labels))
+    return dataclasses.replace(made, labels=np.asarray(labels))
+
+
+def test_guesses_for_labels_count_training_labels_and_score_test_ones() -> None:
+    task = Classification(("a", "b", "c"))
+    train, test = labelled([1, 1, 2, 0]), labelled([1, 2, 2, UNKNOWN_LABEL, IGNORED])
+    found = baseline_scores(task, train, test, 9)
+    assert found["majority_error_rate"] == pytest.approx(3 / 4)
+    assert found["uniform_error_rate"] == pytest.approx(1 - 3 / 4 / 3)
+    assert baseline_scores(task, None, test, 9).keys() == {"uniform_error_rate"}
+    tags = [np.array([1, IGNORED]), np.array([1, 0])]
+    tagged = dataclasses.replace(examples([[0, 1]] * 2), labels=tags)
+    found = baseline_scores(Tagging(("a", "b")), tagged, tagged, 9)
+    assert found == {
+        "uniform_accuracy": pytest.approx(0.5),
+        "majority_accuracy": pytest.approx(2 / 3),
+    }
+
+
+def test_the_mean_of_a_regression_is_on_its_labels_scale() -> None:
+    task = Regression(0, 5)
+    train, test = labelled([0, 1]), labelled([0, 1])
+    assert baseline_scores(task, train, test, 9) == {"constant_squared_error": pytest.approx(6.25)}
+
+
+def test_bits_of_a_character_do_not_depend_on_the_tokenizer() -> None:
+    # A uniform model of bytes, and one of pairs of bytes, over text of as many characters.
+    one = dataclasses.replace(examples([[0] * 9]), characters=np.array([8]))
+    two = dataclasses.replace(examples([[0] * 5]), characters=np.array([8]))
+    task = NextWord()
+    bits = [
+        baseline_scores(task, None, made, size)["uniform_bits_per_character"]
+        for made, size in ((one, 4), (two, 16))
+    ]
+    assert bits == [pytest.approx(2), pytest.approx(2)]
+
+
+def test_characters_are_those_of_the_predicted_tokens() -> None:
+    tokenizer = byte_level_bpe(None, 300)
+    corpus = Corpus.from_records([{"id": "1", "text": "hello there"}, {"id": "2", "text": ""}])
+    whole = NextWord().encode(corpus, tokenizer, context=64)
+    assert whole.characters is not None
+    assert whole.characters.tolist() == [11, 0]
+    parts = NextWord(long="split").encode(corpus, tokenizer, context=4)
+    assert parts.characters is not None
+    assert int(parts.characters.sum()) == 11
+    cut = NextWord().encode(corpus, tokenizer, context=4)
+    assert cut.characters is not None
+    assert 0 < int(cut.characters[0]) < 11

@@ -25,6 +25,7 @@ from tacit.privacy.ledger import read_ledger
 from tacit.training.data.public_inputs import public_corpus
 from tacit.training.data.training_data import prepare
 from tacit.training.evaluation import scoring
+from tacit.training.evaluation.verdicts import verdict
 from tacit.training.models.networks import scratch_model
 from tacit.training.models.tokens import byte_level_bpe, frequencies
 from tacit.training.models.weights import save_model
@@ -386,6 +387,14 @@ def test_evaluate_and_predict(tmp_path: Path, base: dict[str, Any]) -> None:
     scores = scoring.evaluate(tmp_path / "run", "test")
     assert scores["trigram_perplexity"] < scores["unigram_perplexity"]
     assert scores["perplexity"] > 1
+    assert scores["uniform_perplexity"] == 400
+    assert verdict(scores).grade in ("warn", "bad")
+    assert 1 < scores["bits_per_character"] < scores["uniform_bits_per_character"] * 1.1
+    other = tmp_path / "other.jsonl"
+    write(Corpus.from_records([{"id": "1", "user": "new", "text": "my order is late"}]), other)
+    own = scoring.evaluate(tmp_path / "run", "test", test=other)
+    assert own["tokens"] < scores["tokens"]
+    assert own["trigram_perplexity"] > 1  # counted on what the run was trained on
     found = scoring.predict(tmp_path / "run", "my order number is", words=3)
     assert len(found["next"]) == 5
     assert found["completion"].startswith("my order number is")
@@ -400,6 +409,10 @@ def test_a_public_start_is_recorded_and_free(tmp_path: Path, base: dict[str, Any
     assert done.certificate.phases == {"pretrain": 1, "train": 3}
     assert any("public corpus public.jsonl" in line for line in done.certificate.assumptions)
     assert [c.what for c in verify(tmp_path / "run") if not c.ok] == []
+    assert done.metrics["valid"]["public_only_perplexity"] > 1
+    card = (tmp_path / "run" / "README.md").read_text()
+    assert "No score stands here" in card
+    assert not any(word in card for word in ("etter than", "orse than"))
 
 
 def test_a_start_on_several_texts_by_sentence_is_recorded(

@@ -174,9 +174,10 @@ def log(run: IdPath, ctx: Watcher) -> PlainTextResponse:
 
 @router.get("/runs/{run}/metrics", summary="Exact scores on private text")
 def metrics(run: IdPath, ctx: Watcher) -> Json:
-    """Not private: keep them inside."""
+    """With a verdict: is it better than its public start, and than guessing? Keep it inside."""
     ctx.finished_run(run)
-    return {"not_private": ctx.services.models.scores(run, "metrics")}
+    models = ctx.services.models
+    return {"not_private": {"verdict": models.verdict(run), **models.scores(run, "metrics")}}
 
 
 def _queue(run: str, ctx: RequestContext, kind: Kind, options: Json) -> Json:

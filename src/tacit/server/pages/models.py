@@ -38,6 +38,7 @@ async def one_model(ctx: PageContext, model: str) -> None:
     layout.title(found["name"], crumbs=crumbs)
     if found["warning"]:
         Notice(found["warning"], "warn")
+    await _usefulness(ctx, model)
     with layout.div("line"):
         download = f"/models/{model}/download"
         layout.link_button("Download the model", download, kind="main", download=True)
@@ -57,6 +58,15 @@ async def one_model(ctx: PageContext, model: str) -> None:
         await _attacks(ctx, model)
     if ctx.may("datasets:write"):
         _delete(ctx, found)
+
+
+async def _usefulness(ctx: PageContext, model: str) -> None:
+    """Whether it is any good, for those who may see exact figures; others try it themselves."""
+    if not ctx.may("runs:read"):
+        small("How good it is was measured on private text and is not shown here: try it below.")
+        return
+    verdict = (await ctx.call(api_runs.metrics, model))["not_private"]["verdict"]
+    Notice(f"{verdict['words']} (Not private: keep it inside.)", verdict["grade"])
 
 
 def _try(ctx: PageContext, model: Json) -> None:

@@ -49,6 +49,7 @@ class RunMonitor:
         self.timer: ui.timer | None = None
         self._lines: list[Json] = []
         self._state = ""
+        self._verdict: Json | None = None
         with ui.element("section").classes("card"):
             self._head = html("").props('role="status" aria-live="polite"')
             self._notice = Notice()
@@ -76,6 +77,9 @@ class RunMonitor:
             if fresh or found["state"] != self._state:
                 log = await self.ctx.call(api.log, self.run)
                 self._log.set_content(fragment("log", log.body.decode()))
+            if found["state"] == "done" and self._verdict is None:
+                metrics = await self.ctx.call(api.metrics, self.run)
+                self._verdict = metrics["not_private"]["verdict"]
         except NotAuthenticated:
             ui.navigate.to("/sign-in")
             return
@@ -92,7 +96,8 @@ class RunMonitor:
     def _show(self, found: Json, moved: bool) -> None:
         self._state = state = found["state"]
         latest = self._lines[-1] if self._lines else {}
-        self._head.set_content(fragment("run_head", found, WORDS["states"].get(state, state)))
+        said = WORDS["states"].get(state, state)
+        self._head.set_content(fragment("run_head", found, said, self._verdict))
         self._bar.set_content(fragment("progress", state, latest, _spent(latest)))
         self._stop.set_visibility(state in ("queued", "running"))
         self._go_on.set_visibility(state in ("failed", "cancelled"))

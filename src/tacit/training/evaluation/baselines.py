@@ -1,9 +1,10 @@
-"""Unigram and interpolated trigram models: what a network has to beat.
+"""What a network has to beat: counted words and trigrams, the most frequent label, guessing.
 
-They read the same examples and predict the same targets as `NextWord`, so that perplexities
+N-grams read the same examples and predict the same targets as `NextWord`, so that perplexities
 stand side by side. They count exact words: nothing about them is private.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Self
 
@@ -11,7 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.errors import DataError, UsageError
-from tacit.training.tasks.examples import Examples
+from tacit.training.tasks.examples import IGNORED, UNKNOWN_LABEL, Examples
+from tacit.training.tasks.masked_words import MaskedWord
+from tacit.training.tasks.tasks import NextWord, Regression, Task, bits_per_character
 
 Numbers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -122,6 +125,63 @@ def baseline_perplexities(
         name: Ngram.fit(train, vocabulary_size, order, rng=rng).perplexity(test)
         for name, order in names.items()
     }
+
+
+def baseline_scores(
+    task: Task, train: Examples | None, test: Examples, vocabulary_size: int
+) -> dict[str, float]:
+    """Scores of `test` that need no network, by the measures of the task.
+
+    Without training records only what needs no counting stands there: the uniform guess.
+    """
+    if isinstance(task, MaskedWord):
+        return {"uniform_masked_perplexity": float(vocabulary_size)}
+    if isinstance(task, NextWord):
+        found = {"uniform": float(vocabulary_size)}
+        if train is not None:
+            rng = np.random.default_rng(0)
+            found |= baseline_perplexities(train, test, vocabulary_size, rng=rng)
+        scored = test.lengths.clip(min=1).sum() - len(test)
+        bits = {n: bits_per_character(math.log(v) * scored, test) for n, v in found.items()}
+        return {f"{name}_perplexity": value for name, value in found.items()} | {
+            f"{name}_bits_per_character": value for name, value in bits.items()
+        }
+    if isinstance(task, Regression):
+        return _constant_error(task, train, test)
+    return _label_guesses(len(getattr(task, "labels", ())), train, test, task.name == "tagging")
+
+
+def _constant_error(task: Regression, train: Examples | None, test: Examples) -> dict[str, float]:
+    """The squared error of who always names the mean of the training labels."""
+    if train is None:
+        return {}
+    learnt, wanted = (np.asarray(one.labels, dtype=np.float64) for one in (train, test))
+    error = np.nanmean((wanted - np.nanmean(learnt)) ** 2) if np.isfinite(wanted).any() else np.nan
+    return {"constant_squared_error": float(error) * (task.high - task.low) ** 2}
+
+
+def _label_guesses(
+    labels: int, train: Examples | None, test: Examples, tagging: bool
+) -> dict[str, float]:
+    """How often the most frequent label of the training records is right, and a uniform guess."""
+    wanted = _flat_labels(test)
+    # A label that nobody declared is an error, whatever is guessed.
+    wanted = wanted[wanted != IGNORED]
+    right = {"uniform": 1 / labels * float((wanted != UNKNOWN_LABEL).mean())} if len(wanted) else {}
+    if train is not None and len(wanted):
+        learnt = _flat_labels(train)
+        most = np.bincount(learnt[learnt >= 0], minlength=labels).argmax()
+        right["majority"] = float((wanted == most).mean())
+    if tagging:
+        return {f"{name}_accuracy": share for name, share in right.items()}
+    return {f"{name}_error_rate": 1 - share for name, share in right.items()}
+
+
+def _flat_labels(examples: Examples) -> Numbers:
+    own = examples.labels
+    if isinstance(own, list):
+        return np.concatenate([np.zeros(0, dtype=np.int64), *own])
+    return np.asarray(own, dtype=np.int64)
 
 
 def _apart(examples: Examples, share: float, rng: np.random.Generator) -> NDArray[np.bool_]:

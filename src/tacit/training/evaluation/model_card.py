@@ -26,7 +26,11 @@ _LOADERS = {
 
 
 def model_card(run: Run, certificate: Certificate) -> str:
-    """The card as Markdown with metadata; nothing in it was measured on private text."""
+    """The card as Markdown with metadata; nothing in it was measured on private text.
+
+    What `select: best` kept is a release that the ledger holds; a verdict on a split is none, so it
+    does not stand here, not even in a word.
+    """
     tags = ["tacit", *(["differential-privacy"] if run.spec.planned else [])]
     source = (files(__package__) / "model_card.md.jinja").read_text(encoding="utf-8")
     page = Environment(undefined=StrictUndefined, keep_trailing_newline=True).from_string(source)
@@ -38,6 +42,7 @@ def model_card(run: Run, certificate: Certificate) -> str:
         loader=_LOADERS[run.task],
         own_family=run.model.kind not in ("gpt2", "bert", "llama", "folder"),
         in_short="\n\n".join(in_short(certificate)),
+        kept=certificate.context.get("kept"),
         context={name: _said(value) for name, value in certificate.context.items()},
     )
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tacit.corpus.reading import read
 from tacit.errors import UsageError
 from tacit.files import whole_file
 from tacit.saved_json import spelled
@@ -25,11 +26,28 @@ from tacit.training.tasks.tasks import NextWord
 
 
 def evaluate(
-    folder: Path, split: str, *, progress: Callable[[int], None] | None = None
+    folder: Path,
+    split: str,
+    *,
+    test: Path | None = None,
+    progress: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
-    """Scores on a split of the run's corpus, beside the baselines."""
+    """Scores on a split of the run's corpus, or on the file `test`, beside the baselines."""
     folder = Path(folder)
-    return scores(load_run(folder), split, beside=folder, progress=progress)
+    ctx = load_run(folder)
+    return scores(ctx if test is None else on_file(ctx, test), split, beside=folder,
+                  progress=progress)  # fmt: skip
+
+
+def on_file(ctx: RunContext, test: Path) -> RunContext:
+    """The run with the records of a file as its test split; what it was trained on stays."""
+    if ctx.run.spec.changes_text:
+        raise UsageError(
+            f"method={ctx.run.method} changes what mentions mark, and {test} has none; score a "
+            "split of the corpus, which `tacit corpus split` makes before training."
+        )
+    other = read(test)
+    return replace(ctx, corpus=other.with_splits(["test"] * len(other)), mentions=[])
 
 
 def keep_scores(folder: Path, split: str, values: dict[str, Any]) -> None:
@@ -59,18 +77,22 @@ def scores(
         found |= {
             f"whole_text_{name}": value for name, value in whole_text_scores(ctx, split).items()
         }
-    if ctx.run.task == "next-word":
-        train = encode(ctx, ctx.run.spec.read(training_part(ctx.corpus), ctx.mentions))
-        others = baselines.baseline_perplexities(
-            train, examples, len(ctx.tokenizer), rng=np.random.default_rng(0)
-        )
-        found |= {f"{name}_perplexity": value for name, value in others.items()}
+    found |= baselines.baseline_scores(ctx.task, _counted(ctx, split), examples, len(ctx.tokenizer))
     for what, load in (("public", load_public_start), ("redacted", load_redacted_start)):
         start = load(ctx, beside)
         if start is not None:
             score = ctx.task.score(start, examples)
             found |= {f"{what}_only_{name}": score[name] for name in _HEADLINES if name in score}
     return found
+
+
+def _counted(ctx: RunContext, split: str) -> Examples | None:
+    """The training records, for what is counted; None where they are elsewhere, or are scored."""
+    part = ctx.part
+    if ctx.run.spec.changes_text:
+        part = ctx.run.spec.read(training_part(ctx.corpus), ctx.mentions)
+    scored = part.splits() not in ([], ["train"]) or split == "train"
+    return None if ctx.elsewhere or scored else encode(ctx, part)
 
 
 def whole_text_scores(ctx: RunContext, split: str) -> dict[str, float]:
@@ -104,9 +126,10 @@ def ends_of_users(
     return ends_of(wrote, [users[row] for row in examples.record], losses, tokens, split)
 
 
-def evaluate_groups(folder: Path, split: str, by: str) -> Groups:
+def evaluate_groups(folder: Path, split: str, by: str, *, test: Path | None = None) -> Groups:
     """The perplexity of a run's model for each group of users, or of records, of a split."""
-    return groups_of(load_run(Path(folder)), split, by)
+    ctx = load_run(Path(folder))
+    return groups_of(ctx if test is None else on_file(ctx, test), split, by)
 
 
 def groups_of(ctx: RunContext, split: str, by: str) -> Groups:
@@ -128,7 +151,10 @@ def groups_of(ctx: RunContext, split: str, by: str) -> Groups:
     return Groups(by if by in ("records", "label") else Path(by).stem, split, found)
 
 
-_HEADLINES = ("perplexity", "accuracy", "error_rate", "pearson")
+_HEADLINES = (
+    "perplexity", "masked_perplexity", "bits_per_character", "accuracy", "error_rate", "pearson",
+    "squared_error",
+)  # fmt: skip
 
 
 def predict(folder: Path, text: str, *, words: int = 10, choices: int = 5) -> dict[str, Any]:

@@ -73,12 +73,16 @@ MADE_HERE = "made by a run whose ledger.jsonl belongs to these weights"
 
 @dataclass(frozen=True)
 class Trained:
-    """What a run left in its folder; `stopped` says why it ended before its last step."""
+    """What a run left in its folder; `stopped` says why it ended before its last step.
+
+    `told` are sentences made of releases alone, which cost nothing.
+    """
 
     folder: Path
     certificate: Certificate
     metrics: dict[str, Any]
     stopped: str | None
+    told: tuple[str, ...] = ()
 
 
 # --- begin, or go on ----------------------------------------------------------------------------
@@ -474,7 +478,7 @@ class Session:
         moved = weights.moved(before, ctx.model)
         metrics: dict[str, Any] = {"note": "exact figures over private text: keep them inside"}
         if "valid" in ctx.corpus.splits():
-            metrics["valid"] = scores(ctx, "valid")
+            metrics["valid"] = scores(ctx, "valid", beside=self.folder)
         metrics["training"] = {"records": len(training_data.rows), **self.notes}
         metrics |= found_and_kept(training_data, ctx.part, ctx.mentions)
         metrics["time"] = {phase: timed.summary() for phase, timed in took.items() if timed.steps}

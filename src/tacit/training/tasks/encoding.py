@@ -168,6 +168,7 @@ class ExampleBuilder:
         self._ids: list[Ids] = []
         self._marks: list[Mask] = []
         self._rows: list[int] = []
+        self._characters: list[int] = []
         self._cut = 0
 
     def pieces(self) -> Iterator[Pieces]:
@@ -196,6 +197,13 @@ class ExampleBuilder:
                 return np.asarray([value], dtype=np.int32)
         return np.asarray([pad_of(own)], dtype=np.int32)
 
+    def note_characters(self, pieces: Pieces, start: int, stop: int) -> None:
+        """Count the characters from one token of a text up to, but not including, another."""
+        start, stop = max(start, 0), min(stop, len(pieces.ids))
+        # What stands between two tokens, such as a space, belongs to the later one.
+        before = int(pieces.ends[start - 1]) if start else 0
+        self._characters.append(int(pieces.ends[stop - 1]) - before if stop > start else 0)
+
     def note_cut(self, cut: bool) -> None:
         """Count a record that did not fit."""
         self._cut += cut
@@ -217,6 +225,7 @@ class ExampleBuilder:
             sensitive=self._marks if self._spans is not None else None,
             types=types,
             notes={"records_cut": self._cut, **(notes or {})},
+            characters=np.asarray(self._characters, dtype=np.int64) if self._characters else None,
         )
 
     def whole_texts(self, labels: NDArray[Any], notes: Mapping[str, int]) -> Examples:

@@ -33,6 +33,7 @@ class Examples:
     touch a sensitive span. `user` numbers users by first appearance, and is -1 where there are
     none. `notes` counts what did not fit: records cut, labels unknown or missing, words lost.
     `features` are what a frozen encoder makes of them: one vector each, or one for each token.
+    `characters` is how much of its text each example of next words holds.
     """
 
     ids: list[Ids]
@@ -44,6 +45,7 @@ class Examples:
     types: list[Ids] | None = None
     notes: dict[str, int] = field(default_factory=dict)
     features: Activations | None = None
+    characters: Places | None = None
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -141,6 +141,8 @@ class NextWord(Task):
                 # The first token of a later window was the last target of the one before.
                 own[: min(number, 1)] = False
                 builder.add(row, ids[start:stop], own)
+                # The first token of a window is no target.
+                builder.note_characters(pieces, start + 1 - len(before), stop - len(before))
             builder.note_cut(len(ids) > builder.context)
         return builder.examples(None)
 
@@ -152,10 +154,12 @@ class NextWord(Task):
     def _score(self, model: nn.Module, examples: Examples, batches: Batches) -> dict[str, float]:
         """Perplexity and top-1 accuracy on all, on sensitive and on plain tokens.
 
-        Perplexity is the exponential of the mean loss of a token, whichever record it is in.
+        Perplexity is the exponential of the mean loss of a token, whichever record it is in; bits
+        of a character are the same loss in a unit that no tokenizer decides.
         """
         tally = tally_tokens(self._predict, model, examples, batches, ahead=1)
         made: dict[str, float] = {"loss": tally[""].mean}
+        made["bits_per_character"] = bits_per_character(tally[""].lost, examples)
         for name, one in tally.items():
             # A mean loss beyond this is no model at all; infinity says so without an overflow.
             perplexity = math.exp(one.mean) if not one.mean > 700 else math.inf
@@ -173,6 +177,12 @@ class NextWord(Task):
         # Moving the targets, not the logits, saves a copy as large as the vocabulary.
         targets[:, :-1] = batch["labels"][:, 1:]
         return logits, targets
+
+
+def bits_per_character(lost: float, examples: Examples) -> float:
+    """A whole loss in nats as bits for each character of the text; NaN where there is none."""
+    characters = 0 if examples.characters is None else int(examples.characters.sum())
+    return lost / math.log(2) / characters if characters else math.nan
 
 
 @dataclass(frozen=True)
