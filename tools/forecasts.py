@@ -12,7 +12,6 @@ head without noise. What is there already is not simulated again.
 import argparse
 import json
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.planning.plan import Plan, least_noise
-from tacit.planning.recipes import constants
+from tacit.planning.recipes import family_named
 from tacit.training.data.training_data import open_corpus
 
 HERE = Path(__file__).resolve().parent.parent
@@ -48,7 +47,7 @@ def one_shot_noise(epsilon: float, users: int) -> float:
 def vectors(texts: list[str], encoder: str) -> Floats:
     """A unit vector for each text: static vectors, or the mean of MiniLM's last layer."""
     if encoder == "wordllama":
-        import wordllama
+        import wordllama  # type: ignore[import-untyped]
 
         folder = Path(wordllama.__file__).parent
         static = wordllama.WordLlama.load(cache_dir=folder, disable_download=True)
@@ -60,8 +59,8 @@ def vectors(texts: list[str], encoder: str) -> Floats:
     from tacit.packaged_models import located
 
     torch.set_num_threads(1)
-    folder = str(located("minilm"))
-    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder)
+    where = str(located("minilm"))
+    tokenizer, model = AutoTokenizer.from_pretrained(where), AutoModel.from_pretrained(where)
     rows: list[Floats] = []
     with torch.no_grad():
         for at in range(0, len(texts), 64):
@@ -183,14 +182,13 @@ def table(args: argparse.Namespace) -> None:
     apart = np.log(lost / (1 - lost)) - slope * noise - intercept
     low, likely, high = np.quantile(apart, [0.1, 0.5, 0.9])
     plain, most = unprotected(), max(USERS)
-    found = json.loads(TABLE.read_text()) if TABLE.exists() else {}
-    found["classification"] = {
+    found: dict[str, dict[str, Any]] = {}
+    found["minilm"] = found["wordllama"] = {
         "slope": slope, "intercept": intercept, "low": low, "likely": likely, "high": high,
         "unprotected": [plain[f"{one} {most}"] for one in EXTREMES],
     }  # fmt: skip
     rounded = {
         name: {k: np.round(v, 4).tolist() for k, v in part.items()}
-        if name == "classification" else part
         for name, part in found.items()
     }  # fmt: skip
     TABLE.write_text(json.dumps(rounded, indent=1) + "\n")
@@ -211,7 +209,7 @@ def lost_to_noise(without: str = "") -> Iterator[dict[str, Any]]:
 
     The rate is the one that the recipe takes; between simulated rates errors are interpolated.
     """
-    rule, plain = constants()["noise"], unprotected()
+    rule, plain = family_named("minilm"), unprotected()
     grouped: dict[str, list[dict[str, Any]]] = {}
     for line in simulations():
         if line["epsilon"] is not None and line["corpus"] != without:
@@ -219,7 +217,7 @@ def lost_to_noise(without: str = "") -> Iterator[dict[str, Any]]:
     for lines in grouped.values():
         one = lines[0]
         share = one["noise"] * (one["dims"] * one["labels"]) ** 0.5 / one["users"]
-        rate = 8 * min(1.0, max(rule["least_share"], rule["full_rate_until"] / share))
+        rate = rule["rate"] * min(1.0, max(rule["least"], rule["quiet"] / share))
         lines.sort(key=lambda line: float(line["rate"]))
         error = np.interp(
             np.log(rate), np.log([line["rate"] for line in lines]),
@@ -237,7 +235,71 @@ def simulations() -> Iterator[dict[str, Any]]:
     yield from map(json.loads, HEADS.read_text().splitlines())
 
 
-PARTS = {"heads": heads, "table": table}
+# --- next words ---------------------------------------------------------------------------------
+
+
+def posts(data: str, users: int, path: Path) -> None:
+    """Posts to newsgroups as a corpus of so many users, with others to score on."""
+    from tacit.corpus import Record
+
+    corpus = open_corpus("newsgroups20", data)
+    texts = [" ".join(text.split()[:WORDS]) for text in corpus.column("text").to_pylist()]
+    rng = np.random.default_rng(1)
+    rows = rng.permutation([n for n, text in enumerate(texts) if len(text.split()) > WORDS // 2])
+    records = [
+        Record(
+            id=f"r{at}", user=f"u{at // EACH}", text=texts[row],
+            split="train" if at < users * EACH else "test",
+        )
+        for at, row in enumerate(rows[: (users + 150) * EACH].tolist())
+    ]  # fmt: skip
+    with path.open("w") as out:
+        for record in records:
+            fields = {name: getattr(record, name) for name in ("id", "user", "text", "split")}
+            out.write(json.dumps(fields) + "\n")
+
+
+WORDS, EACH = 60, 3
+WORD_RUNS = HERE / "docs" / "results" / "forecast-words.jsonl"
+WORD_CASES = [(300, None), (300, 8.0), (300, 2.0), (1000, None), (1000, 2.0), (100, None),
+              (100, 8.0)]  # fmt: skip
+"""Users and epsilon; None is without protection."""
+
+
+def words(args: argparse.Namespace) -> None:
+    """Train models of next words on posts of pretended users, from the start of the presets."""
+    import tempfile
+
+    import tacit
+    from tacit.training.settings import read_run
+
+    lines = WORD_RUNS.read_text().splitlines() if WORD_RUNS.exists() else []
+    done = {(line["users"], line["epsilon"]) for line in map(json.loads, lines)}
+    for users, epsilon in WORD_CASES:
+        if (users, epsilon) in done:
+            continue
+        with tempfile.TemporaryDirectory() as place:
+            corpus = Path(place) / "posts.jsonl"
+            posts(args.data, users, corpus)
+            changes = {"corpus": str(corpus), "data": args.data, "detect": None, "seed": 0}
+            if epsilon is None:
+                changes |= {"steps": max(30, 3 * users * EACH // 64), "optimizer.warmup": 5}
+                run = read_run(Path("preset:conll2003-lstm-plain"), changes)
+            else:
+                rate = 4e-3 * min(1.0, (epsilon / 8) ** 0.5) * min(1.0, (users / 946) ** 0.5)
+                changes |= {"plan.epsilon": epsilon, "plan.users": users}
+                changes |= {"plan.delta": 1e-5, "optimizer.learning_rate": rate}
+                run = read_run(Path("preset:conll2003-lstm-users"), changes)
+            folder = Path(place) / "run"
+            tacit.train(run, folder)
+            scores = tacit.evaluate(folder, "test")
+        line = {"users": users, "epsilon": epsilon, "records_per_user": EACH, "words": WORDS}
+        line |= {name: scores[name] for name in scores if "perplexity" in name}
+        with WORD_RUNS.open("a") as out:
+            out.write(json.dumps(line) + "\n")
+
+
+PARTS = {"heads": heads, "words": words, "table": table}
 
 
 def main() -> None:
@@ -250,4 +312,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -69,7 +69,8 @@ def plan(
 
     Examples: `tacit plan mail.parquet --task classification --labels work,home --protect users
     --users 500 --epsilon 4` · `tacit plan --set protect=users --set epsilon=3 --set steps=200
-    --set user_rate=0.1 --set users=1000` · `tacit plan plan.yml --owners owners.json --search -o calibrated.yml`
+    --set user_rate=0.1 --set users=1000` ·
+    `tacit plan plan.yml --owners owners.json --search -o calibrated.yml`
     """
     from tacit.owners import Owners
     from tacit.planning import dry_run, pipeline
@@ -125,9 +126,7 @@ def _asked_run(file: Path | None, changes: dict[str, Any]) -> "tuple[Plan, Forec
     if made is None:
         raise UsageError("This run keeps no promise, so there is nothing to plan.")
     few.print_choices(chosen)
-    if chosen.facts is None:
-        return made, None
-    return made, forecasts.forecast(chosen.facts, chosen.family, made)
+    return made, forecasts.forecast(chosen.fields)
 
 
 def _rates(text: str) -> list[float]:

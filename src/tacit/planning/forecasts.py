@@ -9,14 +9,24 @@ makes.
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tacit.errors import UsageError
 from tacit.planning.plan import Plan
-from tacit.planning.recipes import Facts, Fields, constants, family_named, noise_share, weights
+from tacit.planning.recipes import (
+    Facts,
+    Fields,
+    Machine,
+    constants,
+    facts_of,
+    family_of,
+    noise_share,
+    weights,
+)
 
 EPSILONS = (1.0, 2.0, 4.0, 8.0)
 """For which a forecast is made."""
@@ -46,7 +56,7 @@ class Forecast:
         """What the figures come from, and what they stand beside."""
         if self.task != "classification":
             return "From simulations on public corpora."
-        easy, hard = curves()["classification"]["unprotected"]
+        easy, hard = curves()["minilm"]["unprotected"]
         return (
             f"From simulations on public corpora, where unprotected classifiers had errors from "
             f"{easy:.2f} (topics of news) to {hard:.2f} (twenty newsgroups)."
@@ -56,7 +66,7 @@ class Forecast:
         """The figures and the sentence."""
         rows = [{name: _shown(value) for name, value in vars(row).items()} for row in self.rows]
         return {"task": self.task, "users": self.users, "measure": MEASURES[self.task],
-                "rows": rows, "sentence": self.sentence}  # fmt: skip
+                "rows": rows, "sentence": self.sentence, "beside": self.beside}  # fmt: skip
 
 
 MEASURES = {
@@ -72,20 +82,28 @@ def curves() -> Fields:
     return found
 
 
-def forecast(facts: Facts, family: str, plan: Plan) -> Forecast:
-    """What to expect of a plan for each epsilon in `EPSILONS`, and of the plan itself."""
-    chosen = family_named(family)
+def forecast(run: Mapping[str, Any]) -> Forecast | None:
+    """What to expect of a run's settings, for each epsilon in `EPSILONS` and for its own.
+
+    None where nothing was simulated: another model, another task, numbers that are not declared.
+    """
+    family = family_of(run.get("task", "next-word"), run.get("model") or {})
+    if family is None or family["name"] not in curves():
+        return None
+    try:
+        facts = facts_of(run, Machine(1, frozenset()))
+    except UsageError:
+        return None
+    plan = Plan(**run["plan"])
     expect = _classifier if facts.task == "classification" else _next_words
 
     def at(epsilon: float) -> Expected:
         fields = plan.model_dump(exclude={"noise_multiplier", "targets", "epsilon"})
-        noise = noise_to_signal(Plan(**fields, epsilon=epsilon), facts, chosen)
-        return Expected(epsilon, *expect(noise, facts, family))
+        noise = noise_to_signal(Plan(**fields, epsilon=epsilon), facts, family)
+        return Expected(epsilon, *expect(noise, facts, curves()[family["name"]]))
 
-    return Forecast(
-        facts.task, facts.users, [at(epsilon) for epsilon in EPSILONS],
-        _sentence(at(plan.epsilon), facts),
-    )  # fmt: skip
+    rows = [at(epsilon) for epsilon in EPSILONS]
+    return Forecast(facts.task, facts.users, rows, _sentence(at(plan.epsilon), facts))
 
 
 def noise_to_signal(plan: Plan, facts: Facts, family: Fields) -> float:
@@ -104,13 +122,13 @@ def noise_to_signal(plan: Plan, facts: Facts, family: Fields) -> float:
     return noise_share(plan, weights(family, facts), facts.users) / signal
 
 
-def _classifier(noise: float, facts: Facts, family: str) -> tuple[float, float, float]:
+def _classifier(noise: float, facts: Facts, curve: Fields) -> tuple[float, float, float]:
     """Error above unprotected: the share of what could be learned that is lost, of what there is.
 
     How well the labels can be told apart without protection is not known, so the range covers
     tasks as easy as the easiest public corpus and as hard as the hardest.
     """
-    curve, guessing = curves()["classification"], 1 - 1 / facts.labels
+    guessing = 1 - 1 / facts.labels
     easy, hard = curve["unprotected"]
     lost = {name: _share(noise, curve, curve[name]) for name in ("low", "likely", "high")}
     room = {"low": guessing - min(hard, guessing), "high": guessing - min(easy, guessing)}
@@ -119,9 +137,8 @@ def _classifier(noise: float, facts: Facts, family: str) -> tuple[float, float, 
     return low, likely, high
 
 
-def _next_words(noise: float, facts: Facts, family: str) -> tuple[float, float, float]:
+def _next_words(noise: float, facts: Facts, curve: Fields) -> tuple[float, float, float]:
     """The share of the gap that is closed: what is closed without noise, less what noise takes."""
-    curve = curves()["next-word"][family]
     low, likely, high = (
         curve["most"] * (1 - _share(noise, curve, curve[name]))
         for name in ("high", "likely", "low")

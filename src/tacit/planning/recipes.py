@@ -34,7 +34,7 @@ class Machine:
     @classmethod
     def here(cls) -> "Machine":
         """This one."""
-        wanted = {family["package"] for family in constants()["family"]}
+        wanted = {one["package"] for one in constants()["family"] if "package" in one}
         return cls(os.cpu_count() or 1, frozenset(name for name in wanted if _installed(name)))
 
 
@@ -75,8 +75,6 @@ class Resolved:
 
     fields: Fields
     choices: Sequence[Choice] = ()
-    facts: Facts | None = None
-    family: str = ""
 
 
 @cache
@@ -108,7 +106,7 @@ def resolve(fields: Mapping[str, Any], machine: Machine | None = None) -> Resolv
     plan = Plan(**chosen["plan"])
     if "learning_rate" not in chosen["optimizer"]:
         chosen["optimizer"]["learning_rate"] = _learning_rate(family, facts, plan)
-    return Resolved(chosen, _choices(family, facts, chosen, given), facts, family["name"])
+    return Resolved(chosen, _choices(family, facts, chosen, given))
 
 
 def joined(below: Mapping[str, Any], above: Mapping[str, Any]) -> Fields:
@@ -199,7 +197,7 @@ def _family(facts: Facts, model: Mapping[str, Any], machine: Machine) -> Fields:
                 f"recipe=auto has no settings for model {', '.join(map(str, asked.values()))}; "
                 "leave the model to it, or leave recipe out."
             )
-    usable = [one for one in every if one.get("package", "") in {"", *machine.installed}]
+    usable = [one for one in every if one.get("package") in {None, *machine.installed}]
     if not usable:
         names = " or ".join(f"pip install {one['package']}" for one in every)
         raise MissingExtra(f"recipe=auto needs a model for task={facts.task}: {names}")
@@ -221,6 +219,13 @@ def _seconds(family: Fields, facts: Facts, passes: float) -> float:
 def family_named(name: str) -> Fields:
     """The constants of one model."""
     return next(one for one in constants()["family"] if one["name"] == name)
+
+
+def family_of(task: str, model: Mapping[str, Any]) -> Fields | None:
+    """The constants of the model that a run names; None where there are none."""
+    named = {name: model.get(name) for name in ("kind", "folder")}
+    every = (one for one in constants()["family"] if one["task"] == task)
+    return next((one for one in every if named.items() <= one["settings"]["model"].items()), None)
 
 
 def _proposed(family: Fields, facts: Facts) -> Fields:
@@ -245,11 +250,11 @@ def noise_share(plan: Plan, weights: float, users: int) -> float:
 
 
 def _learning_rate(family: Fields, facts: Facts, plan: Plan) -> float:
-    """The rate in units of the clip norm, smaller as the noise is longer."""
-    rule = constants()["noise"]
+    """The rate, smaller as the noise is longer."""
     share = noise_share(plan, weights(family, facts), facts.users)
-    factor = min(1.0, max(rule["least_share"], rule["full_rate_until"] / max(share, 1e-12)))
-    return float(f"{family['rate'] / plan.clip_norm * factor:.3g}")
+    factor = min(1.0, (family["quiet"] / max(share, 1e-12)) ** family["power"])
+    highest = family["rate"] / (plan.clip_norm if family["in_clip_norms"] else 1.0)
+    return float(f"{highest * max(family['least'], factor):.3g}")
 
 
 def weights(family: Fields, facts: Facts) -> float:
@@ -271,8 +276,8 @@ def _choices(family: Fields, facts: Facts, chosen: Fields, given: Fields) -> lis
         "plan.user_rate": "everybody in every step: the least noise" if whole else "fits the time",
         "plan.clip_norm": "from simulations on public text",
         "plan.entity_share": "a record moves its user by half of the clip norm at most",
-        "optimizer": f"{family['optimizer']['schedule']} decay, the last half averaged",
-        "optimizer.learning_rate": "smaller as the noise is louder, in units of the clip norm",
+        "optimizer": f"{family['optimizer']['schedule']} decay of the rate",
+        "optimizer.learning_rate": "smaller as the noise is louder",
     }
     found = []
     for setting, why in reasons.items():
