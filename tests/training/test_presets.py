@@ -44,7 +44,9 @@ TOKENS = {"plain", "deidentify", "redact-then-private"}
     ("stem", "wanted"),
     [
         ("conll2003-lstm", OWNERS),
-        ("agnews-minilm", OWNERS),
+        ("conll2003-small", OWNERS),
+        ("agnews-minilm", OWNERS | {"statistics"}),
+        ("newsgroups20-topics", (OWNERS | {"statistics"}) - {"uedp"}),
         ("customersim-lstm", OWNERS | PAPERS),
         ("newsgroups20-lstm", PAPERS),
         ("wikitext2-lstm", TOKENS | {"records", "selective"}),

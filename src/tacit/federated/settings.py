@@ -136,6 +136,8 @@ def _problems(run: Run, federation: Federation, plan: Plan | None) -> list[str]:
             f"protect={plan.protect}, mechanism={plan.mechanism} draws records; a federation draws "
             "users: protect users, or users+entities with userclip."
         )
+    if plan is not None and plan.clip_quantile is not None:
+        found.append("clip_quantile is not federated; give a fixed clip_norm.")
     if run.entity_list is not None:
         found.append("entity_list is not federated: clients know entities by name; give kinds.")
     about_entities = plan is not None and "entities" in plan.protect

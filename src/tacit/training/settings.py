@@ -493,6 +493,8 @@ def _plan_problems(run: Run) -> Iterator[str]:
             f"method={run.method} does not carry out protect={plan.protect}, mechanism="
             f"{plan.mechanism}; it protects {', '.join(run.spec.protects)}."
         )
+    if plan.clip_quantile is not None and not run.spec.adapts_clip:
+        yield f"plan.clip_quantile is not done by method={run.method}; give a fixed clip_norm."
     yield from run.spec.problems(run, plan)
 
 

@@ -25,9 +25,10 @@ from tacit.corpus.overlap import (
 )
 from tacit.errors import DataError, PrivacyRefused
 from tacit.files import require_file
-from tacit.packaged_models import PACKAGES, located, tokenizer_of_vectors
+from tacit.packaged_models import PACKAGES, START_PREFIX, located, tokenizer_of_vectors
 from tacit.privacy.certificates.manifest import file_digest
 from tacit.privacy.certificates.scope import PublicInput
+from tacit.training.data.starts import read_start, start_pieces
 from tacit.training.data.training_data import open_corpus
 from tacit.training.models import tokens, word_vectors
 from tacit.training.models.weights import MARK
@@ -118,7 +119,7 @@ def public_inputs(run: Run, private: Corpus | None) -> tuple[PublicInput, ...]:
             digest = seen.digest
             checked = seen.checked
         found.append(PublicInput(what=what, name=shown_name(name), sha256=digest, checked=checked))
-    found += base_weights(run)
+    found += base_weights(run, pieces if private is not None else None)
     found += _word_vectors(run, pieces if private is not None else None)
     found += _tokenizer(run, pieces if private is not None else None)
     return tuple(found)
@@ -132,6 +133,8 @@ def _public_texts(run: Run) -> Iterator[tuple[str, str]]:
     if run.pretrain is not None:
         for name in each(run.pretrain.corpus):
             yield "the text of the public start", name
+    if (public := getattr(run.options, "public_text", None)) is not None:
+        yield "the text of the covariance", str(public)
 
 
 def _word_vectors(run: Run, private: Callable[[], Pieces] | None) -> Iterator[PublicInput]:
@@ -148,8 +151,11 @@ def _word_vectors(run: Run, private: Callable[[], Pieces] | None) -> Iterator[Pu
     )
 
 
-def base_weights(run: Run) -> Iterator[PublicInput]:
-    """The weights that a run begins with; those of a run that is continued speak for themselves."""
+def base_weights(run: Run, private: Callable[[], Pieces] | None = None) -> Iterator[PublicInput]:
+    """The weights that a run begins with; those of a run that is continued speak for themselves.
+
+    The text that a public start read is compared with the private text.
+    """
     if not run.model.pretrained or run.model.carry_ledger:
         return
     place = located(str(run.model.folder))
@@ -168,10 +174,16 @@ def base_weights(run: Run) -> Iterator[PublicInput]:
                 f"{file.name} in model.folder={run.model.folder} was made by a run of tacit whose "
                 "ledger is not there; put the whole folder back and say model.carry_ledger=true."
             )
+    name, checked = _package_or_folder(str(run.model.folder), place), None
+    start = read_start(folder)
+    if start is not None:
+        name += f", which read {shown_names(start.corpus)}"
+        if private is not None:
+            what = f"the text of model.folder={run.model.folder}"
+            checked = require_independent(private(), start_pieces(folder), what=what).checked
     yield PublicInput(
-        what="the base weights", name=_package_or_folder(str(run.model.folder), place),
-        sha256=_joint_digest(files),
-    )  # fmt: skip
+        what="the base weights", name=name, sha256=_joint_digest(files), checked=checked
+    )
 
 
 def _tokenizer(run: Run, private: Callable[[], Pieces] | None) -> Iterator[PublicInput]:
@@ -197,6 +209,8 @@ def _tokenizer(run: Run, private: Callable[[], Pieces] | None) -> Iterator[Publi
 
 
 def _package_or_folder(given: str, place: Path) -> str:
+    if given.startswith(START_PREFIX):
+        return f"public start {place.name}"
     if Path(given).exists():
         return f"folder {shown_name(str(place))}"
     package = PACKAGES.get(given.lower(), given)

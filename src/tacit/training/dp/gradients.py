@@ -70,6 +70,24 @@ def joined(own: BoundedSum, add_up: Callable[[Iterable[Tensor]], None]) -> Bound
     return replace(own, units=units, clipped=clipped, not_finite=not_finite, made=_MADE_HERE)
 
 
+COUNT = "units within the clip norm"
+"""The name of the coordinate that `with_count` adds."""
+
+
+def with_count(total: BoundedSum, share: float) -> BoundedSum:
+    """The sum with a coordinate that says how many units were within the clip norm.
+
+    A unit adds its clipped vector times sqrt(1 - share^2), and share * clip_norm there if it was
+    within the clip norm, as much less if it was not. *Guarantee*: both together are no longer than
+    `clip_norm`, so one release of the longer sum costs what one of the shorter would.
+    """
+    kept = math.sqrt(1 - share**2)
+    tensors = {name: tensor * kept for name, tensor in total.tensors.items()}
+    within = total.units - 2 * total.clipped
+    tensors[COUNT] = next(iter(tensors.values())).new_tensor([share * total.clip_norm * within])
+    return replace(total, tensors=tensors, made=_MADE_HERE)
+
+
 class ClippedSums:
     """Sums over units (users, or records) of their clipped gradients.
 

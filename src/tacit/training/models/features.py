@@ -6,6 +6,7 @@ training then sees vectors of length one, and nothing but the head is trained.
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -52,6 +53,8 @@ class FeaturesConfig(PretrainedConfig):
     hidden_size: int = 256
     max_position_embeddings: int | None = None
     pad_token_id: int | None = None
+    statistics: dict[str, Any] | None = None
+    """Of a head that is made of released sums: which there are, and their noise."""
 
 
 @dataclass
@@ -147,10 +150,44 @@ class FeaturesForSequenceClassification(FeaturesForTokenClassification):
 
     pooled = True
 
+    def __init__(self, config: FeaturesConfig) -> None:
+        super().__init__(config)
+        self.statistics = Statistics(config) if config.statistics is not None else None
+
     def _read(self, states: Tensor, mask: Tensor) -> Tensor:
         own = mask.to(states.dtype).unsqueeze(-1)
         # Zero and not a product past the end: what stands there may be anything.
         return states.masked_fill(own == 0, 0).sum(1) / own.sum(1).clamp(min=1)
+
+
+class Statistics(nn.Module):
+    """Sums over records, as layers: a record's gradient is what it adds to them.
+
+    With x~ = (x, 1) / sqrt(2) of length one, a record adds t x~' to `classes`, where t says its
+    class or its number, and x~ x~' to `moments`; `scale` makes all of it at most one long.
+    """
+
+    def __init__(self, config: FeaturesConfig) -> None:
+        super().__init__()
+        wide = config.hidden_size + 1
+        self.classes = nn.Linear(wide, config.num_labels or 2, bias=False)
+        self.moments = (
+            nn.Linear(wide, wide, bias=False) if (config.statistics or {})["moments"] else None
+        )
+        self.covariance = nn.Buffer(torch.zeros(wide - 1, wide - 1))
+        self.scale = 1.0 if self.moments is None else math.sqrt(0.5)
+        for layer in (self.classes, self.moments):
+            if layer is not None:
+                nn.init.zeros_(layer.weight)
+
+    def forward(self, features: Tensor, targets: Tensor) -> Tensor:
+        """A number for each record, linear in the layers; steps go against its gradient."""
+        ones = torch.ones_like(features[:, :1])
+        x = torch.cat([features, ones], 1).to(self.classes.weight.dtype) / math.sqrt(2)
+        total = (self.classes(x) * targets).sum(1)
+        if self.moments is not None:
+            total = total + (self.moments(x) * x).sum(1)
+        return -self.scale * total
 
 
 AutoConfig.register(FeaturesConfig.model_type, FeaturesConfig, exist_ok=True)

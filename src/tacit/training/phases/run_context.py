@@ -191,6 +191,7 @@ def make_model(run: Run, task: Task, tokenizer: PreTrainedTokenizerBase) -> nn.M
         weights.train_rows(
             model, np.argsort(-shares, kind="stable")[: run.model.trained_rows].tolist()
         )
+    run.spec.prepare_model(run, model)
     return model.to(chosen_device(run.device))
 
 
