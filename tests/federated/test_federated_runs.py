@@ -509,6 +509,7 @@ BOTH = PLANS["both"]
         ({"model": {"kind": "lstm", "lora_rank": 2}}, {}, "model.kind=folder"),
         ({"model": {"kind": "lstm", "trained_rows": 9}, "tokenizer": {"size": 400}}, {},
          "clients do not have"),
+        ({"plan": {"clip_quantile": 0.5}}, {}, "clip_quantile is not federated"),
         ({"plan": BOTH | {"entity_list": "names.txt"}}, {}, "entity_list"),
         ({"plan": BOTH, "detect": None, "mentions": "m.jsonl",
           "model": {"kind": "folder", "folder": "earlier", "carry_ledger": True}}, {},

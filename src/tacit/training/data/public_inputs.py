@@ -25,7 +25,7 @@ from tacit.corpus.overlap import (
 )
 from tacit.errors import DataError, PrivacyRefused
 from tacit.files import require_file
-from tacit.packaged_models import PACKAGES, START_PREFIX, located
+from tacit.packaged_models import PACKAGES, START_PREFIX, located, tokenizer_of_vectors
 from tacit.privacy.certificates.manifest import file_digest
 from tacit.privacy.certificates.scope import PublicInput
 from tacit.training.data.starts import read_start, start_pieces
@@ -126,13 +126,15 @@ def public_inputs(run: Run, private: Corpus | None) -> tuple[PublicInput, ...]:
 
 
 def _public_texts(run: Run) -> Iterator[tuple[str, str]]:
-    own_tokenizer = run.tokenizer.kind != "folder" and run.model.kind != "folder"
+    own_tokenizer = run.tokenizer.kind != "folder" and not run.model.pretrained
     if own_tokenizer and (run.tokenizer.kind == "bpe" or run.tokenizer.public_text):
         for name in each(run.tokenizer.public_text or GENERATED):
             yield "the tokenizer's text", name
     if run.pretrain is not None:
         for name in each(run.pretrain.corpus):
             yield "the text of the public start", name
+    if (public := getattr(run.options, "public_text", None)) is not None:
+        yield "the text of the covariance", str(public)
 
 
 def _word_vectors(run: Run, private: Callable[[], Pieces] | None) -> Iterator[PublicInput]:
@@ -154,7 +156,7 @@ def base_weights(run: Run, private: Callable[[], Pieces] | None = None) -> Itera
 
     The text that a public start read is compared with the private text.
     """
-    if run.model.kind != "folder" or run.model.carry_ledger:
+    if not run.model.pretrained or run.model.carry_ledger:
         return
     place = located(str(run.model.folder))
     folder = place if place.is_dir() else place.parent
@@ -186,13 +188,14 @@ def base_weights(run: Run, private: Callable[[], Pieces] | None = None) -> Itera
 
 def _tokenizer(run: Run, private: Callable[[], Pieces] | None) -> Iterator[PublicInput]:
     folder = run.tokenizer.folder
-    if folder is None and run.model.kind == "folder" and not run.model.carry_ledger:
+    if folder is None and run.model.pretrained and not run.model.carry_ledger:
         folder = run.model.folder
     if folder is None:
         return
     place = located(folder)
+    own = tokenizer_of_vectors(place)
     place = place if place.is_dir() else place.parent
-    files = [f for f in (place / "tokenizer.json", place / "vocab.txt", place / "vocab.json")
+    files = [f for f in (place / "tokenizer.json", place / "vocab.txt", place / "vocab.json", own)
              if f.is_file()]  # fmt: skip
     name = _package_or_folder(folder, place)
     loaded = tokens.load_tokenizer(folder)

@@ -26,6 +26,7 @@ from tacit.training.data.training_data import Found, find_mentions, open_corpus,
 from tacit.training.dp.random_source import RandomSource
 from tacit.training.models import networks, tokens, weights, word_vectors
 from tacit.training.models.devices import chosen_device
+from tacit.training.models.features import OnFeatures, with_features
 from tacit.training.models.memory import keep_freed_memory
 from tacit.training.settings import Run, read_run
 from tacit.training.tasks.examples import Examples
@@ -118,7 +119,7 @@ def tokenizer_of(run: Run, part: Corpus) -> PreTrainedTokenizerBase:
 def _tokenizer(run: Run, part: Corpus) -> tuple[PreTrainedTokenizerBase, list[str]]:
     """The tokenizer, and what choosing it leaks: nothing, unless it is counted from the corpus."""
     given = run.tokenizer
-    if given.kind == "folder" or (run.model.kind == "folder" and given.folder is None):
+    if given.kind == "folder" or (run.model.pretrained and given.folder is None):
         loaded = tokens.load_tokenizer(given.folder or str(run.model.folder))
         leaked = tokens.counted(loaded)
         return loaded, [] if leaked is None else [leaked]
@@ -190,6 +191,7 @@ def make_model(run: Run, task: Task, tokenizer: PreTrainedTokenizerBase) -> nn.M
         weights.train_rows(
             model, np.argsort(-shares, kind="stable")[: run.model.trained_rows].tolist()
         )
+    run.spec.prepare_model(run, model)
     return model.to(chosen_device(run.device))
 
 
@@ -210,16 +212,23 @@ def sensitive_spans(ctx: RunContext, corpus: Corpus) -> dict[str, list[tuple[int
     return spans
 
 
-def encode(ctx: RunContext, corpus: Corpus, *, training: bool = True) -> Examples:
-    """A corpus as the run's task reads it, sensitive tokens marked."""
+def encode(
+    ctx: RunContext,
+    corpus: Corpus,
+    *,
+    training: bool = True,
+    on_features: OnFeatures | None = None,
+) -> Examples:
+    """A corpus as the run's task and its model read it, sensitive tokens marked."""
     spans = sensitive_spans(ctx, corpus)
-    return ctx.task.encode(
+    examples = ctx.task.encode(
         corpus,
         ctx.tokenizer,
         context=ctx.run.context,
         sensitive=spans or None,
         training=training,
     )
+    return with_features(ctx.model, examples, on_features)
 
 
 def load_run(folder: Path) -> RunContext:
