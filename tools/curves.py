@@ -4,6 +4,7 @@
     python tools/curves.py customersim customersim-tokens
     python tools/curves.py conll2003-kinds conll2003-caps conll2003-plain-rate --data DIR
     python tools/curves.py conll2003-models conll2003-adapters --data DIR
+    python tools/curves.py newsgroups20-english --data DIR
     python tools/curves.py agnews newsgroups20-topics --data DIR
     python tools/curves.py wikitext2 wikitext2-norms --data DIR
     python tools/curves.py wikitext2-pretrained --data DIR --pipeline build/contextual/pipeline
@@ -63,7 +64,9 @@ class Study:
 
 def _rates(preset: str, epsilon: float) -> dict[str, Any]:
     """The learning rate falls with epsilon, as the noise grows: a rule that looks at no data."""
-    highest = yaml.safe_load((PRESETS / f"{preset}.yml").read_text())["optimizer"]["learning_rate"]
+    highest = float(
+        yaml.safe_load((PRESETS / f"{preset}.yml").read_text())["optimizer"]["learning_rate"]
+    )
     return {
         "plan.epsilon": epsilon,
         "optimizer.learning_rate": highest * min(1.0, (epsilon / 8) ** 0.5),
@@ -87,6 +90,13 @@ def at_full_batch() -> list[Case]:
     cases = [Case("users", e, users, _rates(users, e)) for e in (8.0, 2.0, 1.0)]
     cases += [Case("users+entities", e, both, _rates(both, e)) for e in (8.0, 2.0)]
     return [*cases, Case("plain", None, "conll2003-lstm-plain")]
+
+
+def own_mail() -> list[Case]:
+    """Authors of posts as users, from the start that comes with the package."""
+    preset = "newsgroups20-english-users"
+    cases = [Case("users", e, preset, _rates(preset, e)) for e in (8.0, 2.0, 1.0)]
+    return [*cases, Case("plain", None, "newsgroups20-english-plain")]
 
 
 STATIC = {"model.folder": "wordllama"}
@@ -253,6 +263,7 @@ STUDIES = {
         "CustomerSim, next words",
         "epsilon at delta 1e-5",
     ),
+    "newsgroups20-english": Study(own_mail(), "20 Newsgroups, next words", "epsilon at delta 1e-5"),
     "agnews": Study(
         heads("agnews-minilm", ("deidentify", "uedp", "users+entities")),
         "AG News, topics",

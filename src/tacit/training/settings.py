@@ -28,6 +28,7 @@ from pydantic import (
 
 from tacit.errors import DataError, UsageError
 from tacit.files import require_file
+from tacit.planning import recipes
 from tacit.planning.plan import Plan
 from tacit.presets import located
 from tacit.privacy.certificates.documents import canonical_digest
@@ -179,6 +180,19 @@ class PublicStart(SettingsPart):
     ] = 0
 
 
+class RecipeSettings(SettingsPart):
+    """Who chooses what is not given: `recipe: auto`, from public facts, before anything is read."""
+
+    name: Literal["auto"]
+    minutes: Annotated[
+        float | None, Field(gt=0, description="CPU minutes that training may take.")
+    ] = None
+    edition: Annotated[
+        int | None,
+        Field(ge=1, description="Of the recipe that chose these settings; nothing is left open."),
+    ] = None
+
+
 class MethodSettings(SettingsPart):
     """A method's own settings, in the section that bears its name; most have none."""
 
@@ -187,6 +201,13 @@ class Run(SettingsPart):
     """Everything that decides a run."""
 
     corpus: str
+    recipe: Annotated[
+        RecipeSettings | None,
+        Field(
+            description="auto: what is not given is chosen from the task, the plan and the numbers "
+            "that it declares."
+        ),
+    ] = None
     data: str | None = None
     mentions: Annotated[
         str | None, Field(description="What is sensitive: the file that `tacit detect` writes.")
@@ -267,10 +288,10 @@ class Run(SettingsPart):
     @model_validator(mode="before")
     @classmethod
     def _section_of_the_method(cls, values: Any) -> Any:
-        """The section of the method's name becomes `options`; other methods' are refused."""
+        """What a recipe chooses; the section of the method's name, which becomes `options`."""
         if not isinstance(values, dict) or not isinstance(values.get("method", ""), str):
             return values
-        values = dict(values)
+        values = recipes.resolve(values).fields
         name = values.get("method", cls.model_fields["method"].default)
         spec = METHODS[name]
         for other in METHODS:
@@ -503,10 +524,14 @@ def read_run(path: Path, overrides: Mapping[str, Any] | None = None) -> Run:
 
 def run_fields(path: Path, overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The settings of a YAML file, not yet checked."""
-    fields = _read_fields(located(path))
-    if "mentions" in (overrides or {}):
+    return changed(_read_fields(located(path)), overrides or {})
+
+
+def changed(fields: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with some replaced, in place; a name may reach inside: `plan.epsilon`."""
+    if "mentions" in overrides:
         fields.pop("detect", None)  # a file of mentions stands for what a preset would detect
-    for name, value in (overrides or {}).items():
+    for name, value in overrides.items():
         _put(fields, name.split("."), value)
     return {str(k): v for k, v in fields.items()}
 
@@ -523,18 +548,7 @@ def _read_fields(path: Path, depth: int = 0) -> dict[str, Any]:
         return fields
     if depth > 8:
         raise DataError(f"{path}: its base has a base, and so on; at most eight are followed.")
-    return _over(_read_fields(path.parent / located(Path(str(base))), depth + 1), fields)
-
-
-def _over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """The fields of both; where both have one, that of `above`, part by part."""
-    joined = dict(below)
-    for name, value in above.items():
-        inner = joined.get(name)
-        if isinstance(inner, dict) and isinstance(value, dict):
-            value = _over(inner, value)
-        joined[name] = value
-    return joined
+    return recipes.joined(_read_fields(path.parent / located(Path(str(base))), depth + 1), fields)
 
 
 def _put(fields: dict[str, Any], names: list[str], value: Any) -> None:
@@ -582,5 +596,5 @@ def _fields_beside(place: tuple[int | str, ...], section: str) -> list[str]:
         return list(METHODS[section].settings.model_fields)
     if len(place) == 1:
         return [*Run.model_fields, *METHODS]
-    parts = (ModelSettings, TokenizerSettings, OptimizerSettings, PublicStart)
+    parts = (ModelSettings, TokenizerSettings, OptimizerSettings, PublicStart, RecipeSettings)
     return [name for part in parts for name in part.model_fields]

@@ -1,0 +1,71 @@
+"""Choose the learning rate of newsgroups20-english-users without private text.
+
+    python tools/mail_simulation.py --data DIR --rates 4e-3 8e-3
+
+Texts of AG News are dealt to users that do not exist, one each, and play the part of the mail: the
+start has read nothing like them. An eighth of the users with an eighth of the noise has as much
+noise in its mean as all of them. Printed is the perplexity on texts of other users.
+"""
+
+import argparse
+import os
+import tempfile
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+SHARE, SCORED = 8, 300
+PRESET = Path("preset:newsgroups20-english-users")
+
+
+def made_up_users(data: str | None, count: int, path: Path) -> Path:
+    """A text of AG News for each user; some more users are kept for the score."""
+    from tacit.corpus import Corpus
+    from tacit.corpus.writing import write
+    from tacit.training.data.public_inputs import public_corpus
+
+    texts = public_corpus("ag_news", data).column("text").to_pylist()[: count + SCORED]
+    rows = (
+        {"id": str(n), "user": f"u{n}", "text": text, "split": "train" if n < count else "test"}
+        for n, text in enumerate(texts)
+    )
+    write(Corpus.from_records(rows), path)
+    return path
+
+
+def main() -> None:
+    """Train and print."""
+    from tacit.planning.plan import calibrated
+    from tacit.training.evaluation import scoring
+    from tacit.training.phases import session
+    from tacit.training.settings import read_run
+
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", help="folder of the known corpora")
+    parser.add_argument("--epsilons", type=float, nargs="*", default=[8.0, 2.0, 1.0])
+    parser.add_argument("--rates", type=float, nargs="*", default=[4e-3, 8e-3, 16e-3])
+    own = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        for epsilon in own.epsilons:
+            plan = read_run(PRESET, {"plan.epsilon": epsilon}).made_plan()
+            assert plan is not None
+            assert plan.users is not None
+            users = plan.users // SHARE
+            corpus = made_up_users(own.data, users, Path(scratch) / "users.jsonl")
+            noise = float(calibrated(plan).noise_multiplier or 0) / SHARE
+            given = {
+                "corpus": str(corpus), "data": own.data, "seed": 0, "checkpoint_every": 1000,
+                "plan.epsilon": 1e6, "plan.users": users, "plan.noise_multiplier": noise,
+            }  # fmt: skip
+            for rate in own.rates:
+                folder = Path(scratch) / f"{epsilon}-{rate}"
+                session.train(read_run(PRESET, given | {"optimizer.learning_rate": rate}), folder)
+                scores = scoring.evaluate(folder, "test")
+                print(
+                    f"epsilon {epsilon:g}, learning rate {rate:g}: {scores['perplexity']:.1f} "
+                    f"(start {scores['public_only_perplexity']:.1f})", flush=True,
+                )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
