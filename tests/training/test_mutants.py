@@ -373,6 +373,24 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
         "            pass",
         f"{LOOKED_AT}::test_what_begins_later_is_refused_before_its_release",
     ),
+    "a comparison in which an entity has no share": (
+        "training/phases/selecting.py",
+        "clip_norm=CLIP, record_clip=share, units",
+        "clip_norm=CLIP, record_clip=None, units",
+        "training/phases/test_selecting.py::test_a_share_bounds_what_an_entity_moves_in_one_user",
+    ),
+    "steps that spend what the comparison needs": (
+        "training/phases/session.py",
+        "            releases = {selection: 1} | releases\n",
+        "            pass\n",
+        "training/phases/test_selecting.py::test_steps_leave_room_for_the_comparison",
+    ),
+    "a comparison without a price": (
+        "planning/plan.py",
+        "        if selection is not None:\n            # Where",
+        "        if False:\n            # Where",
+        "training/phases/test_selecting.py::test_the_targets_cover_the_comparison_for_about_two_percent_of_noise[users]",
+    ),
     "units that may differ": (
         "training/methods/independence.py",
         "TOLERANCE, EXACT = 1e-5, 1e-7",

@@ -177,7 +177,7 @@ def _noting(file: Path | None) -> Iterator[Callable[[Any], None]]:
             if not math.isfinite(at.stats.loss):
                 seen["loss"] = None
             fields = {"at": time.time(), "phase": at.phase, "step": at.step, "steps": at.steps}
-            fields |= {"spent": at.spent, "not_private": seen}
+            fields |= {"spent": at.spent, "uniform_loss": at.uniform, "not_private": seen}
             lines.write(json.dumps(spelled(fields), allow_nan=False) + "\n")
             lines.flush()
 
@@ -213,6 +213,8 @@ class _live:
                 self._name + at.phase, total=at.steps, said=""
             )
         said = f"not private: loss {at.stats.loss:.3f}, drawn {at.stats.units}"
+        if at.uniform is not None:
+            said = said.replace(",", f" (a uniform guess: {at.uniform:.3f}),", 1)
         said = "records" if at.phase == "features" else said
         if at.stats.units and (at.stats.clipped or at.spent):
             said += f", clipped {at.stats.clipped / at.stats.units:.0%}"

@@ -109,7 +109,8 @@ class RunMonitor:
             planned = float(target[2]) if target else None
             layout.redraw(self._spent, _epsilon_chart(spent, planned))
             losses = ((line["step"], line.get("not_private", {}).get("loss")) for line in train)
-            layout.redraw(self._loss, _loss_chart([p for p in losses if p[1] is not None]))
+            guess = latest.get("uniform_loss")
+            layout.redraw(self._loss, _loss_chart([p for p in losses if p[1] is not None], guess))
 
     async def _cancel(self) -> None:
         await self.ctx.call(api.cancel, self.run)
@@ -133,8 +134,9 @@ def _epsilon_chart(points: Points, target: float | None = None) -> Json:
     return _over_steps(points, {"name": "epsilon", **planned}, layout.BLUE, **mark)
 
 
-def _loss_chart(points: Points) -> Json:
-    return _over_steps(points, {"name": "loss", "scale": True}, layout.ORANGE)
+def _loss_chart(points: Points, guess: float | None = None) -> Json:
+    mark = {"markLine": layout.mark_line(guess, "a uniform guess")} if guess else {}
+    return _over_steps(points, {"name": "loss", "scale": True}, layout.ORANGE, **mark)
 
 
 def _over_steps(points: Points, y: Json, colour: str, **more: Any) -> Json:

@@ -36,6 +36,8 @@ class Progress:
     steps: int
     stats: StepStats
     spent: str = ""
+    uniform: float | None = None
+    """The loss of a uniform guess, to be held against that of `stats`: a public constant."""
 
 
 OnProgress = Callable[[Progress], None]

@@ -1,7 +1,7 @@
 """`select: best`: keep the best of the start, the last and the averaged weights.
 
 Which of them is better is asked of the training text once, as a noisy sum that the ledger holds and
-the plan's targets cover; see docs/explanations/guarantees.md.
+the plan's targets cover; see docs/explanations/guarantees.md, section 9.
 """
 
 from collections.abc import Iterator, Mapping

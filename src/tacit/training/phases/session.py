@@ -5,6 +5,7 @@ started, or with the clients of a federation.
 """
 
 import json
+import math
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -465,10 +466,18 @@ class Session:
 
     def _told(self, ledger: Ledger) -> OnProgress | None:
         """Progress with the budget spent so far, priced from the ledger."""
-        told, line = self.on_progress, self._budget_line()
-        if told is None or line is None:
-            return told
-        return lambda at: told(replace(at, spent=line.line(ledger.releases)))
+        told, line, uniform = self.on_progress, self._budget_line(), self._uniform_loss()
+        if told is None:
+            return None
+        return lambda at: told(
+            replace(at, spent=line.line(ledger.releases) if line else "", uniform=uniform)
+        )
+
+    def _uniform_loss(self) -> float | None:
+        """The loss of who guesses uniformly among tokens or labels; None for a number."""
+        if self.ctx.run.task == "regression":
+            return None
+        return math.log(len(getattr(self.ctx.task, "labels", self.ctx.tokenizer)))
 
     def _budget_line(self) -> BudgetLine | None:
         """What the live line says about epsilon; nothing where nothing is promised."""
