@@ -261,45 +261,103 @@ def posts(data: str, users: int, path: Path) -> None:
 
 WORDS, EACH = 60, 3
 WORD_RUNS = HERE / "docs" / "results" / "forecast-words.jsonl"
-WORD_CASES = [(300, None), (300, 8.0), (300, 2.0), (1000, None), (1000, 2.0), (100, None),
-              (100, 8.0)]  # fmt: skip
-"""Users and epsilon; None is without protection."""
+WORD_CASES = [
+    (start, users, epsilon)
+    for start, users in (("conll2003-lstm", 300), ("conll2003-lstm", 1000), ("english", 300))
+    for epsilon in (None, 8.0, 2.0)
+]
+"""The start, users and epsilon; None is without protection."""
+
+
+def settings(start: str, users: int, epsilon: float | None) -> dict[str, Any]:
+    """A run from a start: the recipe's where it has one, else as the presets of the studies."""
+    from tacit.training.settings import run_fields
+
+    plain = {"steps": max(30, 3 * users * EACH // 64), "optimizer.warmup": 5}
+    if start == "english":
+        base: dict[str, Any] = {"model": {"kind": "folder", "folder": "start:english"}}
+        if epsilon is None:
+            rate = {"name": "adamw", "learning_rate": 2e-3, "schedule": "linear", "warmup": 5}
+            return base | {"method": "plain", "steps": plain["steps"], "batch": 64,
+                           "optimizer": rate, "context": 64}  # fmt: skip
+        plan = {"protect": "users", "epsilon": epsilon, "users": users, "records": users * EACH}
+        return base | {"recipe": "auto", "plan": plan}
+    if epsilon is None:
+        return run_fields(Path("preset:conll2003-lstm-plain"), plain)
+    rate = 4e-3 * min(1.0, (epsilon / 8) ** 0.5) * min(1.0, (users / 946) ** 0.5)
+    changes = {"plan.epsilon": epsilon, "plan.users": users, "optimizer.learning_rate": rate}
+    return run_fields(Path("preset:conll2003-lstm-users"), changes)
 
 
 def words(args: argparse.Namespace) -> None:
-    """Train models of next words on posts of pretended users, from the start of the presets."""
+    """Train models of next words on posts of pretended users, from public starts."""
     import tempfile
 
     import tacit
-    from tacit.training.settings import read_run
 
     lines = WORD_RUNS.read_text().splitlines() if WORD_RUNS.exists() else []
-    done = {(line["users"], line["epsilon"]) for line in map(json.loads, lines)}
-    for users, epsilon in WORD_CASES:
-        if (users, epsilon) in done:
+    done = {(line["start"], line["users"], line["epsilon"]) for line in map(json.loads, lines)}
+    for start, users, epsilon in WORD_CASES:
+        if (start, users, epsilon) in done:
             continue
         with tempfile.TemporaryDirectory() as place:
-            corpus = Path(place) / "posts.jsonl"
+            corpus, folder = Path(place) / "posts.jsonl", Path(place) / "run"
             posts(args.data, users, corpus)
-            changes = {"corpus": str(corpus), "data": args.data, "detect": None, "seed": 0}
-            if epsilon is None:
-                changes |= {"steps": max(30, 3 * users * EACH // 64), "optimizer.warmup": 5}
-                run = read_run(Path("preset:conll2003-lstm-plain"), changes)
-            else:
-                rate = 4e-3 * min(1.0, (epsilon / 8) ** 0.5) * min(1.0, (users / 946) ** 0.5)
-                changes |= {"plan.epsilon": epsilon, "plan.users": users}
-                changes |= {"plan.delta": 1e-5, "optimizer.learning_rate": rate}
-                run = read_run(Path("preset:conll2003-lstm-users"), changes)
-            folder = Path(place) / "run"
-            tacit.train(run, folder)
+            own = {"corpus": str(corpus), "data": args.data, "detect": None, "seed": 0}
+            tacit.train(tacit.Run(**settings(start, users, epsilon) | own), folder)
             scores = tacit.evaluate(folder, "test")
-        line = {"users": users, "epsilon": epsilon, "records_per_user": EACH, "words": WORDS}
-        line |= {name: scores[name] for name in scores if "perplexity" in name}
+        line = {"start": start, "users": users, "epsilon": epsilon, "records_per_user": EACH}
+        line |= {name: scores[name] for name in ("perplexity", "public_only_perplexity")}
         with WORD_RUNS.open("a") as out:
             out.write(json.dumps(line) + "\n")
 
 
-PARTS = {"heads": heads, "words": words, "table": table}
+# --- are they right? ----------------------------------------------------------------------------
+
+CHECKS = HERE / "docs" / "results" / "forecast-checks.jsonl"
+CHECKED = {"ag_news": (1300, 20_000, "test"), "sst2": (4500, 67_000, "valid"),
+           "newsgroups20": (5800, 11_000, "test")}  # fmt: skip
+"""What is declared of a corpus, users and records, and the split that is scored."""
+
+
+def measured(name: str, data: str, protect: str, epsilon: float | None) -> float:
+    """The error of a classifier that the recipe trains; without protection if epsilon is None."""
+    import tempfile
+
+    import tacit
+
+    users, records, split = CHECKED[name]
+    labels = sorted({str(one) for one in open_corpus(name, data).column("label").to_pylist()})
+    fields: dict[str, Any] = {
+        "corpus": name, "data": data, "task": "classification", "labels": labels, "seed": 0,
+        "model": {"kind": "features", "folder": "wordllama"}, "context": 256,
+    }  # fmt: skip
+    if epsilon is None:
+        rate = {"name": "adamw", "learning_rate": 0.05, "schedule": "linear"}
+        fields |= {"method": "plain", "steps": 600, "batch": 512, "optimizer": rate}
+    else:
+        plan = {"protect": protect, "epsilon": epsilon, "users": users, "records": records}
+        fields |= {"recipe": "auto", "plan": plan}
+    with tempfile.TemporaryDirectory() as place:
+        tacit.train(tacit.Run(**fields), Path(place) / "run")
+        scores = tacit.evaluate(Path(place) / "run", split)
+    return float(1 - scores["accuracy"])
+
+
+def checks(args: argparse.Namespace) -> None:
+    """Train what the recipe chooses on whole corpora, to be compared with what was foretold."""
+    lines = CHECKS.read_text().splitlines() if CHECKS.exists() else []
+    done = {(line["corpus"], line["epsilon"]) for line in map(json.loads, lines)}
+    for name in CHECKED:
+        for epsilon in (None, 8.0, 2.0, 1.0, 0.5):
+            if (name, epsilon) not in done:
+                error = measured(name, args.data, "users", epsilon)
+                line = {"corpus": name, "protect": "users", "epsilon": epsilon, "error": error}
+                with CHECKS.open("a") as out:
+                    out.write(json.dumps(line) + "\n")
+
+
+PARTS = {"heads": heads, "words": words, "table": table, "checks": checks}
 
 
 def main() -> None:
