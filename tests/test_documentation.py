@@ -60,9 +60,7 @@ def name_of(page: Path) -> str:
 
 def named(pages: list[Path], of: object) -> list[pytest.ParameterSet]:
     return [
-        pytest.param(line, id=f"{name_of(page)}: {line}")
-        for page in pages
-        for line in of(page)  # type: ignore[operator]
+        pytest.param(line, id=f"{name_of(page)}: {line}") for page in pages for line in of(page)
     ]
 
 

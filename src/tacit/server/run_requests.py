@@ -75,7 +75,7 @@ class RunRequest(RequestModel):
     name: Name = "run"
     method: Word = DEFAULT_METHOD
     """As `tacit methods` lists them."""
-    plan: dict[Word, Any] = Field({})
+    plan: dict[Word, Any] = Field(default={})
     """Whom to protect (`protect`: users, entities, users+entities or `both`, records, tokens), the
     targets, rates and caps: the fields of `tacit plan --schema`."""
     detectors: Annotated[tuple[DetectorName, ...], Field(max_length=3)] = ()
@@ -93,7 +93,7 @@ class RunRequest(RequestModel):
     tokenizer: TokenizerRequest = TokenizerRequest()
     context: Annotated[int, Field(ge=2, le=65_536)] = 128
     optimizer: OptimizerSettings | None = None
-    method_settings: dict[Word, Any] = Field({})
+    method_settings: dict[Word, Any] = Field(default={})
     """The method's own settings."""
     public_start: PublicStartRequest | None = None
     continue_from: Id | None = None
