@@ -3,8 +3,6 @@
 import math
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import tacit
+from support.forking import run_python
 from support.runs import make_run
 from support.steps import inputs_of
 from tacit.audits.auditing import Auditing, passing_ledger
@@ -398,10 +397,7 @@ print(found.lower, price({event: 20}, "entities", 1e-5).epsilon)
 
 def audited(kind: str, **environment: str) -> tuple[float, float]:
     """The lower bound and the certified epsilon, in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-c", PRELUDE + AUDITS[kind]], capture_output=True, text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"} | environment, check=False,
-    )  # fmt: skip
+    done = run_python("-c", PRELUDE + AUDITS[kind], env=os.environ | environment)
     assert done.returncode == 0, done.stderr[-2000:]
     lower, upper = map(float, done.stdout.split())
     return lower, upper
