@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, settings
 
 # Neither prices that tests compute nor a key are left in anybody's folders.
 _OURS = tempfile.mkdtemp(prefix="tacit-tests-")
-os.environ["TACIT_CACHE"] = f"{_OURS}/cache"
+# What one process has priced serves the others: workers of xdist, and planted bugs.
+os.environ["TACIT_CACHE"] = os.environ.setdefault("TACIT_TESTS_PRICES", f"{_OURS}/cache")
 os.environ["TACIT_HOME"] = f"{_OURS}/home"
 atexit.register(shutil.rmtree, _OURS, ignore_errors=True)
 

@@ -4,8 +4,6 @@ import doctest
 import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import click
@@ -14,6 +12,7 @@ import pytest
 import typer
 from typer.core import TyperGroup
 
+from support.forking import run_python
 from tacit.cli import app, run
 from tacit.privacy.certificates.attacker_gain import CHOOSING, choosing
 
@@ -60,9 +59,7 @@ def name_of(page: Path) -> str:
 
 def named(pages: list[Path], of: object) -> list[pytest.ParameterSet]:
     return [
-        pytest.param(line, id=f"{name_of(page)}: {line}")
-        for page in pages
-        for line in of(page)  # type: ignore[operator]
+        pytest.param(line, id=f"{name_of(page)}: {line}") for page in pages for line in of(page)
     ]
 
 
@@ -174,12 +171,13 @@ def test_every_program_runs(program: str, tmp_path: Path, request: pytest.Fixtur
     if '"DATA"' in program:
         folder = request.getfixturevalue("data_dir").resolve()
         program = program.replace('"DATA"', repr(str(folder)))
-    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True, stdout=sys.stderr)
+    done = run_python("-c", program, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_program_of_the_readme_says_what_the_readme_says() -> None:
     (program,) = (text for language, text in blocks(ROOT / "README.md") if language == "python")
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    done = run_python("-c", program)
     assert done.stdout == "2\n"
     assert "# 2" in program
 
@@ -197,10 +195,7 @@ def test_every_dialog_gives_these_answers(page: Path) -> None:
 def test_the_generated_pages_are_up_to_date(tool: str) -> None:
     # In a process of its own: it sets the width of the terminal for good.
     environment = {k: v for k, v in os.environ.items() if k != "TACIT_DATA"}
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "tools" / f"{tool}.py"), "--check"],
-        capture_output=True, text=True, env=environment,
-    )  # fmt: skip
+    done = run_python(str(ROOT / "tools" / f"{tool}.py"), "--check", env=environment)
     assert done.returncode == 0, f"{done.stderr}; run python tools/{tool}.py"
 
 

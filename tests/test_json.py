@@ -13,6 +13,7 @@ from tacit.attacks.attack import Scores, read_scores, read_series, write_scores,
 from tacit.privacy.accounting.price import Price
 from tacit.privacy.accounting.price_cache import recall, remember
 from tacit.privacy.events import NotPrivate
+from tacit.privacy.ledger import Releases
 from tacit.saved_json import spelled, write_fields
 from tacit.training.evaluation.scoring import keep_scores
 
@@ -126,7 +127,7 @@ def test_a_price_without_end_is_kept_and_found_again(
     monkeypatch.setenv("TACIT_CACHE", str(tmp_path))
     asked = {"unit": "users", "delta": 1e-5}
     price = Price("users", math.inf, 1e-5, 0.0, "pld", None, (("pld", math.inf),))
-    releases = {NotPrivate(what="x"): 1}
+    releases: Releases = {NotPrivate(what="x"): 1}
     remember(asked, releases, price)
     (file,) = [path for path in tmp_path.rglob("*.json")]
     strict(file.read_text())

@@ -3,10 +3,11 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from support.forking import run_python
 
 DETECTOR = """
 import re
@@ -122,8 +123,7 @@ def toys(tmp_path: Path) -> Path:
 def python(toys: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     paths = [str(toys), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-    return subprocess.run([sys.executable, *arguments], cwd=toys.parent, env=environment,
-                          capture_output=True, text=True, check=False)  # fmt: skip
+    return run_python(*arguments, cwd=toys.parent, env=environment)
 
 
 def tacit(toys: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

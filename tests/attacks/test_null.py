@@ -14,7 +14,11 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
-from transformers import BertConfig, BertForMaskedLM, BertTokenizerFast
+from transformers import (  # type: ignore[attr-defined]
+    BertConfig,
+    BertForMaskedLM,
+    BertTokenizerFast,
+)
 
 from support.sentences import sentences
 from tacit.attacks import ATTACKS
@@ -120,7 +124,7 @@ def test_so_they_have_among_secrets_that_were_drawn(law: str, drawn: int) -> Non
         assert np.isfinite(bits).all()
         assert ((bits >= 0) & (bits <= 20)).all()
         found += bits.tolist()
-    error = np.std(found) / math.sqrt(len(found))
+    error = float(np.std(found)) / math.sqrt(len(found))
     assert np.mean(found) == pytest.approx(chance_bits(drawn + 1), abs=4 * error + 1e-9)
 
 

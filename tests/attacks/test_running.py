@@ -7,7 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import BertConfig, BertForMaskedLM, BertTokenizerFast
+from transformers import (  # type: ignore[attr-defined]
+    BertConfig,
+    BertForMaskedLM,
+    BertTokenizerFast,
+)
 
 from support.sentences import DIGITS, sentences
 from tacit.attacks import ATTACKS

@@ -45,7 +45,7 @@ def whole_words() -> object:
     return tokens.word_vocabulary(texts(COMMON), min_count=1)[0]
 
 
-def test_words_are_spelled_or_not(whole_words) -> None:  # type: ignore[no-untyped-def]
+def test_words_are_spelled_or_not(whole_words) -> None:
     template = words_template([*COMMON, *RARE], 3)
     fine = spells(whole_words, template, ["the parcel came", "the zqax came", "zqax zqbx zqcx"])
     assert fine.tolist() == [True, False, False]
@@ -79,7 +79,7 @@ def planted_with(words: list[str], **more: object) -> tuple[Corpus, Planted]:
     )  # fmt: skip
 
 
-def test_those_that_are_not_are_left_out_and_counted(whole_words) -> None:  # type: ignore[no-untyped-def]
+def test_those_that_are_not_are_left_out_and_counted(whole_words) -> None:
     _, plan = planted_with([*COMMON, *RARE[:4]])
     lost = sum(any(w in RARE for w in c.secret.split()) for c in plan.canaries)
     assert 0 < lost < len(plan.canaries)
@@ -92,7 +92,7 @@ def test_those_that_are_not_are_left_out_and_counted(whole_words) -> None:  # ty
     assert spelled_plan(whole_words, whole, "run").notes() == []
 
 
-def test_the_way_out_is_named_where_none_is(whole_words) -> None:  # type: ignore[no-untyped-def]
+def test_the_way_out_is_named_where_none_is(whole_words) -> None:
     _, plan = planted_with(RARE)
     with pytest.raises(DataError, match="tacit canaries plant --for RUN"):
         spelled_plan(whole_words, plan, "run")
@@ -101,7 +101,7 @@ def test_the_way_out_is_named_where_none_is(whole_words) -> None:  # type: ignor
         spelled_plan(whole_words, digits, "run")
 
 
-def test_words_are_chosen_again_among_those_that_are_known(whole_words) -> None:  # type: ignore[no-untyped-def]
+def test_words_are_chosen_again_among_those_that_are_known(whole_words) -> None:
     rng = np.random.default_rng
     known = tokens.word_vocabulary(texts([f"common{c}" for c in "abcdefghijklmnopqrstuvwxyz"]),
                                    min_count=1)[0]  # fmt: skip
@@ -181,7 +181,7 @@ class Always(nn.Module):
         return SimpleNamespace(logits=self.row.expand(*input_ids.shape, -1))
 
 
-def test_unknown_words_are_never_reproduced(whole_words) -> None:  # type: ignore[no-untyped-def]
+def test_unknown_words_are_never_reproduced(whole_words) -> None:
     """A model that says "unknown" to everything would reproduce whatever nobody knows."""
     unknown = whole_words.unk_token_id
     for word, hit in ((unknown, False), (7, True)):

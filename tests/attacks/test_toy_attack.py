@@ -2,13 +2,12 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import tacit
+from support.forking import run_python
 
 TOY = '''
 """Are the texts that a model was trained on longer than others?"""
@@ -69,9 +68,7 @@ def toy(tmp_path: Path) -> dict[str, str]:
 
 
 def run(toy: dict[str, str], *words: str) -> str:
-    done = subprocess.run(
-        [sys.executable, *words], capture_output=True, text=True, env=toy, check=False
-    )
+    done = run_python(*words, env=toy)
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
 

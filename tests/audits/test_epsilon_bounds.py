@@ -3,8 +3,6 @@
 import math
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import tacit
+from support.forking import run_python
 from support.runs import make_run
 from support.steps import inputs_of
 from tacit.audits.auditing import Auditing, passing_ledger
@@ -216,8 +215,8 @@ def settings(plan: Plan, method: str = "private") -> Run:
     if "entities" in plan.protect:
         given["detect"] = "gold"
     if plan.protect == "tokens":
-        method, given["policy"] = plan.mechanism, "digits"
-    return Run(method=method, **given)  # type: ignore[arg-type]
+        method, given["policy"] = plan.mechanism or "", "digits"
+    return Run(method=method, **given)
 
 
 def bound(run: Run, plan: Plan, unit: Any, epsilon: float, canaries: int | None = None) -> Evidence:
@@ -231,7 +230,7 @@ def bound(run: Run, plan: Plan, unit: Any, epsilon: float, canaries: int | None 
 @pytest.mark.parametrize("name", [*PLANS, "fedavg"])
 def test_honest_steps_stay_below_their_certificate(name: str) -> None:
     fields = PLANS.get(name, PLANS["users"])
-    plan = calibrated(Plan(epsilon=3, steps=4, clip_norm=0.3, **fields))  # type: ignore[arg-type]
+    plan = calibrated(Plan(epsilon=3, steps=4, clip_norm=0.3, **fields))
     run = settings(plan, "fedavg" if name == "fedavg" else "private")
     found = bound(run, plan, plan.protect, 3, canaries=1024)
     assert 0.3 < found.lower <= 3
@@ -251,7 +250,8 @@ def test_what_is_heard_of_selective_training_is_what_is_declared() -> None:
     inside = rng.random(600) < 0.5
     with passing_ledger() as ledger:
         inputs = inputs_of(
-            "selective", worst_model(600, 1), None, canary_records(inside, 3), plan,
+            "selective", worst_model(600, 1), None,  # type: ignore[arg-type]
+            canary_records(inside, 3), plan,
             ledger=ledger, token_budget=8192,
         )  # fmt: skip
         method = Overheard(inputs, SelectiveSettings(state_clip=0.1))
@@ -397,10 +397,7 @@ print(found.lower, price({event: 20}, "entities", 1e-5).epsilon)
 
 def audited(kind: str, **environment: str) -> tuple[float, float]:
     """The lower bound and the certified epsilon, in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-c", PRELUDE + AUDITS[kind]], capture_output=True, text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"} | environment, check=False,
-    )  # fmt: skip
+    done = run_python("-c", PRELUDE + AUDITS[kind], env=os.environ | environment)
     assert done.returncode == 0, done.stderr[-2000:]
     lower, upper = map(float, done.stdout.split())
     return lower, upper

@@ -38,7 +38,7 @@ def test_help_has_an_example(tacit: Tacit, words: tuple[str, ...], option: str) 
 def test_the_commands_stand_in_the_order_of_use(tacit: Tacit) -> None:
     shown = tacit("--help").out
     places = [
-        re.search(rf"^│ {name} ", shown, re.MULTILINE).start()  # type: ignore[union-attr]
+        re.search(rf"^│ {name} ", shown, re.MULTILINE).start()
         for name in ("corpus", "detect", "owners", "price", "plan", "verify", "spent")
     ]
     assert places == sorted(places)

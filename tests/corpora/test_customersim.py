@@ -78,7 +78,7 @@ def test_no_date_is_written_out_in_the_templates():
 
 
 def test_every_span_looks_like_its_kind(corpus):
-    kinds = Counter()
+    kinds: Counter[str] = Counter()
     for record in corpus.records():
         end = 0
         for span in record.spans:

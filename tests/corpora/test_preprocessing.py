@@ -135,7 +135,7 @@ def test_other_columns_are_kept():
         assert new.column(name).to_pylist() == corpus.column(name).to_pylist()
 
 
-words = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\0"), max_size=12)
+words = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
 
 
 @given(st.lists(words, min_size=1, max_size=12), st.booleans(), st.booleans(), st.data())

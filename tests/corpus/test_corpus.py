@@ -1,12 +1,14 @@
 """The corpus as a value: checks, views, digest."""
 
+from typing import Any
+
 import pyarrow as pa
 import pytest
 
 from tacit.corpus import Corpus, Record, Span
 from tacit.errors import DataError
 
-ROWS = [
+ROWS: list[dict[str, Any]] = [
     {"id": "1", "user": "ann", "text": "héllo", "label": "a", "split": "train"},
     {"id": "2", "user": "bob", "text": "you", "label": None, "split": "test"},
     {"id": "3", "user": "ann", "text": "", "label": "b", "split": "train"},

@@ -26,7 +26,13 @@ def status(path: str, client: str | None, inside: Any = None) -> int:
     async def send(message: dict[str, Any]) -> None:
         said.append(message)
 
-    scope = {"type": "http", "method": "GET", "path": path, "query_string": b"", "headers": []}
+    scope: dict[str, Any] = {
+        "type": "http",
+        "method": "GET",
+        "path": path,
+        "query_string": b"",
+        "headers": [],
+    }
     scope |= {"server": ("10.0.0.5", 9092), "client": (client, 40000) if client else None}
     asyncio.run((inside or Doors(_inside))(scope, _nothing, send))
     return int(said[0]["status"])

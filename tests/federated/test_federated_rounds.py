@@ -23,6 +23,7 @@ from tacit.federated.aggregation import Received, Refused
 from tacit.federated.keyed_names import read_key, user_name
 from tacit.privacy.ledger import read_ledger
 from tacit.training.data.training_data import open_corpus, training_part
+from tacit.training.phases.run_context import make_model
 
 ALL = {"user_rate": 1.0}
 LOOSE = {"users_per_entity": 99, "records_per_user_entity": 99}
@@ -278,9 +279,7 @@ def test_clients_whose_users_would_meet_in_the_model_do_not_join(
     tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture, method: str,
 ) -> None:  # fmt: skip
-    from tacit.federated import client
-
-    monkeypatch.setattr(client, "make_model", counting(client.make_model))
+    monkeypatch.setattr("tacit.federated.client.make_model", counting(make_model))
     run = small_run(corpus, plan=ALL, method=method)
     with pytest.raises(DataError, match="0 of 3 clients joined"):
         one_round(tmp_path, run, join_seconds=1.0).__enter__()
@@ -335,7 +334,7 @@ def test_a_round_to_which_nobody_comes_has_all_its_noise(tmp_path: Path, corpus:
     assert abs(got.std() / wanted - 1) < 0.05
     assert abs(got.mean()) < 5 * wanted / len(got) ** 0.5
     (entry,) = read_ledger(tmp_path / "run" / "ledger.jsonl").entries
-    assert entry.event.noise_multiplier == 2.0  # type: ignore[union-attr]
+    assert entry.event.noise_multiplier == 2.0
 
 
 def test_a_round_begins_only_while_enough_clients_are_connected(

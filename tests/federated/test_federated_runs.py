@@ -60,7 +60,7 @@ def test_a_run_leaves_the_folder_of_a_run(tmp_path: Path, corpus: Path) -> None:
     """Two rounds, a client that drops out after the first, no seed: promised and verified."""
     run = small_run(corpus, seed=None, keep_checkpoints=1)
     folder, grid = begun(tmp_path, run)
-    told = []
+    told: list[Any] = []
 
     def after(at: Any) -> None:
         told.append(at)
@@ -104,7 +104,7 @@ def test_entities_are_capped_on_a_graph_of_keyed_names(tmp_path: Path, corpus: P
     assert "saw, under keyed names" in done.certificate.context["entity graph"]
     assert "trusted to clip each record" in done.certificate.context["record clipping"]
     # Clients were told to use exactly what is kept.
-    asked = [m.content.config_records["round"] for m in grid.asked
+    asked: list[Any] = [m.content.config_records["round"] for m in grid.asked
              if m.metadata.message_type == "train"]  # fmt: skip
     assert asked
     for told in asked:
@@ -258,7 +258,7 @@ def test_a_silent_client_keeps_nobody_from_joining(tmp_path: Path, corpus: Path)
     folder, grid = begun(tmp_path, small_run(corpus, plan={"user_rate": 1.0}))
     grid.nodes[99] = dict(grid.nodes[100])
     grid.faults[99] = lambda q, a: []
-    told = []
+    told: list[Any] = []
     clock = Arriving(grid, 102, grid.nodes.pop(102))
     serve(grid, folder, on_progress=told.append, clock=clock)
     assert [at.answered for at in told] == [12, 12]
@@ -287,7 +287,9 @@ def test_a_client_that_fails_to_join_once_is_asked_again(tmp_path: Path, corpus:
     """It is gone after the first round, comes back after the second, and fails once more."""
     run = small_run(corpus, plan={"user_rate": 1.0, "steps": 4, "epsilon": 30})
     folder, grid = begun(tmp_path, run, clients=2)
-    config, failing, told = dict(grid.nodes[100]), [], []
+    config = dict(grid.nodes[100])
+    failing: list[Any] = []
+    told: list[Any] = []
 
     def fault(question: Message, answer: Message) -> list[Message]:
         if question.metadata.message_type == "query" and failing:
@@ -386,7 +388,7 @@ def test_a_client_may_have_a_file_of_its_own(tmp_path: Path, corpus: Path) -> No
             "key": str(tmp_path / "home" / "key"),
             "home": str(tmp_path / f"home-{number}"),
         }
-    told = []
+    told: list[Any] = []
     serve(LocalGrid(nodes), folder, on_progress=told.append, clock=FakeClock())
     assert (told[0].drawn, told[0].answered, told[0].faults) == (12, 12, {})
 
@@ -447,7 +449,7 @@ def test_a_client_whose_file_has_changed_is_left_out(tmp_path: Path, corpus: Pat
     own.write_text("".join(lines))
     del grid.nodes[100]["partition-id"], grid.nodes[100]["num-partitions"]
     grid.nodes[100] |= {"corpus": str(own), "key": str(tmp_path / "home" / "key")}
-    told = []
+    told: list[Any] = []
 
     def change(at: Any) -> None:
         told.append((at.answered, at.faults))

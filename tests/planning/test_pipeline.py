@@ -87,12 +87,13 @@ def test_the_graph_of_the_run_passes_and_others_are_refused(tmp_path: Path) -> N
     require_same_owners(PLAN, graph(), file=file, promised=graph().of_kinds(["PII"]).digest())
     more_dates = [*ROWS[:1], ("r2", "bob", ["e1", "e2"])]
     require_same_owners(PLAN, graph(more_dates), file=file)  # dates are not protected
-    for rows, words in (
+    others: list[tuple[Any, str]] = [
         ([*ROWS, ("r3", "bob", [])], "its records are others .2, and here 3"),
         ([("r1", "zoe", ["e1"]), ROWS[1]], "its users are others"),
         ([("r1", "ann", []), ("r2", "bob", [])], "its entities are others"),
         ([("r1", "ann", ["e2"]), ROWS[1]], "who names whom"),
-    ):
+    ]
+    for rows, words in others:
         with pytest.raises(PrivacyRefused, match=words):
             require_same_owners(PLAN, graph(rows), file=file)
         with pytest.raises(PrivacyRefused, match="another owner graph"):

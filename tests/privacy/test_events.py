@@ -11,6 +11,7 @@ from tacit.errors import PrivacyRefused, TacitError, UsageError
 from tacit.privacy.accounting.pricing import price
 from tacit.privacy.events import (
     UNITS,
+    AnyEvent,
     Flat,
     NotPrivate,
     Public,
@@ -24,7 +25,7 @@ from tacit.privacy.events import (
     write_event,
 )
 
-EXAMPLES = [
+EXAMPLES: list[AnyEvent] = [
     SampledGaussian(unit="records", rate=0.01, noise_multiplier=1.1),
     SampledGaussian(unit="users", rate=1, noise_multiplier=0),
     UserClip(user_rate=0.05, users_per_entity=2, entity_share=0.5, noise_multiplier=8),
@@ -85,7 +86,7 @@ def test_a_malformed_field_is_named(fields, says):
 
 def test_a_missing_field_is_named():
     with pytest.raises(UsageError, match="needs user_rate; give a probability"):
-        UserClip(users_per_entity=2, entity_share=0.5, noise_multiplier=8)
+        UserClip(users_per_entity=2, entity_share=0.5, noise_multiplier=8)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("name", ["laplace", "", None, 3, ["public"], {"event": "public"}])

@@ -288,7 +288,7 @@ def test_every_price_is_labelled_and_serialises(name: str) -> None:
     assert saved["epsilon"] == dict(price.epsilon)
     assert saved["inputs"].items() >= EXAMPLES[name].items()
     with pytest.raises((AttributeError, TypeError)):
-        price.epsilon["users"] = 0.0  # type: ignore[index]
+        price.epsilon["users"] = 0.0
     with pytest.raises(AttributeError):
         price.delta = 0.5  # type: ignore[misc]
 

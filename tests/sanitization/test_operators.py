@@ -59,7 +59,7 @@ def test_without_a_seed_stand_ins_differ_between_runs() -> None:
 def test_nothing_that_was_marked_is_left(operator: str) -> None:
     corpus = customersim.generate(30, 3)
     records = list(corpus.records())
-    work = Replacer(operator, FromDetectors(open_detectors("gold")), within="corpus", seed=2)  # type: ignore[arg-type]
+    work = Replacer(operator, FromDetectors(open_detectors("gold")), within="corpus", seed=2)
     texts, count = work(records)
     assert count == sum(len(r.spans or ()) for r in records)
     for record, text in zip(records, texts, strict=True):

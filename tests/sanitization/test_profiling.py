@@ -18,7 +18,7 @@ def made(method: str = "santext", words: int = 40) -> Sanitizer:
     embedding = Embedding("some", tuple(f"w{n}" for n in range(words)), vectors)
     sensitive = choose_sensitive(embedding, share=0.5) if method == "santext+" else None
     epsilon = None if method == "random" else 1.0
-    return Sanitizer(embedding, Recipe(method, epsilon), sensitive, seed=1)  # type: ignore[arg-type]
+    return Sanitizer(embedding, Recipe(method, epsilon), sensitive, seed=1)
 
 
 @pytest.mark.parametrize("method", ["santext", "santext+"])

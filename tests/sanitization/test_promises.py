@@ -8,6 +8,7 @@ import json
 import re
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -299,7 +300,7 @@ def test_sums_are_rounded_by_less_than_is_stated(tmp_path: Path) -> None:
     work = made("santext", embedding=little(3000), epsilon=1.7)
     found = certified(tmp_path, work)
     (stated,) = (a for a in found.assumptions if a.startswith("Draws have 53 bits"))
-    total = float(re.search(r"a total of (\S+) for", stated).group(1))  # type: ignore[union-attr]
+    total = float(re.search(r"a total of (\S+) for", stated).group(1))
     assert 3000 * 2.0**-51 <= total < 3000 * 2.0**-50
     weights = work.space.weights(np.array([0, 5]), 1.7)
     for row in weights:
@@ -330,7 +331,7 @@ def test_distances_are_rounded_by_less_than_is_stated() -> None:
 
 
 def event(**changed: object) -> SanitizedText:
-    fields = dict(
+    fields: dict[str, Any] = dict(
         mechanism="santext", epsilon_per_distance=1.0, vocabulary=9, output_vocabulary=9,
         unknown="random",
     )  # fmt: skip

@@ -368,7 +368,7 @@ def test_a_stranger_is_refused_before_anything_is_read(lite: Services) -> None:
     answer = client.post("/v1/datasets/0/records/file", content=endless())
     assert answer.status_code == 401
     for wrong in ("", "Bearer", "Bearer  ", "Basic abc", "Bearer \xff"):
-        headers = {"Authorization": wrong.encode("latin-1")}
+        headers = {b"Authorization": wrong.encode("latin-1")}
         answer = client.post("/v1/datasets/0/plans", content=b"\x81", headers=headers)
         assert answer.status_code == 401, wrong
         assert answer.headers["www-authenticate"] == "Bearer"

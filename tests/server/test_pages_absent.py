@@ -1,11 +1,10 @@
 """The API alone, and a machine without the component library."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import httpx
 
+from support.forking import run_python
 from support.living import Living
 
 
@@ -18,7 +17,7 @@ def test_without_pages_there_is_the_api_alone(tmp_path: Path) -> None:
     finally:
         living.stop()
     code = "import sys, tacit.server.serving; sys.exit('nicegui' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+    assert run_python("-c", code).returncode == 0
 
 
 def test_a_missing_library_is_one_sentence(tmp_path: Path) -> None:
@@ -26,9 +25,7 @@ def test_a_missing_library_is_one_sentence(tmp_path: Path) -> None:
         "import sys; sys.modules['nicegui'] = None; from tacit.cli import main; "
         "sys.argv = ['tacit', 'serve', '--folder', 'server', '--port', '0']; main()"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, text=True, capture_output=True
-    )
+    done = run_python("-c", code, cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.strip().count("--no-pages") == 1
     assert "Traceback" not in done.stderr

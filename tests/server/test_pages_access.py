@@ -10,6 +10,7 @@ import pytest
 from fastapi.routing import APIRoute
 from websockets.exceptions import WebSocketException
 from websockets.sync.client import connect
+from websockets.typing import Origin
 
 from support.browsing import Peopled
 from support.people import MATRIX, everybody
@@ -100,7 +101,7 @@ def test_a_code_signs_in_once(lite: Services) -> None:
 def test_pages_ask_of_a_call_what_the_api_asks(lite: Services) -> None:
     callers = everybody(lite)
     routes: dict[tuple[str, str], APIRoute] = {
-        (next(iter(route.methods)), route.path): route
+        (next(iter(route.methods or ())), route.path): route
         for part in (accounts, datasets, models, runs)
         for route in part.router.routes
         if isinstance(route, APIRoute)
@@ -217,7 +218,9 @@ def test_the_channel_is_for_who_has_signed_in_from_here(
         query = f"?EIO=4&transport=websocket&client_id={client}&tab_id=t&document_id=d"
         headers = {"Cookie": cookie} if cookie else {}
         try:
-            with connect(address + query, additional_headers=headers, origin=origin, proxy=None):  # type: ignore[arg-type]
+            with connect(
+                address + query, additional_headers=headers, origin=Origin(origin), proxy=None
+            ):
                 return True
         except WebSocketException:
             return False

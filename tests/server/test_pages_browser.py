@@ -253,9 +253,9 @@ def test_a_consumer_is_given_models_and_nothing_else(visitor: Open, site: People
         me.sees("does not allow")
         heard.append(me.everything())
     for path in (f"/runs/{run}/report", f"/detections/{run}/text"):
-        answer = me.context.request.get(site.address + path)
-        assert answer.status in (403, 404), path
-        heard.append(answer.text())
+        said = me.context.request.get(site.address + path)
+        assert said.status in (403, 404), path
+        heard.append(said.text())
     assert not any(word in text for text in heard for word in (site.SECRET, "letters"))
     # That a loss is never shared is said; what it was is not.
     assert not any(re.search(r"loss\W{1,3}\d", text) for text in heard)

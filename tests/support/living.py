@@ -42,7 +42,7 @@ class Living:
                 self.address, self._port = found.group(), found.group(1)
                 if self._pages and self.token and not self.link:
                     line = self.process.stdout.readline()
-                    self.link = re.search(r"http://\S+", line).group()  # type: ignore[union-attr]
+                    self.link = re.search(r"http://\S+", line).group()
                 return
         raise AssertionError("the server did not start")
 

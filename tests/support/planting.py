@@ -1,14 +1,12 @@
 """Plant bugs in a copy of the package, and see whether the named tests notice."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import tacit
+from support.forking import run_python
 
 HERE = Path(__file__).resolve().parent.parent
 Change = tuple[str, str, str, str]
@@ -24,10 +22,9 @@ def planted(changes: Mapping[str, Change], folder: Path) -> dict[str, int | str]
     given = [
         {"name": name, **dict(zip(names, change, strict=True))} for name, change in changes.items()
     ]
-    done = subprocess.run(
-        [sys.executable, str(HERE / "support" / "mutating.py"), str(HERE), str(source)],
-        input=json.dumps(given), capture_output=True, text=True, check=False,
-        env=os.environ | {"OMP_NUM_THREADS": "1"}, cwd=folder,
+    done = run_python(
+        str(HERE / "support" / "mutating.py"), str(HERE), str(source),
+        input=json.dumps(given), cwd=folder,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     found: dict[str, int | str] = json.loads(done.stdout)

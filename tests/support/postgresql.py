@@ -79,5 +79,5 @@ def _new_database(port: int, name: str) -> str:
 
     base = f"postgresql://tacit@127.0.0.1:{port}"
     with psycopg.connect(f"{base}/postgres", autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")  # type: ignore[call-overload]
+        connection.execute(f"CREATE DATABASE {name}")
     return f"{base}/{name}"

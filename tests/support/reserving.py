@@ -26,7 +26,7 @@ def main(folder: str, database: str, dataset: str, account: str, go: str) -> Non
     for number in range(4):
         job = f"child{number}"
 
-        def add(session, job=job) -> None:  # type: ignore[no-untyped-def]
+        def add(session, job=job) -> None:
             session.add(
                 Job(id=job, kind="train", dataset_id=dataset, request={}, state="held",
                     created_by=account)

@@ -125,7 +125,7 @@ def data_of(vectors: Vectors, plan: Plan | None = None) -> TrainingData:
         np.array([i for i in kept if users[i] == user], dtype=np.int64)
         for user in sorted(set(users))
     )
-    return TrainingData(vectors, kept, rows, owners, bounded)  # type: ignore[arg-type]
+    return TrainingData(vectors, kept, rows, owners, bounded)
 
 
 def step_of(

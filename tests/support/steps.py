@@ -31,7 +31,7 @@ def inputs_of(
 ) -> MethodInputs:
     """What a method is given; a run's other settings are not looked at."""
     own = options if options is not None else METHODS[name].settings()
-    given = {"corpus": "none", "token_budget": 64, "batch": 32} | fields
+    given: dict[str, Any] = {"corpus": "none", "token_budget": 64, "batch": 32} | fields
     run = Run.model_construct(method=name, options=own, task="next-word", plan={}, **given)
     return MethodInputs(
         run, model, losses, training_data, randomness or RandomSource(1), plan, ledger, attribute

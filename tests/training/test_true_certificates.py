@@ -285,8 +285,8 @@ def test_base_weights_are_named_with_their_digest(data: Path, tmp_path: Path) ->
 def test_a_policy_made_for_studies_proves_nothing(data: Path, tmp_path: Path) -> None:
     plan = {"epsilon": 8, "steps": 1, "record_rate": 0.5}
     for policy, standing in (("missing(0.1, digits)", "heuristic"), ("digits", "proved")):
-        run = Run(**base(data, method="redact-then-private", policy=policy,
-                         **{"redact-then-private": {"steps": 1}}), plan=plan)  # fmt: skip
+        own = {"redact-then-private": {"steps": 1}}
+        run = Run(**base(data, method="redact-then-private", policy=policy) | own, plan=plan)
         certificate = session.train(run, tmp_path / standing).certificate
         assert certificate.standing == standing
     assert certificate.scope.policy == "digits"

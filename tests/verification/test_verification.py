@@ -335,7 +335,7 @@ def test_a_continued_run_is_no_better_than_the_first(tmp_path: Path, before: Any
         standing=before, randomness="system", leaks=(), assumptions=("It rained.",),
         not_covered=("What was left open.",),
     )  # fmt: skip
-    about = {"config": "c", "data": "d", "randomness": "system"}
+    about: dict[str, Any] = {"config": "c", "data": "d", "randomness": "system"}
     about |= {"earlier": earlier.model_dump(mode="json")}
     with Ledger(tmp_path / "ledger.jsonl", about) as ledger:
         ledger.charge(event, phase="earlier/train")

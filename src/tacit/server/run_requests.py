@@ -78,7 +78,7 @@ class RunRequest(RequestModel):
     recipe: Literal["auto"] | None = None
     """Choose what the request leaves open, from public facts; so it is, too, where a plan names
     neither steps nor a rate."""
-    plan: dict[Word, Any] = Field({})
+    plan: dict[Word, Any] = Field(default={})
     """Whom to protect (`protect`: users, entities, users+entities or `both`, records, tokens), the
     targets, rates and caps: the fields of `tacit plan --schema`."""
     detectors: Annotated[tuple[DetectorName, ...], Field(max_length=3)] = ()
@@ -96,7 +96,7 @@ class RunRequest(RequestModel):
     tokenizer: TokenizerRequest = TokenizerRequest()
     context: Annotated[int, Field(ge=2, le=65_536)] = 128
     optimizer: OptimizerSettings | None = None
-    method_settings: dict[Word, Any] = Field({})
+    method_settings: dict[Word, Any] = Field(default={})
     """The method's own settings."""
     public_start: PublicStartRequest | None = None
     continue_from: Id | None = None

@@ -2,13 +2,14 @@
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution
 
 from support import exact
-from tacit.privacy.accounting.dominating_curves import OwnerMixture, ShiftMixture, VisibleCoin
+from tacit.privacy.accounting.dominating_curves import OwnerMixture, Pair, ShiftMixture, VisibleCoin
 from tacit.privacy.accounting.owner_bounds import EntityRevealed, HoldersRevealed, NothingRevealed
 from tacit.privacy.accounting.pld_grid import lower_loss, spread, upper_loss
 
@@ -231,7 +232,7 @@ def test_flat_draws_are_exact():
         assert np.allclose(pair.backward(EPSILONS), reverse, atol=SLACK)
 
 
-PAIRS = [
+PAIRS: list[Pair] = [
     ShiftMixture(0.01, 1, 1.0),
     ShiftMixture(0.2, 7, 0.1),
     OwnerMixture(0.05, 2, 0.5, 1.0, True, 1 / 8),
@@ -280,7 +281,7 @@ def test_gridded_losses_lie_above_a_convex_curve_everywhere(pair):
 
 def test_a_minimum_that_is_not_convex_is_made_so_and_stays_above_the_neighbours():
     pair = OwnerMixture(0.01, 2, 2.0, 0.05, True, 1.0)
-    eps = np.arange(1, 400) * 0.01
+    eps = np.linspace(0.01, 3.99, 399)
     slopes = np.diff(pair.forward(eps)) / np.diff(np.exp(eps))
     assert np.diff(slopes).min() < -1e-7  # or there is nothing to make convex
     losses = upper_loss(pair, 0.01, 1e-15).forward
@@ -348,7 +349,13 @@ def test_losses_far_above_700_stay_finite():
 @pytest.mark.parametrize("with_user", [True, False])
 def test_the_bound_grows_with_everything_that_is_worse(with_user):
     eps = np.array([0.01, 0.1, 0.4, 1.0])
-    base = {"user_rate": 0.1, "holders": 2, "share": 0.5, "entity_rate": 0.5, "scale": 0.3}
+    base: dict[str, Any] = {
+        "user_rate": 0.1,
+        "holders": 2,
+        "share": 0.5,
+        "entity_rate": 0.5,
+        "scale": 0.3,
+    }
     worse = [
         ("user_rate", 0.2),
         ("holders", 3),

@@ -6,6 +6,7 @@ import os
 import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,6 +37,7 @@ from tacit.privacy.events import (
     ReplaceOne,
     SampledGaussian,
     Selective,
+    Unit,
     UserClip,
 )
 from tacit.privacy.rounding import down, up
@@ -104,7 +106,7 @@ def test_flat_vectors(v):
 
 def owner_price(v, **options):
     event = user_clip(v["z"], v["q_u"], v["k"], v["tau"], v["q_e"])
-    unit = "users+entities" if v["user"] else "entities"
+    unit: Unit = "users+entities" if v["user"] else "entities"
     return sane(price({event: v["T"]}, unit, v["delta"], **options))
 
 
@@ -190,11 +192,12 @@ def test_no_holders_equals_the_library(q, z, steps):
     theirs = pld.PLDAccountant(value_discretization_interval=1e-3)
     theirs.compose(dp_event.PoissonSampledDpEvent(q, dp_event.GaussianDpEvent(z)), steps)
     library = theirs.get_epsilon(1e-5)
-    for event, unit in (
+    events: list[tuple[UserClip | SampledGaussian, Unit]] = [
         (user_clip(z, q, k=0), "users+entities"),
         (user_clip(z, q, k=3), "users"),
         (gaussian(q, z), "users"),
-    ):
+    ]
+    for event, unit in events:
         found = sane(price({event: steps}, unit, 1e-5))
         assert found.epsilon == pytest.approx(library, rel=0.005)
         assert found.lower <= library * (1 + 1e-9)
@@ -490,10 +493,10 @@ def test_a_count_that_is_none_is_refused(count):
 
 def test_other_nonsense_is_refused():
     with pytest.raises(UsageError, match="unit"):
-        price({user_clip(8): 1}, "people", 1e-5)
+        price({user_clip(8): 1}, "people", 1e-5)  # type: ignore[arg-type]
     for releases in ("public", None, 3, [user_clip(8)], [(user_clip(8),)]):
         with pytest.raises(TacitError):
-            price(releases, "users", 1e-5)
+            price(releases, "users", 1e-5)  # type: ignore[arg-type]
     for step in (-1, 0.0, math.nan, 1e-12):
         with pytest.raises(UsageError, match="step"):
             price({user_clip(8): 1}, "users", 1e-5, step=step)
@@ -623,16 +626,17 @@ def test_calibration_counts_what_was_released_before():
 
 
 def test_a_target_out_of_reach_is_refused():
-    for make, unit, also in (
+    cases: list[tuple[Any, Unit, dict[Any, int]]] = [
         (lambda z: gaussian(0.05, z), "entities", {}),
         (lambda z: gaussian(0.05, z), "users", {gaussian(0.5, 1.0): 100}),
         (lambda z: NotPrivate(what="x"), "users", {}),
-    ):
+    ]
+    for make, unit, also in cases:
         with pytest.raises(PrivacyRefused, match="not reached"):
             calibrate(make, 0.5, 1e-5, unit, 100, also=also)
     for target in (0, -1, math.nan, math.inf, "1"):
         with pytest.raises(UsageError, match="target_epsilon"):
-            calibrate(lambda z: gaussian(0.05, z), target, 1e-5, "users", 100)
+            calibrate(lambda z: gaussian(0.05, z), target, 1e-5, "users", 100)  # type: ignore[arg-type]
 
 
 def test_what_costs_nothing_needs_no_noise():

@@ -5,9 +5,9 @@ import pytest
 from tacit.privacy.accounting.composition import composed, first_step, worse_role
 from tacit.privacy.accounting.dominating_pairs import common_adjacency, dominating_items
 from tacit.privacy.accounting.pld_grid import BothRoles
-from tacit.privacy.events import Flat, SampledGaussian, Unit, UserClip
+from tacit.privacy.events import AnyEvent, Flat, SampledGaussian, Unit, UserClip
 
-EVENTS: dict[str, tuple[SampledGaussian | UserClip | Flat, Unit]] = {
+EVENTS: dict[str, tuple[AnyEvent, Unit]] = {
     "users": (SampledGaussian(unit="users", rate=0.1, noise_multiplier=1.0), "users"),
     "entities": (
         UserClip(user_rate=0.1, users_per_entity=3, entity_share=0.5, noise_multiplier=2.0),
@@ -25,6 +25,7 @@ def test_exchanging_the_neighbours_changes_no_price(name: str) -> None:
     event, unit = EVENTS[name]
     releases = {event: 20}
     items = dominating_items(releases, unit, common_adjacency(releases, unit))
+    assert items is not None
     roles = composed(items, first_step(items, 1e-5), 1e-5)
     own = worse_role(roles, items, 1e-5)
     assert worse_role(BothRoles(roles.backward, roles.forward), items, 1e-5) == own

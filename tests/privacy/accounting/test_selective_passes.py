@@ -128,7 +128,7 @@ def test_a_part_is_a_part_of_its_pass(segment: int, state: int) -> None:
 
 def test_plain_tokens_are_not_protected() -> None:
     for unit in ("records", "users", "entities"):
-        assert price(parts(PASS, 1), unit, 1e-5).epsilon == math.inf  # type: ignore[arg-type]
+        assert price(parts(PASS, 1), unit, 1e-5).epsilon == math.inf
 
 
 def test_a_budget_asks_when_a_pass_begins_and_lets_it_end(tmp_path: Path) -> None:

@@ -227,7 +227,9 @@ def attention(x: Tensor, **given: Any) -> Tensor:
         lambda x: F.dropout(x[:, 0, 0]).view(-1, 1, 1) * torch.ones_like(x),
         attention,
         lambda x: attention(x, is_causal=True),
-        lambda x: F.scaled_dot_product_attention(*[x.unsqueeze(1)] * 3, None, 0.5).squeeze(1),
+        lambda x: F.scaled_dot_product_attention(  # type: ignore[call-arg]
+            *[x.unsqueeze(1)] * 3, None, 0.5
+        ).squeeze(1),
         GateLSTM(4, 4, 2, batch_first=True, dropout=0.5).train().forward,
     ],
 )

@@ -9,7 +9,7 @@ from scipy import stats
 from torch import nn
 
 from tacit.errors import PrivacyRefused
-from tacit.privacy.events import Flat, NotPrivate, SampledGaussian, UserClip
+from tacit.privacy.events import AnyEvent, Flat, NotPrivate, SampledGaussian, UserClip
 from tacit.privacy.ledger import Ledger, read_ledger
 from tacit.training.dp.gradients import BoundedSum, ClippedSums
 from tacit.training.dp.noise import release
@@ -111,7 +111,7 @@ def test_every_release_has_its_entry_first(tmp_path: Path) -> None:
 
 def test_a_sum_of_other_units_is_refused(tmp_path: Path) -> None:
     user_clip = UserClip(user_rate=0.1, users_per_entity=2, entity_share=0.5, noise_multiplier=1.0)
-    events = [
+    events: list[AnyEvent] = [
         SampledGaussian(unit="records", rate=0.1, noise_multiplier=1.0),
         Flat(record_rate=0.1, records_per_user=1, records_per_entity=1, noise_multiplier=1.0),
         NotPrivate(what="plain"),

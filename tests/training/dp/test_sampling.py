@@ -7,6 +7,7 @@ import pytest
 
 from tacit.errors import PrivacyRefused
 from tacit.privacy.events import (
+    AnyEvent,
     Flat,
     NotPrivate,
     Public,
@@ -20,6 +21,7 @@ from tacit.training.dp.sampling import (
     Grouped,
     PoissonRecords,
     PoissonUsers,
+    Sampler,
     Shuffled,
     require_match,
 )
@@ -49,7 +51,7 @@ def test_system_chance_never_repeats_and_seeded_chance_always_does() -> None:
     assert len(set(system)) == 3
     seeded = [RandomSource(4).stream("noise", 1).random() for _ in range(3)]
     assert len(set(seeded)) == 1
-    other = {RandomSource(4).stream(p, s).random() for p in ("noise", "coins") for s in (1, 2)}  # type: ignore[arg-type]
+    other = {RandomSource(4).stream(p, s).random() for p in ("noise", "coins") for s in (1, 2)}
     assert len(other) == 4
 
 
@@ -73,20 +75,20 @@ def test_chance_of_the_system_cannot_be_tried_through(monkeypatch: pytest.Monkey
     assert min(asked) >= 256
 
 
-USER_EVENTS = [
+USER_EVENTS: list[AnyEvent] = [
     SampledGaussian(unit="users", rate=0.1, noise_multiplier=1.0),
     ReplaceOne(unit="users", rate=0.1, noise_multiplier=1.0),
     UserClip(user_rate=0.1, users_per_entity=2, entity_share=0.5, noise_multiplier=1.0),
 ]
-RECORD_EVENTS = [
+RECORD_EVENTS: list[AnyEvent] = [
     SampledGaussian(unit="records", rate=0.1, noise_multiplier=1.0),
     ReplaceOne(unit="records", rate=0.1, noise_multiplier=1.0),
     ReplaceOne(unit="tokens", rate=0.1, noise_multiplier=1.0),
     Flat(record_rate=0.1, records_per_user=2, records_per_entity=2, noise_multiplier=1.0),
     Selective(noise_multiplier=1.0, state_noise_multiplier=1.0, segments=1, states=2, rate=0.1),
 ]
-FREE = [NotPrivate(what="plain"), Public(what="public")]
-OTHER = [
+FREE: list[AnyEvent] = [NotPrivate(what="plain"), Public(what="public")]
+OTHER: list[AnyEvent] = [
     UserClip(
         user_rate=0.1, users_per_entity=2, entity_share=0.5, entity_rate=0.5, noise_multiplier=1.0
     ),
@@ -94,7 +96,7 @@ OTHER = [
 
 
 def test_a_sampler_claims_its_own_events_only() -> None:
-    claims = {
+    claims: dict[Sampler, list[AnyEvent]] = {
         PoissonUsers(5, 0.1): USER_EVENTS,
         PoissonRecords(5, 0.1): RECORD_EVENTS,
         Shuffled(5, 2): FREE,

@@ -195,7 +195,7 @@ def test_a_head_that_begins_at_zero_hides_nothing() -> None:
     model.body.layers[0].register_forward_hook(
         lambda _module, _given, out: (Counting.apply(out[0]), out[1])
     )
-    nn.init.zeros_(model.head.weight)
+    nn.init.zeros_(model.head.weight)  # type: ignore[arg-type]
     check = check_of(model)
     check.need()
     with pytest.raises(PrivacyRefused):

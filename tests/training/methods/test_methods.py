@@ -120,7 +120,7 @@ def test_published_records_take_part_if_any_or_if_all_of_their_entities_do(tmp_p
     seeds = [s for s in range(200) if _entities(s).tolist() == [True, False]]
     base = {"estimator": "f_E", "user_rate": 1.0, "noise_multiplier": 0.0, "clip_norm": 1e9}
     for rule, rows in (("any", [0, 1]), ("all", [0])):
-        settings = UedpSettings(entity_rule=rule, **base)
+        settings = UedpSettings.model_validate({"entity_rule": rule} | base)
         got, _ = step_of(
             "uedp", CORPUS, settings, tmp_path, by=curved, randomness=RandomSource(seeds[0])
         )

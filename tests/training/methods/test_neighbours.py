@@ -80,8 +80,8 @@ def allowed(vectors: Vectors, plan: Plan, user: int | None, entity: int | None, 
     mine = [vectors.records[i] for i in kept]
     if plan.user_rate is None:
         coins = PoissonRecords(len(kept), float(plan.record_rate or 0))
-        came = [mine[i] for i in coins.draw(RandomSource(seed).stream("coins", 1))]
-        return sum(r.user == user or entity in r.entities for r in came)
+        drawn = [mine[i] for i in coins.draw(RandomSource(seed).stream("coins", 1))]
+        return sum(r.user == user or entity in r.entities for r in drawn)
     came = drawn_users(plan.user_rate, seed)
     holders = {r.user for r in mine if entity in r.entities} & came
     event = plan.event()

@@ -188,7 +188,7 @@ def test_the_triplet_loss_has_a_least_value(reach: float, bound: float, same: li
 @pytest.mark.parametrize("kind", SMALL)
 def test_a_step_minimizes_equation_1(kind: str) -> None:
     """Loss and gradient of the method are those of the formula, record by record."""
-    still = {"dropout": 0.0, "attention_dropout": 0.0} if kind == "gpt2" else {}
+    still: dict[str, Any] = {"dropout": 0.0, "attention_dropout": 0.0} if kind == "gpt2" else {}
     bench = Bench(kind, **still)
     rows = np.arange(8)
     given = TripletSettings(privacy_weight=0.7, batches="grouped", bound=50.0)

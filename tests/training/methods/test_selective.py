@@ -18,6 +18,7 @@ from tacit.privacy.events import SelectivePart
 from tacit.privacy.ledger import Ledger, read_ledger
 from tacit.training.data.training_data import TrainingData
 from tacit.training.dp.gradients import BoundedSum
+from tacit.training.dp.noise import release
 from tacit.training.dp.random_source import RandomSource
 from tacit.training.methods import selective
 from tacit.training.methods.segments import positions, rounds_of
@@ -126,7 +127,7 @@ def updates(
 ) -> Iterator[dict[str, Tensor]]:
     """The updates of a step; with a rate they are carried out, as in the loop."""
     model = model or small_model()
-    real = selective.release
+    real = release
 
     def meter(total: BoundedSum, event: SelectivePart, *rest: Any, **named: Any) -> Any:
         if seen is not None:
@@ -356,7 +357,7 @@ def test_noise_is_what_the_event_says_and_never_used_twice(
     many = corpus_of(RECORDS * 40)
     fields = {"noise_multiplier": 3.0, "clip_norm": 1e-9}
     got: list[tuple[SelectivePart, np.ndarray]] = []
-    real = selective.release
+    real = release
 
     def meter(total: BoundedSum, event: SelectivePart, *rest: Any, **named: Any) -> Any:
         out = real(total, event, *rest, **named)
@@ -384,7 +385,7 @@ def test_what_plain_segments_begin_with_is_what_was_released(
 ) -> None:
     """Hidden and cell states of every layer: the noisy ones are passed on, and no others."""
     released: list[Tensor] = []
-    real = selective.release
+    real = release
 
     def meter(total: BoundedSum, event: SelectivePart, *rest: Any, **named: Any) -> Any:
         out = real(total, event, *rest, **named)

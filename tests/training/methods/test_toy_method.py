@@ -1,8 +1,6 @@
 """A method in its own file, found by its entry point, works everywhere; nothing else changes."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +9,7 @@ import pytest
 import yaml
 
 from support import toys
+from support.forking import run_python
 from support.living import Living
 from tacit.corpora import customersim
 from tacit.corpus.writing import write
@@ -42,10 +41,7 @@ def house(toy: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ta
     (folder / "run.yml").write_text(yaml.safe_dump(settings))
 
     def tacit(*words: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "tacit", *words],
-            capture_output=True, text=True, check=False, cwd=folder,
-        )  # fmt: skip
+        done = run_python("-m", "tacit", *words, cwd=folder)
         assert done.returncode == 0, done.stderr + done.stdout
         return done.stdout
 
@@ -92,9 +88,7 @@ def test_python_trains_and_verifies_it(house: tuple[Path, Tacit]) -> None:
         "assert all(check.ok for check in tacit.verify(done.folder));"
         "print(done.certificate.standing)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=folder
-    )
+    done = run_python("-c", program, cwd=folder)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "proved"
 

@@ -1,5 +1,7 @@
 """The LSTM layer against torch's own."""
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,7 +13,7 @@ from tacit.training.models import lstm
 from tacit.training.models.lstm import GateLSTM
 
 
-def twins(*sizes: int, dtype: torch.dtype = torch.float64, **options) -> tuple[nn.LSTM, GateLSTM]:
+def twins(*sizes: Any, dtype: torch.dtype = torch.float64, **options) -> tuple[nn.LSTM, GateLSTM]:
     theirs = nn.LSTM(*sizes, **options).to(dtype)
     ours = GateLSTM(*sizes, **options).to(dtype)
     ours.load_state_dict(theirs.state_dict())
@@ -43,7 +45,7 @@ def test_equals_torch(
     theirs, ours = twins(3, 4, layers, bias=bias, batch_first=first)
     shape = (batch, steps, 3) if first else (steps, batch, 3)
     x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
-    state = None
+    state: Any = None
     if start:
         state = tuple(
             torch.randn(layers, batch, 4, dtype=torch.float64, requires_grad=True) for _ in "hc"
@@ -117,7 +119,7 @@ def test_the_listener_hears_the_gates() -> None:
     layer = GateLSTM(3, 4, 2, batch_first=True).double()
     x = torch.randn(2, 5, 3, dtype=torch.float64)
     (layer(x)[0].sin().sum()).backward()
-    heard = {}
+    heard: dict[int, Any] = {}
     layer.listener = lambda number, *rest: heard.__setitem__(number, rest)
     (layer(x)[0].sin().sum()).backward()
     for number, (inputs, states, gates, used) in heard.items():

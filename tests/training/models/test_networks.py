@@ -138,8 +138,8 @@ def test_state_carries_on_where_a_text_was_cut() -> None:
 
 
 def _dropping(**shares: float) -> LSTMForCausalLM:
-    sizes = {"vocab_size": 30, "embedding_size": 16, "hidden_size": 16, "layers": 2}
-    return LSTMForCausalLM(LSTMConfig(**sizes, **shares)).train()
+    sizes: dict[str, Any] = {"vocab_size": 30, "embedding_size": 16, "hidden_size": 16, "layers": 2}
+    return LSTMForCausalLM(LSTMConfig(**(sizes | shares))).train()
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def test_a_language_model_gets_a_new_head_for_a_new_task(tmp_path: Path) -> None
     two = networks.load_model(tmp_path / "c", "classification", labels=("a", "b"))
     assert logits(two, batch()).shape == (2, 2)
     same = networks.load_model(tmp_path / "c", "classification", labels=LABELS)
-    assert (model.new_head, two.new_head, same.new_head) == (True, True, False)
+    assert [model.new_head, two.new_head, same.new_head] == [True, True, False]
     body = "transformer.wte.weight"
     assert weights.snapshot(two)[body] == weights.snapshot(model)[body]
 

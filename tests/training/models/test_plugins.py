@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from support.forking import run_python
 from support.small import dialogs
 
 MODEL = """
@@ -77,13 +78,7 @@ PLUGINS = {
 
 def run(folder: Path | None, *command: str) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join([*([str(folder)] if folder else []), *sys.path])
-    return subprocess.run(
-        [sys.executable, *command],
-        env=os.environ | {"PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return run_python(*command, env=os.environ | {"PYTHONPATH": path})
 
 
 @pytest.mark.parametrize("group", PLUGINS)

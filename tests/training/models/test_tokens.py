@@ -1,6 +1,7 @@
 """Tokenizers: the same from the same text, whole through a folder, and honest about leaks."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -141,7 +142,7 @@ def test_word_tokenizer_goes_through_a_folder(tmp_path: Path) -> None:
         ({"min_count": 0}, "min_count=0"),
     ],
 )
-def test_bad_word_rules_are_refused(options: dict[str, int], said: str) -> None:
+def test_bad_word_rules_are_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         tokens.word_vocabulary(_corpus(text=["a"]), **options)
 

@@ -139,7 +139,7 @@ def test_models_of_the_masked_phase_do_not_know_a_sensitive_token(
     neighbour = tmp_path / "neighbour.jsonl"
     neighbour.write_text("".join(json.dumps(record) + "\n" for record in lines))
     assert neighbour.read_text() != Path(base["corpus"]).read_text()
-    kept = []
+    kept: list[Any] = []
     for corpus in (base["corpus"], str(neighbour)):
         session.train(Run(**base | {"corpus": corpus}, **TWO_PHASES), tmp_path / str(len(kept)))
         kept.append(kept_models(tmp_path / str(len(kept))))

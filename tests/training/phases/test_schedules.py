@@ -1,6 +1,7 @@
 """How large a step is, and which weights are averaged at the end."""
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from tacit.training.settings import OptimizerSettings
 
 
 @pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
-def test_rates_rise_at_first_and_never_again(schedule: str) -> None:
+def test_rates_rise_at_first_and_never_again(schedule: Any) -> None:
     settings = OptimizerSettings(schedule=schedule, warmup=4)
     rates = [factor(settings, step, 40) for step in range(1, 41)]
     assert rates[:4] == [0.25, 0.5, 0.75, 1.0]

@@ -198,7 +198,7 @@ def test_only_records_that_the_caps_keep_can_take_part(base: dict[str, Any], cap
     more: dict[str, Any] = {"user_rate": 0.3, "users_per_entity": 1, "records_per_user": 1}
     if caps == "flat":
         more = {"record_rate": 0.3, "records_per_entity": 1, "records_per_user": 1}
-    plan = Plan(protect="users+entities", mechanism=caps, epsilon=8, steps=1, **more)  # type: ignore[arg-type]
+    plan = Plan(protect="users+entities", mechanism=caps, epsilon=8, steps=1, **more)
     ctx = open_run(Run(**base, plan=plan.model_dump(mode="json", exclude_none=True)))
     training_data = prepare(encode(ctx, ctx.part), ctx.part, ctx.mentions, plan, ctx.protected)
     assert training_data.owners is not None

@@ -6,7 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import BertConfig, BertForMaskedLM, BertTokenizerFast
+from transformers import (  # type: ignore[attr-defined]
+    BertConfig,
+    BertForMaskedLM,
+    BertTokenizerFast,
+)
 
 from tacit.errors import DataError, UsageError
 from tacit.sanitization import Recipe, Sanitizer, open_embeddings

@@ -22,7 +22,8 @@ from tacit.privacy.events import (
     whole_passes,
 )
 
-Releases: TypeAlias = AnyEvent | Mapping[AnyEvent, int] | Iterable[tuple[AnyEvent, int]]
+# Any: a mapping from events of one kind is no mapping from events of any kind to a type checker.
+Releases: TypeAlias = AnyEvent | Mapping[Any, int] | Iterable[tuple[AnyEvent, int]]
 Items: TypeAlias = tuple[tuple[Pair, int], ...]
 
 
