@@ -42,6 +42,18 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
         "    for gradient in list(gradients.values())[1:]:\n        found.add(",
         f"{NEIGHBOURS}[private users user]",
     ),
+    "statistics that are longer than they say": (
+        "training/models/features.py",
+        "self.scale = 1.0 if self.moments is None else math.sqrt(0.5)",
+        "self.scale = 1.0",
+        "training/methods/test_statistics.py::test_the_sum_is_the_clipped_sum_of_users_statistics",
+    ),
+    "features of another encoder": (
+        "training/models/features.py",
+        'sha.update(f"{name} {digest_of(tensor)}".encode())',
+        "sha.update(name.encode())",
+        "training/models/test_features.py::test_features_of_one_encoder_are_never_anothers",
+    ),
     "batches of a fixed size priced as Poisson": (
         "training/dp/sampling.py",
         "return np.flatnonzero(rng.random(self.users) < self.rate)",
