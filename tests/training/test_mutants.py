@@ -55,6 +55,18 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
         "training/dp/test_gradients.py::test_records_equal_a_loop"
         "[ghost or direct-lstm projected, some rows]",
     ),
+    "statistics that are longer than they say": (
+        "training/models/features.py",
+        "self.scale = 1.0 if self.moments is None else math.sqrt(0.5)",
+        "self.scale = 1.0",
+        "training/methods/test_statistics.py::test_the_sum_is_the_clipped_sum_of_users_statistics",
+    ),
+    "features of another encoder": (
+        "training/models/features.py",
+        'sha.update(f"{name} {digest_of(tensor)}".encode())',
+        "sha.update(name.encode())",
+        "training/models/test_features.py::test_features_of_one_encoder_are_never_anothers",
+    ),
     "batches of a fixed size priced as Poisson": (
         "training/dp/sampling.py",
         "return np.flatnonzero(rng.random(self.users) < self.rate)",

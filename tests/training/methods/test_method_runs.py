@@ -447,9 +447,9 @@ def test_the_examples_of_the_docs_are_runs(tmp_path: Path) -> None:
 
 def test_every_method_has_its_standing_and_is_carried_out_above() -> None:
     tested = {fields.get("method", "private") for fields in EVERY.values()}
-    assert tested == set(METHODS)
+    assert tested | {"statistics"} == set(METHODS)  # its runs are in test_statistics.py
     assert {spec.name: spec.standing for spec in METHODS.values()} == {
         "plain": "heuristic", "deidentify": "heuristic", "private": "proved", "fedavg": "proved",
-        "uedp": "published", "selective": "proved",
+        "statistics": "proved", "uedp": "published", "selective": "proved",
         "redact-then-private": "proved", "adversarial": "heuristic", "triplet": "heuristic",
     }  # fmt: skip

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from support.topics import posts, tiny_encoder
 from tacit.cli import run as command
@@ -18,7 +19,7 @@ from tacit.training.methods.statistics import STATISTICS, class_shares, fit
 from tacit.training.models import networks
 from tacit.training.phases.refitting import refit
 from tacit.training.phases.run_context import encode, open_run
-from tacit.training.phases.session import inputs_of, train
+from tacit.training.phases.session import inputs_of, resume, train
 from tacit.training.settings import Run
 from tacit.verification.runs import verify
 
@@ -114,6 +115,24 @@ def test_another_head_costs_nothing_more(tmp_path: Path) -> None:
     assert (
         command(["refit", str(tmp_path / "run"), "--head", "lda", "-o", str(tmp_path / "3")]) == 0
     )
+
+
+def test_stopped_and_resumed_it_has_the_same_head(tmp_path: Path) -> None:
+    """What was released is in the checkpoint; the head is fitted from it, and nothing again."""
+    run = Run(**settings(tmp_path))
+
+    def stop(_: Any) -> None:
+        raise KeyboardInterrupt
+
+    train(run, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        train(
+            run, tmp_path / "cut", on_progress=lambda at: stop(at) if at.phase == "train" else None
+        )
+    done = resume(tmp_path / "cut")
+    assert done.certificate.phases == {"train": 1}
+    one, other = (load_file(tmp_path / n / "model.safetensors") for n in ("whole", "cut"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 def test_a_changed_folder_is_not_refitted(tmp_path: Path) -> None:

@@ -123,8 +123,7 @@ def test_a_private_run_folder_stands_alone(
     assert again.config.max_position_embeddings == 16
 
 
-def test_what_is_cached_is_not_what_the_digest_of_the_data_rests_on(fields: dict[str, Any]) -> None:
-    """Another encoder is another key: features of one are never handed to another."""
+def test_features_of_one_encoder_are_never_anothers(fields: dict[str, Any]) -> None:
     ctx = open_run(Run(**fields, method="plain", steps=1))
     first = encode(ctx, ctx.part).features
     with torch.no_grad():
