@@ -13,7 +13,8 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from tacit.corpora.sources import corpus_folder
-from tacit.errors import DataError, MissingExtra, UsageError
+from tacit.errors import DataError, UsageError
+from tacit.packaged_models import find_packaged, tokenizer_of_vectors
 from tacit.sanitization.embeddings import Embedding, open_embeddings
 from tacit.sanitization.pieces import Pieces
 
@@ -54,19 +55,12 @@ def _glove(data: str | None) -> Path:
 
 def _wordllama() -> Embedding:
     """The static vectors of the package `wordllama`, with the pieces of words they stand for."""
+    path = find_packaged(WORDLLAMA)
     try:
-        files = [Path(str(file.locate())) for file in metadata.files(WORDLLAMA) or ()]
-    except metadata.PackageNotFoundError:
-        raise MissingExtra(
-            "model.embeddings=wordllama needs that package: pip install wordllama"
-        ) from None
-    weights = [file for file in files if file.suffix == ".safetensors"]
-    tokenizers = [file for file in files if file.name.endswith("tokenizer_config.json")]
-    try:
-        with safe_open(weights[0], framework="np") as file:
+        with safe_open(path, framework="np") as file:
             vectors = file.get_tensor("embedding.weight").astype(np.float32)
-        tokenizer = Tokenizer.from_file(str(tokenizers[0]))
-    except (IndexError, OSError, SafetensorError):
+        tokenizer = Tokenizer.from_file(str(tokenizer_of_vectors(path)))
+    except (OSError, SafetensorError):
         raise DataError("The package wordllama lacks its vectors; install it again.") from None
     names = sorted(tokenizer.get_vocab().items(), key=lambda one: one[1])[: len(vectors)]
     return Embedding(
