@@ -19,7 +19,7 @@ from tacit.training.evaluation.predicting import answer
 from tacit.training.models.shared import load_shared
 from tacit.training.phases.public_start import load_public_start
 from tacit.training.phases.redacted_start import load_redacted_start
-from tacit.training.phases.run_context import RunContext, encode, load_run
+from tacit.training.phases.run_context import RunContext, encode, load_run, tokenize
 from tacit.training.tasks.examples import Examples
 from tacit.training.tasks.tasks import NextWord
 
@@ -60,7 +60,7 @@ def scores(
             f"whole_text_{name}": value for name, value in whole_text_scores(ctx, split).items()
         }
     if ctx.run.task == "next-word":
-        train = encode(ctx, ctx.run.spec.read(training_part(ctx.corpus), ctx.mentions))
+        train = tokenize(ctx, ctx.run.spec.read(training_part(ctx.corpus), ctx.mentions))
         others = baselines.baseline_perplexities(
             train, examples, len(ctx.tokenizer), rng=np.random.default_rng(0)
         )

@@ -91,7 +91,7 @@ def start_on_public_text(
 def load_public_start(ctx: RunContext, folder: Path) -> nn.Module | None:
     """The model before any private text was read; None where it began, or its head, at random."""
     kept = (folder / NAME).exists()
-    if ctx.run.model.kind != "folder" and not kept:
+    if ctx.run.model.kind not in ("folder", "states") and not kept:
         return None
     model = make_model(ctx.run, ctx.task, ctx.tokenizer)
     if kept:
