@@ -15,7 +15,7 @@ from tacit.saved_json import spelled
 from tacit.training.data.training_data import training_part
 from tacit.training.evaluation import baselines
 from tacit.training.evaluation.groups import Groups, compare_groups, ends_of, group_names
-from tacit.training.evaluation.predicting import answer
+from tacit.training.evaluation.predicting import Sampling, answer
 from tacit.training.models.shared import load_shared
 from tacit.training.phases.public_start import load_public_start
 from tacit.training.phases.redacted_start import load_redacted_start
@@ -131,10 +131,15 @@ def groups_of(ctx: RunContext, split: str, by: str) -> Groups:
 _HEADLINES = ("perplexity", "accuracy", "error_rate", "pearson")
 
 
-def predict(folder: Path, text: str, *, words: int = 10, choices: int = 5) -> dict[str, Any]:
+def predict(
+    folder: Path, text: str, *, words: int = 10, choices: int = 5, sampling: Sampling | None = None
+) -> dict[str, Any]:
     """Next tokens with probabilities and a completion; or a class; or tags.
 
     The folder of a run, or what was shared of it: its corpus is not needed.
     """
     shared = load_shared(Path(folder))
-    return answer(shared.model, shared.tokenizer, shared.task, text, words=words, choices=choices)
+    return answer(
+        shared.model, shared.tokenizer, shared.task, text, words=words, choices=choices,
+        sampling=sampling,
+    )  # fmt: skip

@@ -35,7 +35,7 @@ from tacit.training.tasks.measuring import Batch, evaluating, token_losses
 BESIDE = 3
 """Numbers kept beside the coordinates and the logits of a state: of the other tokens the logarithm
 of the sum of exponentials, and the largest logit; and the logit of the token that comes next."""
-_AT_ONCE = 512
+_AT_ONCE = 128
 """States whose logits for the whole vocabulary are in memory at once."""
 
 
@@ -61,12 +61,8 @@ class StateAdapterConfig(PretrainedConfig):
 
 
 class FrozenStates(nn.Module):
-    """A language model, and what is read of its states; nothing in it is trained.
+    """A language model, and what is read of its states; nothing in it is trained."""
 
-    `slot` is the place of each token among those that are moved; all others share the last one.
-    """
-
-    slot: Tensor
     center: Tensor
     axes: Tensor
 
@@ -77,7 +73,6 @@ class FrozenStates(nn.Module):
         tied = self.model.all_tied_weights_keys
         self.all_tied_weights_keys = {f"model.{k}": f"model.{v}" for k, v in tied.items()}
         self.tokens = config.tokens
-        self.register_buffer("slot", torch.arange(config.vocab_size).clamp(max=config.tokens))
         self.register_buffer("center", torch.zeros(config.hidden_size))
         self.register_buffer("axes", torch.zeros(config.reads, config.hidden_size))
 
@@ -88,9 +83,9 @@ class FrozenStates(nn.Module):
 
     @torch.no_grad()
     def logits(self, states: Tensor) -> Tensor:
-        """Log-probabilities of the whole vocabulary."""
+        """Logits of the whole vocabulary."""
         found: Tensor = self.model.get_output_embeddings()(states)
-        return found.log_softmax(-1)
+        return found
 
     @torch.no_grad()
     def coordinates(self, states: Tensor) -> Tensor:
@@ -110,14 +105,12 @@ class FrozenStates(nn.Module):
 
     def _beside(self, states: Tensor, following: Tensor) -> Tensor:
         logits = self.logits(states)
-        moved = self.slot < self.tokens
-        others = logits.masked_fill(moved, -torch.inf)
-        beside = (
-            others.logsumexp(-1, keepdim=True),
-            others.amax(-1, keepdim=True),
-            logits.gather(-1, following.unsqueeze(-1)),
-        )
-        return torch.cat([self.coordinates(states), logits[:, moved], *beside], -1)
+        moved, others = logits[:, : self.tokens], logits[:, self.tokens :]
+        rest = others.logsumexp(-1, keepdim=True)
+        beside = (rest, others.amax(-1, keepdim=True), logits.gather(-1, following.unsqueeze(-1)))
+        # Log-probabilities: those near zero matter, and there half precision has most digits.
+        whole = torch.logaddexp(moved.logsumexp(-1, keepdim=True), rest)
+        return torch.cat([self.coordinates(states), torch.cat([moved, *beside], -1) - whole], -1)
 
 
 class StateAdapterForCausalLM(AboveFrozen, GenerationMixin):
@@ -180,7 +173,8 @@ class StateAdapterForCausalLM(AboveFrozen, GenerationMixin):
         )  # fmt: skip
         states = out.last_hidden_state[:, -logits_to_keep:]
         moves = self._moves(self.encoder.coordinates(states))
-        logits = self.encoder.logits(states) + moves[..., self.encoder.slot]
+        slot = torch.arange(self.config.vocab_size, device=states.device)
+        logits = self.encoder.logits(states) + moves[..., self._slot(slot)]
         past = out.past_key_values
         return CausalLMOutputWithPast(logits=logits, past_key_values=past)  # type: ignore[arg-type]
 
@@ -203,14 +197,14 @@ class StateAdapterForCausalLM(AboveFrozen, GenerationMixin):
         found = self._grouped(batch)
         logits, _, largest, own = found
         best, at = logits[..., :-1].max(-1)
-        slot, other = self.encoder.slot[targets.clamp(min=0)], largest + self.spread.bias[-1]
+        slot, other = self._slot(targets), largest + self.spread.bias[-1]
         among = (at == slot) & (best >= other)
         right = torch.where(slot < self.config.tokens, among, (own == largest) & (other > best))
         return self._lost(found, targets), right & (targets >= 0)
 
     def _lost(self, found: tuple[Tensor, Tensor, Tensor, Tensor], targets: Tensor) -> Tensor:
         logits, others, _, own = found
-        slot = self.encoder.slot[targets.clamp(min=0)]
+        slot = self._slot(targets)
         lost = token_losses(logits, slot.masked_fill(targets < 0, IGNORED))
         outside = (slot == self.config.tokens) & (targets >= 0)
         return lost + (others - own).masked_fill(~outside, 0)
@@ -223,6 +217,10 @@ class StateAdapterForCausalLM(AboveFrozen, GenerationMixin):
         others, largest, own = made[..., -BESIDE:].unbind(-1)
         logits = self._moves(made[..., :reads]) + made[..., reads : 1 - BESIDE]
         return logits, others, largest, own
+
+    def _slot(self, tokens: Tensor) -> Tensor:
+        """Where logits of tokens stand among those that are moved; all others share the last."""
+        return tokens.clamp(0, self.config.tokens)
 
     def _moves(self, coordinates: Tensor) -> Tensor:
         """How far the logit of each token that is moved goes, and that of all others."""
@@ -282,8 +280,8 @@ def _find_directions(model: StateAdapterForCausalLM, public: Examples) -> None:
     states -= frozen.center
     axes = torch.linalg.eigh(states.t() @ states).eigenvectors.flip(1)[:, : model.config.reads]
     frozen.axes.copy_(axes.t() / states.norm(dim=1).mean())
-    rows = frozen.model.get_output_embeddings().weight[frozen.slot < tokens]
-    some = (states + frozen.center)[:: max(1, len(states) // _AT_ONCE)]
+    rows = frozen.model.get_output_embeddings().weight[:tokens]
+    some = (states + frozen.center)[:: max(1, len(states) // 512)]
     shares = (some @ rows.t()).softmax(-1).mean(0, keepdim=True).t()
     mean = (rows * shares).sum(0, keepdim=True)
     spread = torch.linalg.eigh((rows * shares).t() @ rows - mean.t() @ mean).eigenvectors
