@@ -4,6 +4,7 @@
     python tools/curves.py customersim customersim-tokens
     python tools/curves.py conll2003-kinds conll2003-caps conll2003-plain-rate --data DIR
     python tools/curves.py conll2003-models conll2003-adapters --data DIR
+    python tools/curves.py agnews newsgroups20-topics --data DIR
     python tools/curves.py wikitext2 wikitext2-norms --data DIR
     python tools/curves.py wikitext2-pretrained --data DIR --pipeline build/contextual/pipeline
     python tools/curves.py --list
@@ -78,6 +79,44 @@ def over_epsilon(corpus: str, model: str, epsilons: tuple[float, ...]) -> list[C
         cases += [Case(protect, e, preset, _rates(preset, e)) for e in epsilons]
     cases.append(Case("uedp", None, f"{stem}-uedp"))
     return cases
+
+
+STATIC = {"model.folder": "wordllama"}
+"""Static word vectors instead of a Transformer's states."""
+
+
+def heads(stem: str, entities: tuple[str, ...]) -> list[Case]:
+    """Heads above frozen encoders, trained in twenty steps or fitted from one release.
+
+    Rates are in units of the clip norm, and are the same for every epsilon.
+    """
+    cases = [
+        Case("plain", None, f"{stem}-plain"),
+        Case("users, hardly any noise", None, f"{stem}-users", {"plan.epsilon": 1e6}),
+        Case("plain, static vectors", None, f"{stem}-plain", STATIC),
+        *(Case(one, None, f"{stem}-{one}") for one in entities if one != "users+entities"),
+    ]
+    protects = ("users", "users+entities") if "users+entities" in entities else ("users",)
+    for epsilon in (8.0, 2.0, 1.0):
+        at = {"plan.epsilon": epsilon}
+        for protect in protects:
+            once = at | _release_for(stem, protect)
+            cases += [
+                Case(protect, epsilon, f"{stem}-{protect}", at),
+                Case(f"{protect}, static vectors", epsilon, f"{stem}-{protect}", at | STATIC),
+                Case(f"{protect}, one release, static vectors", epsilon, f"{stem}-statistics",
+                     once | STATIC),
+            ]  # fmt: skip
+    return cases
+
+
+def _release_for(stem: str, protect: str) -> dict[str, Any]:
+    """What makes the preset of one release one about users and entities."""
+    if protect == "users":
+        return {}
+    plan = yaml.safe_load((PRESETS / f"{stem}-users+entities.yml").read_text())["plan"]
+    fields = {f"plan.{k}": v for k, v in plan.items() if k not in ("epsilon", "steps")}
+    return fields | {"plan.users": None}
 
 
 TWO = {"plan.users_per_entity": 2}
@@ -206,8 +245,14 @@ STUDIES = {
         "epsilon at delta 1e-5",
     ),
     "agnews": Study(
-        over_epsilon("agnews", "minilm", (8.0, 2.0)),
+        heads("agnews-minilm", ("deidentify", "uedp", "users+entities")),
         "AG News, topics",
+        "epsilon at delta 1e-5",
+        "error_rate",
+    ),
+    "newsgroups20-topics": Study(
+        heads("newsgroups20-topics", ()),
+        "20 Newsgroups, groups",
         "epsilon at delta 1e-5",
         "error_rate",
     ),

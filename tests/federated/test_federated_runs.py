@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 
 from support.local_grid import FakeClock, LocalGrid
 from support.small_federation import PLANS, begun, small_run, write_corpus
+from support.topics import posts, tiny_encoder
 from tacit.detection import detect
 from tacit.detection.mentions import fold, write_lines
 from tacit.errors import DataError, PrivacyRefused, UsageError
@@ -28,6 +29,9 @@ from tacit.planning.plan import Plan
 from tacit.privacy.ledger import read_ledger
 from tacit.training.data.training_data import open_corpus, training_part
 from tacit.training.evaluation.scoring import evaluate
+from tacit.training.phases.refitting import refit
+from tacit.training.phases.session import train
+from tacit.training.settings import Run
 from tacit.verification.runs import verify
 
 
@@ -553,3 +557,38 @@ def test_a_network_is_not_crossed_in_the_clear() -> None:
     assert safe.of_client() == ["--root-certificates", "ca.pem"]
     with pytest.raises(UsageError, match="HOST:PORT"):
         parse_address("9092")
+
+
+def test_statistics_are_released_in_one_round(tmp_path: Path) -> None:
+    """Clients send sums of features, the server adds noise once and fits the head."""
+    encoder = tiny_encoder(tmp_path / "encoder")
+    fields = posts(tmp_path) | {
+        "method": "statistics", "seed": None, "model": {"kind": "features", "folder": encoder},
+        "plan": {"protect": "users", "epsilon": 8, "user_rate": 1.0, "users": 8},
+    }  # fmt: skip
+    folder, grid = begun(tmp_path, Run(**fields))
+    done = serve(grid, folder, clock=FakeClock())
+    assert broken(folder) == []
+    assert done.certificate.standing == "proved"
+    assert done.certificate.phases == {"train": 1}
+    weights = load_file(folder / "model.safetensors")
+    assert weights["statistics.classes.weight"].any()
+    assert weights["classifier.weight"].any()
+    refit(folder, tmp_path / "again", "prototypes")
+    assert broken(tmp_path / "again") == []
+
+
+def test_what_clients_send_of_statistics_is_what_a_local_run_sums(tmp_path: Path) -> None:
+    encoder = tiny_encoder(tmp_path / "encoder")
+    plan = {"protect": "users", "epsilon": 1e6, "user_rate": 1.0}  # hardly any noise
+    fields = posts(tmp_path) | {
+        "method": "statistics", "model": {"kind": "features", "folder": encoder},
+        "plan": plan | {"users": 8, "clip_norm": 0.5},
+    }  # fmt: skip
+    folder, grid = begun(tmp_path, Run(**fields))
+    serve(grid, folder, clock=FakeClock())
+    train(Run(**fields), tmp_path / "local")
+    there, here = (load_file(f / "model.safetensors") for f in (folder, tmp_path / "local"))
+    for name in ("statistics.classes.weight", "statistics.moments.weight"):
+        np.testing.assert_allclose(there[name], here[name], atol=1e-3)
+        assert here[name].abs().max() > 0.05

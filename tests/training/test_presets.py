@@ -40,7 +40,8 @@ TOKENS = {"plain", "deidentify", "redact-then-private"}
     ("stem", "wanted"),
     [
         ("conll2003-lstm", OWNERS),
-        ("agnews-minilm", OWNERS),
+        ("agnews-minilm", OWNERS | {"statistics"}),
+        ("newsgroups20-topics", (OWNERS | {"statistics"}) - {"uedp"}),
         ("customersim-lstm", OWNERS | PAPERS),
         ("newsgroups20-lstm", PAPERS),
         ("wikitext2-lstm", TOKENS | {"records", "selective"}),

@@ -152,7 +152,7 @@ class Copy:
         """What the run's own method works on."""
         ctx = self.ctx
         return MethodInputs(
-            ctx.run, ctx.model, ctx.task.losses, training_data, ctx.randomness,
+            ctx.run, ctx.model, ctx.run.spec.losses(ctx.task), training_data, ctx.randomness,
             self.auditing.plan, self.ledger, ctx.attribute,
         )  # fmt: skip
 

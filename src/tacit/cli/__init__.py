@@ -35,6 +35,7 @@ COMMANDS = {
     "train": "train:train",
     "evaluate": "train:evaluate",
     "predict": "train:predict",
+    "refit": "train:refit",
     "sanitize": "sanitize:sanitize",
     "pretrain": "masked:pretrain",
     "guess": "masked:guess",

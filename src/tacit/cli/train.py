@@ -1,4 +1,4 @@
-"""`tacit train`, `tacit evaluate`, `tacit predict`, `tacit methods`."""
+"""`tacit train`, `tacit evaluate`, `tacit predict`, `tacit refit`, `tacit methods`."""
 
 import json
 import math
@@ -348,3 +348,38 @@ def predict(
             out.print(table)
         else:
             out.print(f"{name}: {value}", markup=False)
+
+
+def refit(
+    run: Annotated[Path, typer.Argument(help="Folder of a run with method=statistics.")],
+    to: Annotated[Path, typer.Option("-o", "--out", help="Folder for the model.")],
+    head: Annotated[str, typer.Option(help="`ridge`, `lda` or `prototypes`.")] = "lda",
+    ridge: Annotated[
+        float, typer.Option(min=0, help="Regularisation, as a multiple of what the noise asks for.")
+    ] = 1.0,
+    as_json: AsJson = False,
+) -> None:
+    """Fit another head from what a run has released: no text is read, and nothing is spent.
+
+    The new folder has the run's ledger, and its certificate says the same price.
+
+    Example: `tacit refit RUN --head prototypes -o RUN2`
+    """
+    from typing import get_args
+
+    from tacit.training.methods.statistics import Head
+    from tacit.training.phases.refitting import refit as fit_again
+
+    if head not in get_args(Head):
+        raise UsageError(f"head={head} is not known; give {', '.join(get_args(Head))}.")
+    certificate, shares = fit_again(run, to, head, ridge=ridge)  # type: ignore[arg-type]
+    if as_json:
+        print_json({"folder": str(to), "epsilon": certificate.epsilon, "classes": shares})
+        return
+    if shares:
+        table = simple_table("class", "share, as released")
+        for name, share in shares.items():
+            table.add_row(name, f"{share:.1%}")
+        out.print(table)
+    print_promise(certificate)
+    err.print(f"run: {to} (check it with: tacit verify {to})")

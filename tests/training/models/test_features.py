@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from support.topics import TOKENIZER, posts, tiny_encoder
 from tacit.corpus import Corpus
-from tacit.errors import MissingExtra, UsageError
+from tacit.errors import DataError, MissingExtra, UsageError
 from tacit.packaged_models import find_packaged
 from tacit.training.evaluation.scoring import evaluate, predict
 from tacit.training.models import networks, weights
@@ -171,3 +172,17 @@ def test_static_vectors_need_no_transformer(tmp_path: Path) -> None:
     assert tokenizer.sha256
     assert evaluate(tmp_path / "run", "test")["error_rate"] <= 0.2
     assert predict(tmp_path / "run", "a boat on the tide")["class"] == "sea"
+
+
+def test_an_encoder_that_lacks_weights_is_refused(tmp_path: Path) -> None:
+    """What it lacks would be drawn at random; only a pooler, which nobody reads, may be."""
+    first, again = (made(tmp_path / "e", "classification", ["a", "b"]) for _ in range(2))
+    assert weights.snapshot(first) == weights.snapshot(again)
+    file = tmp_path / "e" / "model.safetensors"
+    kept = {n: t for n, t in load_file(file).items() if "attention.self.query" not in n}
+    save_file(kept, file)
+    settings = ModelSettings(kind="features", folder=str(tmp_path / "e"))
+    with pytest.raises(DataError, match=r"lacks 2 weight\(s\)"):
+        networks.make_model(
+            settings, "classification", tokenizer=TOKENIZER, labels=["a", "b"], context=12, seed=0
+        )

@@ -86,6 +86,8 @@ def _public_texts(run: Run) -> Iterator[tuple[str, str]]:
         yield "the text of the public start", run.pretrain.corpus
     if run.model.kind == "states" and not run.model.carry_ledger:
         yield "the text of the adapter's directions", run.model.adapter_text or GENERATED
+    if (public := getattr(run.options, "public_text", None)) is not None:
+        yield "the text of the covariance", str(public)
 
 
 def base_weights(run: Run) -> Iterator[PublicInput]:

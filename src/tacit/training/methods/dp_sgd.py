@@ -58,10 +58,11 @@ class DpSgd(PlannedSums[MethodSettings]):
     def totals(self, inputs: MethodInputs, meter: LossMeter) -> Totals:
         """Sums of clipped gradients over drawn users, or over drawn records."""
         of_users = inputs.need_plan().user_rate is not None
-        return _user_sums(inputs, meter) if of_users else _record_sums(inputs, meter)
+        return user_sums(inputs, meter) if of_users else _record_sums(inputs, meter)
 
 
-def _user_sums(inputs: MethodInputs, meter: LossMeter) -> Totals:
+def user_sums(inputs: MethodInputs, meter: LossMeter) -> Totals:
+    """Sums over drawn users of their clipped gradients, as the plan says."""
     plan, training_data = inputs.need_plan(), inputs.training_data
     sums = ClippedSums(inputs.model)
     together = units_together(inputs.model)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
 
 from tacit.corpus import Corpus
 from tacit.detection.mentions import Mention
@@ -18,6 +19,7 @@ from tacit.training.dp.random_source import RandomSource
 from tacit.training.methods.independence import Losses, UnitCheck
 from tacit.training.models.registries import TASKS, TaskName
 from tacit.training.settings import MethodSettings, Run
+from tacit.training.tasks.tasks import Task
 
 Standing = Literal["proved", "published", "heuristic"]
 S = TypeVar("S", bound=MethodSettings)
@@ -157,6 +159,16 @@ class MethodSpec(Generic[S]):
     def hidden_attribute(self, run: Run) -> str | None:
         """The attribute of records that the method hides, where it hides one."""
         return None
+
+    def losses(self, task: Task) -> Losses:
+        """What records are asked for: the task's losses, unless a method sums something else."""
+        return task.losses
+
+    def prepare_model(self, run: Run, model: nn.Module) -> None:
+        """Put into a new model what the method needs there."""
+
+    def finish(self, inputs: MethodInputs, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Make of what was released what is to be used; nothing private may be read."""
 
     def require_model(self, model: nn.Module) -> None:
         """Refuse a model that the method could not train, before anything is charged."""

@@ -6,6 +6,7 @@ training then sees vectors of length one, and nothing but the head is trained.
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -31,7 +32,7 @@ from tacit.errors import DataError
 from tacit.packaged_models import located
 from tacit.training.data.activation_cache import Places, Vectors, load_or_compute
 from tacit.training.models.networks import UNREADABLE, label_fields, no_longer_quantized, reading
-from tacit.training.models.offline import quiet
+from tacit.training.models.offline import quiet, seeded
 from tacit.training.models.registries import ModelFamily, TaskName
 from tacit.training.models.weights import digest_of
 from tacit.training.settings import ModelSettings
@@ -52,6 +53,8 @@ class FeaturesConfig(PretrainedConfig):
     hidden_size: int = 256
     max_position_embeddings: int | None = None
     pad_token_id: int | None = None
+    statistics: dict[str, Any] | None = None
+    """Of a head that is made of released sums: which there are, and their noise."""
 
 
 @dataclass
@@ -172,10 +175,44 @@ class FeaturesForSequenceClassification(FeaturesForTokenClassification):
 
     pooled = True
 
+    def __init__(self, config: FeaturesConfig) -> None:
+        super().__init__(config)
+        self.statistics = Statistics(config) if config.statistics is not None else None
+
     def _read(self, states: Tensor, mask: Tensor) -> Tensor:
         own = mask.to(states.dtype).unsqueeze(-1)
         # Zero and not a product past the end: what stands there may be anything.
         return states.masked_fill(own == 0, 0).sum(1) / own.sum(1).clamp(min=1)
+
+
+class Statistics(nn.Module):
+    """Sums over records, as layers: a record's gradient is what it adds to them.
+
+    With x~ = (x, 1) / sqrt(2) of length one, a record adds t x~' to `classes`, where t says its
+    class or its number, and x~ x~' to `moments`; `scale` makes all of it at most one long.
+    """
+
+    def __init__(self, config: FeaturesConfig) -> None:
+        super().__init__()
+        wide = config.hidden_size + 1
+        self.classes = nn.Linear(wide, config.num_labels or 2, bias=False)
+        self.moments = (
+            nn.Linear(wide, wide, bias=False) if (config.statistics or {})["moments"] else None
+        )
+        self.covariance = nn.Buffer(torch.zeros(wide - 1, wide - 1))
+        self.scale = 1.0 if self.moments is None else math.sqrt(0.5)
+        for layer in (self.classes, self.moments):
+            if layer is not None:
+                nn.init.zeros_(layer.weight)
+
+    def forward(self, features: Tensor, targets: Tensor) -> Tensor:
+        """A number for each record, linear in the layers; steps go against its gradient."""
+        ones = torch.ones_like(features[:, :1])
+        x = torch.cat([features, ones], 1).to(self.classes.weight.dtype) / math.sqrt(2)
+        total = (self.classes(x) * targets).sum(1)
+        if self.moments is not None:
+            total = total + (self.moments(x) * x).sum(1)
+        return -self.scale * total
 
 
 AutoConfig.register(FeaturesConfig.model_type, FeaturesConfig, exist_ok=True)
@@ -222,11 +259,15 @@ def _load_encoder(where: str) -> tuple[nn.Module, dict[str, Any]]:
         encoder: nn.Module = nn.Embedding.from_pretrained(table.float())
         return encoder, {"encoder": None, "vocab_size": words, "hidden_size": width}
     path, options = reading(place)
-    with quiet():
+    with quiet(), seeded(0):
         try:
-            loaded: Any = AutoModel.from_pretrained(path, **options)
+            loaded: Any
+            loaded, info = AutoModel.from_pretrained(path, output_loading_info=True, **options)
         except UNREADABLE:
             raise DataError(f"{path} holds no encoder that transformers can load.") from None
+    # A pooler is not read, and the seed makes it the same everywhere; all else must be there.
+    if lost := sorted(name for name in info["missing_keys"] if "pooler" not in name.split(".")):
+        raise DataError(f"{path} lacks {len(lost)} weight(s) of its encoder, {lost[0]} for one.")
     if "gguf_file" in options:
         no_longer_quantized(loaded)
     config = loaded.config

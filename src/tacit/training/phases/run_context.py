@@ -187,6 +187,7 @@ def make_model(run: Run, task: Task, tokenizer: PreTrainedTokenizerBase) -> nn.M
         model = weights.with_lora(model, run.model.lora_rank, targets, seed=seed)  # type: ignore[arg-type]
     if run.model.trained:
         weights.train_only(model, run.model.trained)
+    run.spec.prepare_model(run, model)
     return model.to(chosen_device(run.device))
 
 

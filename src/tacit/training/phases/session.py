@@ -178,12 +178,13 @@ def inputs_of(
     training_data = prepare(examples, ctx.part, ctx.mentions, plan, ctx.protected)
     few = training_data.rows[:2]
     run.spec.require_model(model)
+    losses = run.spec.losses(ctx.task)
     weights.check_trainable(
         model,
-        (lambda: ctx.task.losses(model, training_data.examples.batch(few))) if len(few) else None,
+        (lambda: losses(model, training_data.examples.batch(few))) if len(few) else None,
     )
     return MethodInputs(
-        run, model, ctx.task.losses, training_data, ctx.randomness, plan, None, ctx.attribute
+        run, model, losses, training_data, ctx.randomness, plan, None, ctx.attribute
     ), dict(examples.notes)
 
 
@@ -255,7 +256,7 @@ def follow(run: Run, ranks: Ranks, folder: Path | None = None) -> None:
     inputs, _ = inputs_of(ctx, plan)
     ranks.require_alike(alike(ctx, inputs))
     require_independent_units(inputs)
-    meter = LossMeter(ctx.model, ctx.task.losses)
+    meter = LossMeter(ctx.model, inputs.losses)
     ranks.follow(method.totals(inputs, meter), ctx.model, pieces=method.draw_arrays)
 
 
@@ -353,6 +354,7 @@ class Session:
             if last is not None:
                 last()
             loop.finish()
+            run.spec.finish(self.inputs(), ctx.tokenizer)
             took["train"] = loop.timed
         left_out = sum(one.not_finite for one in took.values())
         if left_out and not ctx.elsewhere:
@@ -370,7 +372,7 @@ class Session:
         return MethodInputs(
             ctx.run,
             ctx.model,
-            ctx.task.losses,
+            ctx.run.spec.losses(ctx.task),
             self.training_data,
             ctx.randomness,
             self.plan,
