@@ -42,6 +42,19 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
         "    for gradient in list(gradients.values())[1:]:\n        found.add(",
         f"{NEIGHBOURS}[private users user]",
     ),
+    "the count of clipped units beside a whole gradient": (
+        "training/dp/gradients.py",
+        "kept = math.sqrt(1 - share**2)",
+        "kept = 1.0",
+        "training/methods/test_adaptive_clip.py::test_a_user_moves_sum_and_count_together_by_at_most_the_clip_norm",
+    ),
+    "rows that are not trained added to one that is": (
+        "training/dp/grad_sample_rules.py",
+        "return Lookup(ids.clamp(min=0), part.rows.masked_fill((ids < 0).unsqueeze(-1), 0))",
+        "return Lookup(ids.clamp(min=0), part.rows)",
+        "training/dp/test_gradients.py::test_records_equal_a_loop"
+        "[ghost or direct-lstm projected, some rows]",
+    ),
     "batches of a fixed size priced as Poisson": (
         "training/dp/sampling.py",
         "return np.flatnonzero(rng.random(self.users) < self.rate)",

@@ -42,6 +42,7 @@ TOKENS = {"plain", "deidentify", "redact-then-private"}
         ("conll2003-lstm", OWNERS),
         ("agnews-minilm", OWNERS | {"statistics"}),
         ("newsgroups20-topics", (OWNERS | {"statistics"}) - {"uedp"}),
+        ("conll2003-small", OWNERS),
         ("customersim-lstm", OWNERS | PAPERS),
         ("newsgroups20-lstm", PAPERS),
         ("wikitext2-lstm", TOKENS | {"records", "selective"}),

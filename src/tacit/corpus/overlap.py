@@ -275,7 +275,7 @@ def read_pieces(texts: Texts) -> Pieces:
     words: list[int] = []
     records: list[int] = []
     sentences: list[int] = []
-    for text in _each(texts):
+    for text in texts_of(texts):
         found.note(text)
         before = len(words)
         for sentence in _sentences(text):
@@ -322,7 +322,7 @@ def _common(private: Pieces, public: Pieces, piece: Piece) -> _Common:
     return _Common(len(ours), len(theirs), len(np.intersect1d(ours, theirs, assume_unique=True)))
 
 
-def _each(texts: Texts) -> Iterator[str]:
+def texts_of(texts: Texts) -> Iterator[str]:
     """Every text; of a corpus, the second text of pairs too."""
     if isinstance(texts, Corpus):
         columns = [name for name in ("text", "pair") if name in texts.columns]

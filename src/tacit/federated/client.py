@@ -229,7 +229,7 @@ def _tools(
     settings = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
     run = Run(**settings["run"])
     # The weights come with every round, so whatever would make first ones is left out.
-    changed: dict[str, Any] = {"public_frequencies": False}
+    changed: dict[str, Any] = {"public_frequencies": False, "embeddings": None}
     if model is not None:
         changed["folder"] = model
     run = run.model_copy(

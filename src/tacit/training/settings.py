@@ -43,6 +43,9 @@ SUM_OF_UPDATES = {"name": "sgd", "learning_rate": 1.0, "momentum": 0.0}
 
 Cap = Annotated[int, Field(ge=1, le=10**9)]
 Rate = Annotated[float, Field(gt=0, le=1)]
+Names = str | Annotated[tuple[str, ...], Field(min_length=1)]
+"""One name, or several: files and known corpora."""
+TextUnit = Literal["record", "sentence"]
 
 
 class SettingsPart(BaseModel):
@@ -65,6 +68,13 @@ class ModelSettings(SettingsPart):
         bool,
         Field(description="A new model begins by knowing how frequent tokens are in public text."),
     ] = False
+    embeddings: Annotated[
+        str | None,
+        Field(
+            description="A new model begins with public word vectors: glove (in the data folder), "
+            "wordllama (that package), or a file (.npz, .txt, .vec)."
+        ),
+    ] = None
     carry_ledger: Annotated[
         bool,
         Field(
@@ -72,6 +82,15 @@ class ModelSettings(SettingsPart):
             "in the ledger, and the plan's targets cover both. Needed where the folder is a run's."
         ),
     ] = False
+    trained_rows: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            description="Of tables over the vocabulary (embedding, output layer), only the rows of "
+            "so many tokens, the most frequent in public text, get updates and noise; all, if not "
+            "given. A public start trains all of them.",
+        ),
+    ] = None
     lora_rank: Annotated[int, Field(ge=0)] = 0
     lora_targets: tuple[str, ...] = ()
     trained: Annotated[
@@ -131,8 +150,10 @@ class TokenizerSettings(SettingsPart):
     folder: str | None = None
     size: Annotated[int, Field(ge=300, le=200_000)] = 4000
     public_text: Annotated[
-        str | None,
-        Field(description="Public text to learn from: a file, a known corpus, or generated."),
+        Names | None,
+        Field(
+            description="Public text to learn from: a file, a known corpus, generated, or several."
+        ),
     ] = None
     min_count: Annotated[int | None, Field(ge=1)] = None
     punctuation: Annotated[bool, Field(description="Words: keep marks that stand alone.")] = False
@@ -144,7 +165,16 @@ class OptimizerSettings(SettingsPart):
 
     name: Annotated[str, AfterValidator(OPTIMIZERS.require)] = "sgd"
     learning_rate: Annotated[float, Field(gt=0)] = 1.0
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    momentum: Annotated[float, Field(ge=0, lt=1, description="Of Adam, its first beta.")] = 0.9
+    beta2: Annotated[float, Field(ge=0, lt=1, description="Of Adam, its second beta.")] = 0.999
+    noise_floor: Annotated[
+        float,
+        Field(
+            gt=0,
+            description="Of dp-adam: a second moment without its noise counts as at least the "
+            "square of so many standard deviations of the noise.",
+        ),
+    ] = 1.0
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     warmup: Annotated[int, Field(ge=0)] = 0
@@ -156,7 +186,13 @@ class OptimizerSettings(SettingsPart):
 class PublicStart(SettingsPart):
     """Training on public text before any private text is read; all its splits are used."""
 
-    corpus: str
+    corpus: Annotated[
+        Names, Field(description="Public text: a file, a known corpus, generated, or several.")
+    ]
+    unit: Annotated[
+        TextUnit,
+        Field(description="What is learnt at a time: its records, or the sentences in them."),
+    ] = "record"
     steps: Annotated[int, Field(ge=1)] = 300
     batch: Annotated[int, Field(ge=1)] = 32
     optimizer: OptimizerSettings = OptimizerSettings(
@@ -342,16 +378,24 @@ class Run(SettingsPart):
                 part["entity_list"] = "private"
         for part, name in (
             (fields, "detect"), (fields, "policy"), (fields, "labels"), (fields["model"], "folder"),
-            (fields["tokenizer"], "folder"), (fields["tokenizer"], "public_text"),
-            (fields["pretrain"] or {}, "corpus"),
+            (fields["model"], "embeddings"), (fields["tokenizer"], "folder"),
+            (fields["tokenizer"], "public_text"), (fields["pretrain"] or {}, "corpus"),
         ):  # fmt: skip
-            if isinstance(part.get(name), str):
-                part[name] = _without_folders(part[name])
+            given = part.get(name)
+            if isinstance(given, str):
+                part[name] = _without_folders(given)
+            elif isinstance(given, list) and name != "labels":
+                part[name] = [_without_folders(one) for one in given]
         return fields
 
     def digest(self) -> str:
         """A SHA-256 of `shareable`."""
         return canonical_digest(self.shareable())
+
+
+def each(names: Names) -> tuple[str, ...]:
+    """The names that a setting holds, be it one or several."""
+    return (names,) if isinstance(names, str) else names
 
 
 _FOLDERS = re.compile(r"(?:(?<=[=,( ])|^)(?:[A-Za-z]:)?[^=,()]*[/\\](?=[^=,()])")
@@ -383,6 +427,11 @@ def _problems(run: Run) -> Iterator[str]:
             why = "is not ours to promise" if spec.standing == "published" else "promises nothing"
             yield f"method={run.method} {why}, so it takes no plan."
         yield from spec.problems(run, None)
+    if run.optimizer.name == "dp-adam" and spec.planned and not spec.tells_noise:
+        yield (
+            f"optimizer=dp-adam has to know the noise of each update, and method={run.method} "
+            "does not tell it; take adam or sgd."
+        )
     if run.task not in spec.tasks:
         yield f"method={run.method} serves the tasks {', '.join(spec.tasks)}, not {run.task}."
     if run.labels is not None and run.task not in ("classification", "tagging"):
@@ -408,6 +457,13 @@ def _problems(run: Run) -> Iterator[str]:
         yield "tokenizer.folder goes with tokenizer.kind=folder; leave one of them out."
     if run.model.public_frequencies:
         yield from _frequency_problems(run)
+    if run.model.trained_rows is not None:
+        yield from _row_problems(run)
+    if run.model.embeddings is not None and run.model.kind == "folder":
+        yield "model.embeddings is for new models; a folder has its own. Leave one of them out."
+    cut = run.pretrain is not None and run.pretrain.unit == "sentence"
+    if cut and run.task not in ("next-word", "masked-word"):
+        yield f"pretrain.unit=sentence is for text without labels, and task={run.task} has them."
     if run.mentions is not None and run.detect is not None:
         yield "mentions and detect are both given; give the file, or the detectors."
     if spec.needs_entities and not run.knows_entities:
@@ -427,6 +483,20 @@ def _frequency_problems(run: Run) -> Iterator[str]:
         )
 
 
+def _row_problems(run: Run) -> Iterator[str]:
+    """What stands against training the rows of frequent tokens alone."""
+    if not getattr(run.spec, "clips_records", False):
+        yield f"model.trained_rows is about clipped sums, and method={run.method} has none of them."
+    if run.model.lora_rank or run.optimizer.weight_decay:
+        yield "model.trained_rows goes with neither lora_rank nor weight_decay; leave these out."
+    own_text = run.tokenizer.kind == "bpe" or run.tokenizer.public_text is not None
+    if run.pretrain is None and (run.model.kind == "folder" or not own_text):
+        yield (
+            "model.trained_rows counts tokens in public text, and here is none; give "
+            "tokenizer.public_text, or pretrain."
+        )
+
+
 def _plan_problems(run: Run) -> Iterator[str]:
     if not run.plan:
         yield f"method={run.method} needs a plan: whom to protect, and at what price."
@@ -442,6 +512,8 @@ def _plan_problems(run: Run) -> Iterator[str]:
             f"method={run.method} does not carry out protect={plan.protect}, mechanism="
             f"{plan.mechanism}; it protects {', '.join(run.spec.protects)}."
         )
+    if plan.clip_quantile is not None and not run.spec.adapts_clip:
+        yield f"plan.clip_quantile is not done by method={run.method}; give a fixed clip_norm."
     yield from run.spec.problems(run, plan)
 
 

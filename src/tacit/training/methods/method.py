@@ -30,6 +30,7 @@ class StepStats:
     """What a step saw of the data: exact, hence not private.
 
     `records` counts passes through the model here, whoever the units are; 0 where others pass.
+    `noise_std`, of the noise in each coordinate of the gradient, is public.
     """
 
     units: int
@@ -37,6 +38,7 @@ class StepStats:
     not_finite: int
     loss: float
     records: int = 0
+    noise_std: float = 0.0
 
 
 class Method(Protocol):
@@ -124,6 +126,10 @@ class MethodSpec(Generic[S]):
     owner_graph: ClassVar[bool] = False
     """Whether it draws entities by itself, so that it needs the owner graph without a plan."""
     tasks: ClassVar[tuple[TaskName, ...]] = TASKS
+    adapts_clip: ClassVar[bool] = False
+    """Whether its clip norm can follow a quantile, as plan.clip_quantile asks."""
+    tells_noise: ClassVar[bool] = False
+    """Whether its steps say how much noise their gradients have, as dp-adam needs."""
     federated: ClassVar[bool] = False
     """Whether clients can compute its sums."""
     masked_phase: ClassVar[bool] = False

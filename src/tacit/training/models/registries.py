@@ -97,7 +97,10 @@ MODELS: Registry[ModelFamily] = Registry(
 OPTIMIZERS: Registry[Callable[..., torch.optim.Optimizer]] = Registry(
     "optimizer.name",
     "tacit.optimizers",
-    {name: f"tacit.training.models.optimizers:{name}" for name in ("sgd", "adam", "adamw")},
+    {
+        name: f"tacit.training.models.optimizers:{name.replace('-', '_')}"
+        for name in ("sgd", "adam", "adamw", "dp-adam")
+    },
 )
 """Functions from trainable parameters and `OptimizerSettings` to an optimizer of torch."""
 

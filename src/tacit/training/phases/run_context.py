@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
@@ -23,7 +24,7 @@ from tacit.training.data.public_inputs import (
 )
 from tacit.training.data.training_data import Found, find_mentions, open_corpus, records_learnt_from
 from tacit.training.dp.random_source import RandomSource
-from tacit.training.models import networks, tokens, weights
+from tacit.training.models import networks, tokens, weights, word_vectors
 from tacit.training.models.devices import chosen_device
 from tacit.training.models.features import OnFeatures, with_features
 from tacit.training.models.memory import keep_freed_memory
@@ -180,6 +181,9 @@ def make_model(run: Run, task: Task, tokenizer: PreTrainedTokenizerBase) -> nn.M
         text = public_corpus(run.model.adapter_text or GENERATED, run.data)
         shown = task.encode(text.take(range(min(len(text), 128))), tokenizer, context=run.context)
         model = above_states(model, run.model, shown)  # type: ignore[arg-type]
+    if run.model.embeddings is not None:
+        vectors = word_vectors.open_vectors(run.model.embeddings, run.data)
+        word_vectors.begin_with_vectors(model, tokenizer, vectors, seed)
     if isinstance(task, Regression):  # in config.json, for whoever gets the model alone
         model.config.label_range = [task.low, task.high]  # type: ignore[union-attr]
     if run.model.lora_rank:
@@ -188,7 +192,18 @@ def make_model(run: Run, task: Task, tokenizer: PreTrainedTokenizerBase) -> nn.M
     if run.model.trained:
         weights.train_only(model, run.model.trained)
     run.spec.prepare_model(run, model)
+    if run.model.trained_rows is not None:
+        shares = tokens.frequencies(tokenizer, _text_for_rows(run))
+        weights.train_rows(
+            model, np.argsort(-shares, kind="stable")[: run.model.trained_rows].tolist()
+        )
     return model.to(chosen_device(run.device))
+
+
+def _text_for_rows(run: Run) -> Corpus:
+    """The public text in which tokens are counted: that of the start, else the tokenizer's."""
+    names = run.pretrain.corpus if run.pretrain else run.tokenizer.public_text or GENERATED
+    return public_corpus(names, run.data)
 
 
 def sensitive_spans(ctx: RunContext, corpus: Corpus) -> dict[str, list[tuple[int, int]]]:

@@ -38,7 +38,7 @@ from tacit.saved_json import spelled
 from tacit.training.data.account import write_account
 from tacit.training.data.fingerprint import code_digest, training_data_digest
 from tacit.training.data.protected_entities import list_digest
-from tacit.training.data.public_inputs import shown_name
+from tacit.training.data.public_inputs import shown_names
 from tacit.training.data.scope import scope_of
 from tacit.training.data.training_data import TrainingData, found_and_kept, prepare
 from tacit.training.evaluation.model_card import model_card
@@ -498,7 +498,7 @@ class Session:
             facts["owner graph"] = f"held fixed; {caps}"
         facts |= run.spec.facts(run)
         if run.pretrain:
-            public = shown_name(run.pretrain.corpus)
+            public = shown_names(run.pretrain.corpus)
             facts["public start"] = f"{run.pretrain.steps} steps on {public}"
         return facts | self.facts
 
