@@ -378,8 +378,9 @@ class Run(SettingsPart):
                 part["entity_list"] = "private"
         for part, name in (
             (fields, "detect"), (fields, "policy"), (fields, "labels"), (fields["model"], "folder"),
-            (fields["model"], "embeddings"), (fields["tokenizer"], "folder"),
-            (fields["tokenizer"], "public_text"), (fields["pretrain"] or {}, "corpus"),
+            (fields["model"], "embeddings"), (fields["model"], "adapter_text"),
+            (fields["tokenizer"], "folder"), (fields["tokenizer"], "public_text"),
+            (fields["pretrain"] or {}, "corpus"),
         ):  # fmt: skip
             given = part.get(name)
             if isinstance(given, str):

@@ -232,6 +232,12 @@ def test_first_records_are_a_matter_of_one_user_alone(fields: dict[str, Any]) ->
     assert without == {user: own for user, own in everybody.items() if user != "u3"}
 
 
+def test_what_may_be_shared_names_no_folder() -> None:
+    model = {"kind": "states", "folder": "/home/ann/lm", "adapter_text": "/home/ann/news.txt"}
+    run = Run(corpus="x", method="private", plan=PLAN, model=model)
+    assert run.shareable()["model"]["adapter_text"] == "news.txt"
+
+
 @pytest.mark.parametrize(
     ("change", "named"),
     [
