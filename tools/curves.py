@@ -212,10 +212,17 @@ def models() -> list[Case]:
 
 
 def adapters() -> list[Case]:
-    """The same corpus with adapters of a small pretrained model, whose tokens are others."""
+    """The same corpus with adapters of a small pretrained model, whose tokens are others.
+
+    Inside of the model (LoRA), and above its frozen states.
+    """
+    users = "conll2003-smollm2-users"
     return [
+        Case("plain, LoRA", None, "conll2003-lora-plain"),
+        Case("users, LoRA", 8.0, "conll2003-lora-users"),
         Case("plain", None, "conll2003-smollm2-plain"),
-        Case("users", 8.0, "conll2003-smollm2-users"),
+        Case("users", 8.0, users),
+        Case("users", 2.0, users, {"plan.epsilon": 2.0, "model.adapter_rank": 32}),
     ]
 
 

@@ -327,8 +327,19 @@ def predict(
     text: Annotated[
         str, typer.Argument(help="Text to go on from, to fill, to classify or to tag.")
     ],
-    words: Annotated[int, typer.Option(help="How many tokens to add.")] = 10,
+    words: Annotated[
+        int, typer.Option("--words", "--max-new-tokens", help="How many tokens to add.")
+    ] = 10,
     choices: Annotated[int, typer.Option(help="How many next tokens to show.")] = 5,
+    temperature: Annotated[
+        float, typer.Option(help="Draw the text that is added; 0 takes the likeliest token.")
+    ] = 0.0,
+    top_p: Annotated[
+        float, typer.Option(help="Draw from as few tokens as have this share of the probability.")
+    ] = 1.0,
+    seed: Annotated[
+        int | None, typer.Option(help="Of what is drawn; another each time if not given.")
+    ] = None,
     sanitize: Annotated[
         str | None,
         typer.Option(
@@ -352,9 +363,11 @@ def predict(
     `sanitized`.
 
     Examples: `tacit predict RUN "my order number is"` ·
+    `tacit predict RUN "Dear" --max-new-tokens 40 --temperature 0.8 --top-p 0.95 --seed 1` ·
     `tacit predict RUN "a fine film" --sanitize santext --epsilon-per-distance 3`
     """
     from tacit.training.evaluation import scoring
+    from tacit.training.evaluation.predicting import Sampling
 
     seen = {}
     if sanitize is not None:
@@ -367,7 +380,8 @@ def predict(
         seen = {"sanitized": text}
     elif epsilon_per_distance is not None or sensitive_words is not None:
         raise UsageError("--epsilon-per-distance and --sensitive-words go with --sanitize.")
-    found = seen | scoring.predict(run, text, words=words, choices=choices)
+    how = Sampling(temperature, top_p, seed)
+    found = seen | scoring.predict(run, text, words=words, choices=choices, sampling=how)
     if as_json:
         print_json(found)
         return

@@ -153,6 +153,8 @@ def _problems(run: Run, federation: Federation, plan: Plan | None) -> list[str]:
             "tokenizer.kind=words would count words of the server's own corpus; give "
             "tokenizer.public_text."
         )
+    if run.first_records is not None:
+        found.append("first_records is not federated: clients say themselves what they give.")
     if run.model.lora_rank and run.model.kind != "folder":
         found.append(
             "lora_rank trains beside weights that clients need as well; give model.kind=folder, "

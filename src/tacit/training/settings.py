@@ -59,7 +59,7 @@ class ModelSettings(SettingsPart):
     """Which network: a family by name (`lstm`, `gpt2`, ...) from scratch, or a `folder`.
 
     `features` trains a linear head above the frozen encoder of a folder, `wordllama` if none is
-    named.
+    named; `states` an adapter above the last states of the frozen language model of a folder.
     """
 
     kind: Annotated[str, AfterValidator(MODELS.require)] = "lstm"
@@ -102,6 +102,30 @@ class ModelSettings(SettingsPart):
         ),
     ] = ()
 
+    adapter_tokens: Annotated[
+        int,
+        Field(
+            ge=1,
+            description="states: the tokens whose logits are moved one by one, the first of the "
+            "tokenizer's; all others are moved together.",
+        ),
+    ] = 4096
+    adapter_rank: Annotated[
+        int,
+        Field(
+            ge=1,
+            description="states: in how many directions of public states the adapter reads; it "
+            "writes in four times as many.",
+        ),
+    ] = 64
+    adapter_text: Annotated[
+        str | None,
+        Field(
+            description="states: public text that shows these directions: a file or a known "
+            "corpus, of which the first records are read; generated, if none is given."
+        ),
+    ] = None
+
     @model_validator(mode="before")
     @classmethod
     def _light_encoder(cls, values: Any) -> Any:
@@ -113,7 +137,7 @@ class ModelSettings(SettingsPart):
     @property
     def pretrained(self) -> bool:
         """Whether it begins with the weights of a folder, and reads text with its tokenizer."""
-        return self.kind in ("folder", "features")
+        return self.kind in ("folder", "features", "states")
 
 
 class TokenizerSettings(SettingsPart):
@@ -238,6 +262,13 @@ class Run(SettingsPart):
         ),
     ] = "last"
     batch: Annotated[int, Field(ge=1, description="Records in a step of plain training.")] = 32
+    first_records: Annotated[
+        Cap | None,
+        Field(
+            description="Only the first so many records of each user are learnt from; all of them "
+            "if not given."
+        ),
+    ] = None
     task: TaskName = "next-word"
     labels: Annotated[
         tuple[str, ...] | str | None,
@@ -379,8 +410,9 @@ class Run(SettingsPart):
                 part["entity_list"] = "private"
         for part, name in (
             (fields, "detect"), (fields, "policy"), (fields, "labels"), (fields["model"], "folder"),
-            (fields["model"], "embeddings"), (fields["tokenizer"], "folder"),
-            (fields["tokenizer"], "public_text"), (fields["pretrain"] or {}, "corpus"),
+            (fields["model"], "embeddings"), (fields["model"], "adapter_text"),
+            (fields["tokenizer"], "folder"), (fields["tokenizer"], "public_text"),
+            (fields["pretrain"] or {}, "corpus"),
         ):  # fmt: skip
             given = part.get(name)
             if isinstance(given, str):
@@ -444,10 +476,19 @@ def _problems(run: Run) -> Iterator[str]:
         yield f"labels are for classification and tagging; task={run.task} has none."
     if run.labels == "pretrained" and run.model.kind != "folder":
         yield "labels=pretrained takes those of model.folder; give model.kind=folder, or a list."
-    if run.model.carry_ledger and run.model.kind != "folder":
+    if run.model.carry_ledger and run.model.kind not in ("folder", "states"):
         yield "model.carry_ledger goes with model.kind=folder; leave it out."
-    if run.model.kind == "folder" and not run.model.folder:
-        yield "model.kind=folder needs model.folder."
+    if run.model.kind in ("folder", "states") and not run.model.folder:
+        yield f"model.kind={run.model.kind} needs model.folder."
+    if run.model.kind == "states" and (run.model.lora_rank or run.model.trained):
+        yield "model.kind=states trains its adapter and nothing else; leave out lora_rank, trained."
+    if run.model.adapter_text is not None and run.model.kind != "states":
+        yield "model.adapter_text is for model.kind=states; leave it out."
+    if run.first_records is not None and run.spec.planned and run.plan.get("protect") != "users":
+        yield (
+            "first_records leaves out records by the order of a user's own, which is a matter of "
+            "one user alone only where the plan protects users; leave it out."
+        )
     if run.model.kind == "features" and (run.model.lora_rank or run.model.trained):
         yield "model.kind=features trains its head and nothing else; leave out lora_rank, trained."
     if run.tokenizer.folder is not None and run.tokenizer.kind != "folder":

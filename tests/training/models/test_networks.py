@@ -449,7 +449,10 @@ def test_next_words_and_completions(kind: str) -> None:
     assert made[0] == made[1]
     greedy = complete(model, TOKENIZER, "a", tokens=1, temperature=0, rng=np.random.default_rng(0))
     top = complete(model, TOKENIZER, "a", tokens=1, top=1, rng=np.random.default_rng(9))
-    assert greedy == top
+    few = complete(model, TOKENIZER, "a", tokens=1, top_p=1e-6, rng=np.random.default_rng(9))
+    assert greedy == top == few
+    with pytest.raises(UsageError, match="top_p=0"):
+        complete(model, TOKENIZER, "a", top_p=0, rng=np.random.default_rng(0))
     with pytest.raises(UsageError, match="tokens=0"):
         complete(model, TOKENIZER, "a", tokens=0, rng=np.random.default_rng(0))
     with pytest.raises(UsageError, match="top=0"):

@@ -1,4 +1,4 @@
-"""What a frozen model makes of texts, computed once and kept on disk as float32 vectors.
+"""What a frozen model makes of texts, computed once and kept on disk as vectors.
 
 Private text gives private vectors: files are readable by their owner alone, and with
 `TACIT_CACHE=off` nothing is written.
@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from tacit.privacy.accounting.price_cache import cache_folder
 
-Vectors = NDArray[np.float32]
+Vectors = NDArray[np.floating[Any]]
+Stored = type[np.floating[Any]]
 Places = NDArray[np.int64]
 Compute = Callable[[], Iterable[tuple[Places, Vectors]]]
 """Some rows, in any order, and their vectors one after the other; every row exactly once."""
@@ -50,31 +51,37 @@ class Activations:
 
     def padded(self, rows: NDArray[Any], room: int) -> Vectors:
         """The vectors of these texts as a block of `room` vectors each, zeros behind the last."""
-        block = np.zeros((len(rows), room, self.width), dtype=np.float32)
+        block = np.zeros((len(rows), room, self.width), dtype=self.values.dtype)
         block[np.arange(room) < self.lengths[rows][:, None]] = self.of(rows)
         return block
 
 
 def load_or_compute(
-    key: str, lengths: Sequence[int] | Places, width: int, compute: Compute
+    key: str,
+    lengths: Sequence[int] | Places,
+    width: int,
+    compute: Compute,
+    *,
+    stored: Stored = np.float32,
 ) -> Activations:
     """Vectors by the digest of all that decides them: from the disk, or computed and put there.
 
-    `lengths` says how many vectors each text has. The file is memory-mapped, so a corpus need not
-    fit into memory; where nothing may be written, or nothing can be, it has to.
+    `lengths` says how many vectors each text has, `stored` how their numbers are kept. The file
+    is memory-mapped, so a corpus need not fit into memory; where nothing may be written, or
+    nothing can be, it has to.
     """
     offsets = np.concatenate([[0], np.cumsum(np.asarray(lengths, dtype=np.int64))])
     shape = (int(offsets[-1]), width)
     place = _place(key)
     if place is None:
-        values = np.empty(shape, dtype=np.float32)
+        values = np.empty(shape, dtype=stored)
         _fill(values, offsets, compute)
         return Activations(values, offsets)
     # Whoever wants the same at the same moment waits for it instead of computing it twice.
     with FileLock(str(place) + ".lock"):
-        kept = _kept(place, shape)
+        kept = _kept(place, shape, stored)
         if kept is None:
-            _write(place, shape, offsets, compute)
+            _write(place, shape, stored, offsets, compute)
             kept = np.load(place, mmap_mode="r")
     return Activations(kept, offsets)
 
@@ -92,21 +99,23 @@ def _place(key: str) -> Path | None:
     return folder / f"{key}.npy" if os.access(folder, os.W_OK) else None
 
 
-def _kept(place: Path, shape: tuple[int, int]) -> Vectors | None:
+def _kept(place: Path, shape: tuple[int, int], stored: Stored) -> Vectors | None:
     """What lies there, if it is whole."""
     try:
         kept: Vectors = np.load(place, mmap_mode="r")
     except (OSError, ValueError, EOFError):
         return None
-    return kept if kept.shape == shape and kept.dtype == np.float32 else None
+    return kept if kept.shape == shape and kept.dtype == stored else None
 
 
-def _write(place: Path, shape: tuple[int, int], offsets: Places, compute: Compute) -> None:
+def _write(
+    place: Path, shape: tuple[int, int], stored: Stored, offsets: Places, compute: Compute
+) -> None:
     """Write the vectors beside their place first: what has the name is whole."""
     handle, draft = mkstemp(prefix=".", suffix=".npy", dir=place.parent)  # for its owner alone
     os.close(handle)
     try:
-        values = np.lib.format.open_memmap(draft, mode="w+", dtype=np.float32, shape=shape)
+        values = np.lib.format.open_memmap(draft, mode="w+", dtype=stored, shape=shape)
         _fill(values, offsets, compute)
         values.flush()
         del values

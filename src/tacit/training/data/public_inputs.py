@@ -133,6 +133,8 @@ def _public_texts(run: Run) -> Iterator[tuple[str, str]]:
     if run.pretrain is not None:
         for name in each(run.pretrain.corpus):
             yield "the text of the public start", name
+    if run.model.kind == "states" and not run.model.carry_ledger:
+        yield "the text of the adapter's directions", run.model.adapter_text or GENERATED
     if (public := getattr(run.options, "public_text", None)) is not None:
         yield "the text of the covariance", str(public)
 

@@ -91,6 +91,23 @@ def training_part(corpus: Corpus) -> Corpus:
     return corpus.only("train") if "train" in corpus.splits() else corpus
 
 
+def records_learnt_from(run: Run, corpus: Corpus) -> Corpus:
+    """The training split, or the first records of each of its users where the run says so.
+
+    *Guarantee*: which of a user's records these are depends on that user's records alone.
+    """
+    part = training_part(corpus)
+    if run.first_records is None:
+        return part
+    seen: Counter[str] = Counter()
+    kept = []
+    for row, user in enumerate(part.require_users().to_pylist()):
+        seen[user] += 1
+        if seen[user] <= run.first_records:
+            kept.append(row)
+    return part.take(kept)
+
+
 @dataclass(frozen=True)
 class Found:
     """What is sensitive in a corpus; `entities` have the names, where they are known."""

@@ -37,23 +37,28 @@ def complete(
     tokens: int = 20,
     temperature: float = 1.0,
     top: int | None = None,
+    top_p: float = 1.0,
     rng: np.random.Generator,
 ) -> str:
     """A text that goes on from the given one; only what was added.
 
     At temperature 0 the likeliest token is taken each time; else one is drawn, from the `top`
-    likeliest where that is given.
+    likeliest where that is given, and from as few as have `top_p` of the probability.
     """
     if tokens < 1:
         raise UsageError(f"tokens={tokens} is too few; give 1 or more.")
     if not temperature >= 0:
         raise UsageError(f"temperature={temperature} is negative; give 0 or more.")
+    if not 0 < top_p <= 1:
+        raise UsageError(f"top_p={top_p} is no share; give more than 0, at most 1.")
     if not getattr(model, "can_generate", bool)():
         raise UsageError(
             f"{type(model).__name__} cannot go on with a text; a model for next words is a "
             "GenerationMixin of transformers."
         )
-    drawn = {"temperature": temperature, "top_k": top or len(tokenizer)} if temperature else {}
+    drawn: dict[str, Any] = {}
+    if temperature:
+        drawn = {"temperature": temperature, "top_k": top or len(tokenizer), "top_p": top_p}
     end, room, read = tokenizer.eos_token_id, _room(model), _start(tokenizer, text)
     how = GenerationConfig(
         do_sample=temperature > 0, eos_token_id=end, pad_token_id=pad_of(tokenizer), **drawn

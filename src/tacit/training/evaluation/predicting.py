@@ -1,5 +1,6 @@
 """What a trained model answers to a text."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,15 @@ _ENOUGH = 512
 """Tokens of a text that are read by a model without a limit of its own."""
 
 
+@dataclass(frozen=True)
+class Sampling:
+    """How a completion is drawn; at temperature 0 the likeliest token is taken each time."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    seed: int | None = None
+
+
 def answer(
     model: nn.Module,
     tokenizer: PreTrainedTokenizerBase,
@@ -24,8 +34,12 @@ def answer(
     *,
     words: int,
     choices: int,
+    sampling: Sampling | None = None,
 ) -> dict[str, Any]:
-    """Next tokens with probabilities and the likeliest completion; or masks, labels or tags."""
+    """Next tokens with probabilities and a completion; or masks, labels or tags.
+
+    The completion is the likeliest, token by token, unless it is drawn.
+    """
     if isinstance(task, MaskedWord):
         guessed = task.fill(model, tokenizer, text, top=choices)
         return {f"mask {n}": [list(pair) for pair in one] for n, one in enumerate(guessed, 1)}
@@ -40,9 +54,11 @@ def answer(
             return {"value": float(found)}
         ranked = sorted(zip(task.labels, found.tolist(), strict=True), key=lambda p: -p[1])
         return {"class": ranked[0][0], "probabilities": [list(p) for p in ranked[:choices]]}
+    how = sampling or Sampling(0.0)
     added = complete(
-        model, tokenizer, text, tokens=words, temperature=0, rng=np.random.default_rng(0)
-    )
+        model, tokenizer, text, tokens=words, temperature=how.temperature, top_p=how.top_p,
+        rng=np.random.default_rng(how.seed),
+    )  # fmt: skip
     likely = next_words(model, tokenizer, text, top=choices)
     return {"next": [list(pair) for pair in likely], "completion": text + added}
 

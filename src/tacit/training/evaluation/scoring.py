@@ -16,11 +16,11 @@ from tacit.saved_json import spelled
 from tacit.training.data.training_data import training_part
 from tacit.training.evaluation import baselines
 from tacit.training.evaluation.groups import Groups, compare_groups, ends_of, group_names
-from tacit.training.evaluation.predicting import answer
+from tacit.training.evaluation.predicting import Sampling, answer
 from tacit.training.models.shared import load_shared
 from tacit.training.phases.public_start import load_public_start
 from tacit.training.phases.redacted_start import load_redacted_start
-from tacit.training.phases.run_context import RunContext, encode, load_run
+from tacit.training.phases.run_context import RunContext, encode, load_run, tokenize
 from tacit.training.tasks.examples import Examples
 from tacit.training.tasks.tasks import NextWord
 
@@ -92,7 +92,7 @@ def _counted(ctx: RunContext, split: str) -> Examples | None:
     if ctx.run.spec.changes_text:
         part = ctx.run.spec.read(training_part(ctx.corpus), ctx.mentions)
     scored = part.splits() not in ([], ["train"]) or split == "train"
-    return None if ctx.elsewhere or scored else encode(ctx, part)
+    return None if ctx.elsewhere or scored else tokenize(ctx, part)
 
 
 def whole_text_scores(ctx: RunContext, split: str) -> dict[str, float]:
@@ -157,10 +157,15 @@ _HEADLINES = (
 )  # fmt: skip
 
 
-def predict(folder: Path, text: str, *, words: int = 10, choices: int = 5) -> dict[str, Any]:
+def predict(
+    folder: Path, text: str, *, words: int = 10, choices: int = 5, sampling: Sampling | None = None
+) -> dict[str, Any]:
     """Next tokens with probabilities and a completion; or a class; or tags.
 
     The folder of a run, or what was shared of it: its corpus is not needed.
     """
     shared = load_shared(Path(folder))
-    return answer(shared.model, shared.tokenizer, shared.task, text, words=words, choices=choices)
+    return answer(
+        shared.model, shared.tokenizer, shared.task, text, words=words, choices=choices,
+        sampling=sampling,
+    )  # fmt: skip

@@ -64,19 +64,22 @@ class FeaturesOutput(ModelOutput):
     logits: Tensor | None = None
 
 
-class FeaturesForTokenClassification(PreTrainedModel):
-    """Tags each token from its state in a frozen encoder, scaled to length one."""
+class AboveFrozen(PreTrainedModel):
+    """A model that trains what stands above a frozen `encoder`.
 
-    config_class = FeaturesConfig
+    What the encoder makes of a record is kept as `stored`: `width` numbers for each token, or for
+    the text (`pooled`).
+    """
+
     main_input_name = "input_ids"
     pooled = False
+    stored: type[np.floating[Any]] = np.float32
+    encoder: nn.Module
 
-    def __init__(self, config: FeaturesConfig) -> None:
-        super().__init__(config)
-        self.encoder = _empty_encoder(config)
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels or 2)
-        self.post_init()
-        self.encoder.requires_grad_(False)
+    @property
+    def width(self) -> int:
+        """How many numbers a vector has."""
+        return int(self.config.hidden_size)
 
     @classmethod
     def from_pretrained(cls, *where: Any, **options: Any) -> Any:
@@ -85,6 +88,40 @@ class FeaturesForTokenClassification(PreTrainedModel):
         model = loaded[0] if isinstance(loaded, tuple) else loaded
         model.encoder.requires_grad_(False)
         return loaded
+
+    @property
+    def frozen(self) -> bool:
+        """Whether no weight of the encoder is trained."""
+        return not any(p.requires_grad for p in self.encoder.parameters())
+
+    def train(self, mode: bool = True) -> "AboveFrozen":
+        """A frozen encoder stands still in training, too: no dropout in it."""
+        super().train(mode)
+        if self.frozen:
+            self.encoder.eval()
+        return self
+
+    def features(
+        self,
+        input_ids: Tensor | None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+    ) -> Tensor:
+        """What the trained part reads."""
+        raise NotImplementedError
+
+
+class FeaturesForTokenClassification(AboveFrozen):
+    """Tags each token from its state in a frozen encoder, scaled to length one."""
+
+    config_class = FeaturesConfig
+
+    def __init__(self, config: FeaturesConfig) -> None:
+        super().__init__(config)
+        self.encoder = _empty_encoder(config)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels or 2)
+        self.post_init()
+        self.encoder.requires_grad_(False)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -100,18 +137,6 @@ class FeaturesForTokenClassification(PreTrainedModel):
             inside if isinstance(inside, nn.Embedding) else inside.get_input_embeddings()
         )
         return table
-
-    @property
-    def frozen(self) -> bool:
-        """Whether no weight of the encoder is trained."""
-        return not any(p.requires_grad for p in self.encoder.parameters())
-
-    def train(self, mode: bool = True) -> "FeaturesForTokenClassification":
-        """A frozen encoder stands still in training, too: no dropout in it."""
-        super().train(mode)
-        if self.frozen:
-            self.encoder.eval()
-        return self
 
     def forward(
         self,
@@ -262,7 +287,7 @@ def with_features(
     Computed in batches, and once: the key is a digest of the encoder's weights and of the tokens,
     hence of tokenizer, context and text.
     """
-    if not isinstance(model, FeaturesForTokenClassification) or not model.frozen:
+    if not isinstance(model, AboveFrozen) or not model.frozen:
         return examples
     check_fit(model, examples)
     lengths = np.ones(len(examples), dtype=np.int64) if model.pooled else examples.lengths
@@ -279,11 +304,12 @@ def with_features(
             if on_features is not None:
                 on_features(done, len(examples))
 
-    made = load_or_compute(_key(model, examples), lengths, model.config.hidden_size, compute)
+    key = _key(model, examples)
+    made = load_or_compute(key, lengths, model.width, compute, stored=model.stored)
     return replace(examples, features=made)
 
 
-def _key(model: FeaturesForTokenClassification, examples: Examples) -> str:
+def _key(model: AboveFrozen, examples: Examples) -> str:
     sha = hashlib.sha256(f"{version('torch')} {model.pooled} {model.config.encoder}".encode())
     for name, tensor in (*model.encoder.named_parameters(), *model.encoder.named_buffers()):
         sha.update(f"{name} {digest_of(tensor)}".encode())

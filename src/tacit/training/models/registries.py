@@ -90,6 +90,7 @@ MODELS: Registry[ModelFamily] = Registry(
         "llama": f"{__name__}:LLAMA",
         "folder": f"{__name__}:FOLDER",
         "features": "tacit.training.models.features:FEATURES",
+        "states": "tacit.training.models.state_adapter:STATES",
     },
 )
 

@@ -93,7 +93,8 @@ def start_on_public_text(
 def load_public_start(ctx: RunContext, folder: Path) -> nn.Module | None:
     """The model before any private text was read; None where it began, or its head, at random."""
     kept = (folder / NAME).exists()
-    if ctx.run.model.kind != "folder" and not kept and not ctx.run.model.public_frequencies:
+    begun = ctx.run.model.kind in ("folder", "states") or ctx.run.model.public_frequencies
+    if not begun and not kept:
         return None
     model = make_model(ctx.run, ctx.task, ctx.tokenizer)
     if kept:

@@ -22,12 +22,13 @@ from tacit.training.data.public_inputs import (
     public_corpus,
     public_inputs,
 )
-from tacit.training.data.training_data import Found, find_mentions, open_corpus, training_part
+from tacit.training.data.training_data import Found, find_mentions, open_corpus, records_learnt_from
 from tacit.training.dp.random_source import RandomSource
 from tacit.training.models import networks, tokens, weights, word_vectors
 from tacit.training.models.devices import chosen_device
 from tacit.training.models.features import OnFeatures, with_features
 from tacit.training.models.memory import keep_freed_memory
+from tacit.training.models.state_adapter import above_states
 from tacit.training.settings import Run, read_run
 from tacit.training.tasks.examples import Examples
 from tacit.training.tasks.masked_words import MaskedWord
@@ -80,7 +81,7 @@ def open_run(run: Run, *, private_here: bool = True) -> RunContext:
     """
     keep_freed_memory()
     corpus = open_corpus(run.corpus, run.data)
-    part = training_part(corpus)
+    part = records_learnt_from(run, corpus)
     found = find_mentions(run, corpus)
     mentions = found.mentions
     part = run.spec.read(part, mentions)
@@ -176,6 +177,10 @@ def make_model(run: Run, task: Task, tokenizer: PreTrainedTokenizerBase) -> nn.M
     if run.model.public_frequencies:
         public = public_corpus(run.tokenizer.public_text or GENERATED, run.data)
         networks.begin_with_frequencies(model, tokens.frequencies(tokenizer, public))
+    if run.model.kind == "states":
+        text = public_corpus(run.model.adapter_text or GENERATED, run.data)
+        shown = task.encode(text.take(range(min(len(text), 128))), tokenizer, context=run.context)
+        model = above_states(model, run.model, shown)  # type: ignore[arg-type]
     if run.model.embeddings is not None:
         vectors = word_vectors.open_vectors(run.model.embeddings, run.data)
         word_vectors.begin_with_vectors(model, tokenizer, vectors, seed)
@@ -220,15 +225,19 @@ def encode(
     on_features: OnFeatures | None = None,
 ) -> Examples:
     """A corpus as the run's task and its model read it, sensitive tokens marked."""
+    return with_features(ctx.model, tokenize(ctx, corpus, training=training), on_features)
+
+
+def tokenize(ctx: RunContext, corpus: Corpus, *, training: bool = True) -> Examples:
+    """A corpus as the run's task reads it, before a model has seen it."""
     spans = sensitive_spans(ctx, corpus)
-    examples = ctx.task.encode(
+    return ctx.task.encode(
         corpus,
         ctx.tokenizer,
         context=ctx.run.context,
         sensitive=spans or None,
         training=training,
     )
-    return with_features(ctx.model, examples, on_features)
 
 
 def load_run(folder: Path) -> RunContext:
@@ -238,7 +247,7 @@ def load_run(folder: Path) -> RunContext:
     keep_freed_memory()
     run = read_run(folder / "run.yml")
     corpus = open_corpus(run.corpus, run.data)
-    part = training_part(corpus)
+    part = records_learnt_from(run, corpus)
     tokenizer = tokens.load_tokenizer(folder)
     task = _task(run, part, tokenizer, declared_labels(run))
     model: nn.Module = networks.load_model(

@@ -68,9 +68,11 @@ class Examples:
         shape = (len(chosen), int(lengths.max(initial=1)))
         mask = np.arange(shape[1]) < lengths[:, None]
         made = {RECORD: torch.from_numpy(chosen)}
-        if self.features is None:
+        if self.features is None or self.labels is None:  # tokens are targets, too
             made |= self._tokens(chosen, mask)
-        elif isinstance(self.labels, list):
+        if self.features is None:
+            pass
+        elif self.labels is None or isinstance(self.labels, list):
             made["features"] = torch.from_numpy(self.features.padded(chosen, shape[1]))
         else:
             made["features"] = torch.from_numpy(self.features.of(chosen))

@@ -19,6 +19,7 @@ from tacit.training.tasks.examples import IGNORED, Examples
 from tacit.training.tasks.measuring import (
     Batch,
     forward,
+    judged,
     mean_of_row,
     still,
     tally_tokens,
@@ -70,7 +71,7 @@ class MaskedWord(Task):
         """Perplexity and top-1 accuracy behind masks, the same for every model."""
         rng = torch.Generator().manual_seed(0)
         tally = tally_tokens(
-            lambda model, batch: self._guess(model, batch, rng), model, examples, batches
+            lambda model, batch: judged(*self._guess(model, batch, rng)), model, examples, batches
         )
         found: dict[str, float] = {}
         for name, one in tally.items():

@@ -108,6 +108,11 @@ def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
     return flat.new_zeros(len(flat)).index_put((at,), found).view(targets.shape)
 
 
+def judged(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Losses at targets, whether the likeliest token is the target, and the targets."""
+    return token_losses(logits, targets), logits.argmax(-1) == targets, targets
+
+
 def label_losses(logits: Tensor, labels: Tensor) -> Tensor:
     """The cross-entropy of each record's label, zero where it has none."""
     wanted = labels.masked_fill(labels < 0, IGNORED)
@@ -187,7 +192,7 @@ class Tally:
 
 
 def tally_tokens(
-    guess: Callable[[nn.Module, Batch], tuple[Tensor, Tensor]],
+    judge: Callable[[nn.Module, Batch], tuple[Tensor, Tensor, Tensor]],
     model: nn.Module,
     examples: Examples,
     batches: Iterator[tuple[NDArray[np.int64], Batch]],
@@ -196,13 +201,12 @@ def tally_tokens(
 ) -> dict[str, Tally]:
     """Losses and right guesses at all targets and, where some are marked, at sensitive and plain.
 
-    `guess` gives logits and targets; a target stands `ahead` of the token that it is.
+    `judge` gives what `judged` does; a target stands `ahead` of the token that it is.
     """
     names = ("", "_sensitive", "_plain") if examples.sensitive is not None else ("",)
     tally = {name: Tally() for name in names}
     for rows, batch in batches:
-        logits, targets = guess(model, batch)
-        lost, right = token_losses(logits, targets), logits.argmax(-1) == targets
+        lost, right, targets = judge(model, batch)
         marks = examples.marks(rows, targets.shape[1]).roll(-ahead, 1).to(targets.device)
         known = targets != IGNORED
         for one, chosen in zip(

@@ -33,6 +33,7 @@ from tacit.training.tasks.measuring import (
     Batch,
     evaluating,
     forward,
+    judged,
     mean_of_row,
     tally_tokens,
     token_losses,
@@ -101,8 +102,9 @@ class Tagging(Task):
     def _score(self, model: nn.Module, examples: Examples, batches: Batches) -> dict[str, float]:
         """Share of words with the right tag: all, sensitive and plain ones."""
         tally = tally_tokens(
-            lambda model, batch: (forward(model, batch), batch["labels"]), model, examples, batches
-        )
+            lambda model, batch: judged(forward(model, batch), batch["labels"]),
+            model, examples, batches,
+        )  # fmt: skip
         made: dict[str, float] = {"loss": tally[""].mean}
         for name, one in tally.items():
             made |= {f"accuracy{name}": one.share, f"words{name}": one.count}

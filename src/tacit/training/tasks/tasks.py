@@ -8,7 +8,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -45,6 +45,7 @@ from tacit.training.tasks.measuring import (
     Tally,
     evaluating,
     forward,
+    judged,
     label_losses,
     mean_of_row,
     outputs,
@@ -148,8 +149,13 @@ class NextWord(Task):
 
     def losses(self, model: nn.Module, batch: Batch) -> Tensor:
         """The mean over a record's tokens of their negative log-probability."""
-        logits, targets = self._predict(model, placed(model, batch))
-        return mean_of_row(token_losses(logits, targets), targets >= 0)
+        batch = placed(model, batch)
+        targets = _following(batch)
+        own: Any = getattr(model, "token_losses", None)  # of one that keeps what is frozen of it
+        if own is not None:
+            return mean_of_row(own(batch, targets), targets >= 0)
+        # A causal model sees nothing to the right, hence no padding: it needs no mask.
+        return mean_of_row(token_losses(forward(model, batch, mask=False), targets), targets >= 0)
 
     def _score(self, model: nn.Module, examples: Examples, batches: Batches) -> dict[str, float]:
         """Perplexity and top-1 accuracy on all, on sensitive and on plain tokens.
@@ -157,7 +163,7 @@ class NextWord(Task):
         Perplexity is the exponential of the mean loss of a token, whichever record it is in; bits
         of a character are the same loss in a unit that no tokenizer decides.
         """
-        tally = tally_tokens(self._predict, model, examples, batches, ahead=1)
+        tally = tally_tokens(self._judge, model, examples, batches, ahead=1)
         made: dict[str, float] = {"loss": tally[""].mean}
         made["bits_per_character"] = bits_per_character(tally[""].lost, examples)
         for name, one in tally.items():
@@ -170,13 +176,19 @@ class NextWord(Task):
             }
         return made
 
-    def _predict(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-        # A causal model sees nothing to the right, hence no padding: it needs no mask.
-        logits = forward(model, batch, mask=False)
-        targets = torch.full_like(batch["labels"], IGNORED)
-        # Moving the targets, not the logits, saves a copy as large as the vocabulary.
-        targets[:, :-1] = batch["labels"][:, 1:]
-        return logits, targets
+    def _judge(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        targets = _following(batch)
+        own: Any = getattr(model, "judged", None)
+        if own is not None:
+            return *own(batch, targets), targets
+        return judged(forward(model, batch, mask=False), targets)
+
+
+def _following(batch: Batch) -> Tensor:
+    """What comes next at every place; moving targets, not logits, saves a copy of the latter."""
+    targets = torch.full_like(batch["labels"], IGNORED)
+    targets[:, :-1] = batch["labels"][:, 1:]
+    return targets
 
 
 def bits_per_character(lost: float, examples: Examples) -> float:

@@ -1,0 +1,296 @@
+"""An adapter above the last states of a frozen language model: the family `states`.
+
+The logits of some tokens, chosen by a public rule, are moved by a linear map of the state and by a
+bias. The map leads from the main directions of states of public text to those in which the output
+layer tells tokens apart, so few numbers are trained. All other tokens are moved together: their
+shares among each other stay those of the frozen model, and all of it is one softmax, hence sums to
+one. What is frozen never changes, so it is computed once for each record.
+"""
+
+import json
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    GenerationMixin,
+    PretrainedConfig,
+    PreTrainedModel,
+    initialization,
+)
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
+from tacit.errors import UsageError
+from tacit.training.models.features import AboveFrozen
+from tacit.training.models.networks import load_model
+from tacit.training.models.offline import quiet
+from tacit.training.models.registries import ModelFamily, TaskName
+from tacit.training.settings import ModelSettings
+from tacit.training.tasks.examples import IGNORED, Examples
+from tacit.training.tasks.measuring import Batch, evaluating, token_losses
+
+BESIDE = 3
+"""Numbers kept beside the coordinates and the logits of a state: of the other tokens the logarithm
+of the sum of exponentials, and the largest logit; and the logit of the token that comes next."""
+_AT_ONCE = 128
+"""States whose logits for the whole vocabulary are in memory at once."""
+
+
+class StateAdapterConfig(PretrainedConfig):
+    """The frozen model's own configuration, how many tokens are moved, and the size of the map."""
+
+    model_type = "tacit-states"
+
+    encoder: dict[str, Any] | None = None
+    hidden_size: int = 576
+    vocab_size: int = 49_152
+    max_position_embeddings: int | None = None
+    tokens: int = 4096
+    reads: int = 64
+    writes: int = 128
+    bos_token_id: int | None = None
+    eos_token_id: int | None = None
+    pad_token_id: int | None = None
+
+    def get_text_config(self, *_: Any, **__: Any) -> PretrainedConfig:
+        """What `generate` makes its cache by: the frozen model's configuration."""
+        return AutoConfig.for_model(**cast("dict[str, Any]", self.encoder))
+
+
+class FrozenStates(nn.Module):
+    """A language model, and what is read of its states; nothing in it is trained."""
+
+    center: Tensor
+    axes: Tensor
+
+    def __init__(self, config: StateAdapterConfig) -> None:
+        super().__init__()
+        self.model = AutoModelForCausalLM.from_config(config.get_text_config())
+        # Where the library looks for weights that are one and the same, inside of parts.
+        tied = self.model.all_tied_weights_keys
+        self.all_tied_weights_keys = {f"model.{k}": f"model.{v}" for k, v in tied.items()}
+        self.tokens = config.tokens
+        self.register_buffer("center", torch.zeros(config.hidden_size))
+        self.register_buffer("axes", torch.zeros(config.reads, config.hidden_size))
+
+    @torch.no_grad()
+    def states(self, **given: Any) -> Any:
+        """The last hidden states, in the library's output."""
+        return self.model.base_model(**given)
+
+    @torch.no_grad()
+    def logits(self, states: Tensor) -> Tensor:
+        """Logits of the whole vocabulary."""
+        found: Tensor = self.model.get_output_embeddings()(states)
+        return found
+
+    @torch.no_grad()
+    def coordinates(self, states: Tensor) -> Tensor:
+        """Where states lie along the axes."""
+        return (states - self.center) @ self.axes.t()
+
+    @torch.no_grad()
+    def read(self, ids: Tensor) -> Tensor:
+        """Coordinates, logits of the tokens that are moved, and `BESIDE` numbers, of each token."""
+        place = torch.arange(ids.shape[1], device=ids.device).repeat(len(ids), 1)
+        mask = torch.ones_like(ids)  # who reads from left to right sees no padding on the right
+        out = self.states(input_ids=ids, attention_mask=mask, position_ids=place, use_cache=False)
+        states, after = out.last_hidden_state.flatten(0, 1), ids.roll(-1, 1).flatten()
+        some = zip(states.split(_AT_ONCE), after.split(_AT_ONCE), strict=True)
+        made = torch.cat([self._beside(own, following) for own, following in some])
+        return made.view(*ids.shape, -1)
+
+    def _beside(self, states: Tensor, following: Tensor) -> Tensor:
+        logits = self.logits(states)
+        moved, others = logits[:, : self.tokens], logits[:, self.tokens :]
+        rest = others.logsumexp(-1, keepdim=True)
+        beside = (rest, others.amax(-1, keepdim=True), logits.gather(-1, following.unsqueeze(-1)))
+        # Log-probabilities: those near zero matter, and there half precision has most digits.
+        whole = torch.logaddexp(moved.logsumexp(-1, keepdim=True), rest)
+        return torch.cat([self.coordinates(states), torch.cat([moved, *beside], -1) - whole], -1)
+
+
+class StateAdapterForCausalLM(AboveFrozen, GenerationMixin):
+    """Next words by a frozen model whose logits are moved by what is trained: `mix` and a bias."""
+
+    config_class = StateAdapterConfig
+    stored = np.float16
+
+    def __init__(self, config: StateAdapterConfig) -> None:
+        super().__init__(config)
+        self.encoder: FrozenStates = FrozenStates(config)
+        self.mix = nn.Linear(config.reads, config.writes, bias=False)
+        # What each direction does to the tokens; the row of all others is zero but for its bias.
+        self.spread = nn.Linear(config.writes, config.tokens + 1)
+        self.post_init()
+        self._freeze()
+
+    @classmethod
+    def from_pretrained(cls, *where: Any, **options: Any) -> Any:
+        """Read weights; the library makes all of them trainable."""
+        loaded = super().from_pretrained(*where, **options)
+        (loaded[0] if isinstance(loaded, tuple) else loaded)._freeze()
+        return loaded
+
+    def _freeze(self) -> None:
+        self.encoder.requires_grad_(False)
+        self.spread.weight.requires_grad_(False)
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """Nothing is moved at first."""
+        if module is self.mix:
+            initialization.zeros_(module.weight)
+        elif module is self.spread:
+            initialization.zeros_(module.bias)
+
+    @property
+    def width(self) -> int:
+        """Coordinates, logits, and what stands beside them."""
+        return int(self.config.reads + self.config.tokens + BESIDE)
+
+    def get_input_embeddings(self) -> nn.Module:
+        """The table of word vectors."""
+        return cast("nn.Module", self.encoder.model.get_input_embeddings())
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Any = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int = 0,
+        **_: Any,
+    ) -> CausalLMOutputWithPast:
+        """Logits of the whole vocabulary."""
+        out = self.encoder.states(
+            input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids,
+            past_key_values=past_key_values, use_cache=use_cache,
+        )  # fmt: skip
+        states = out.last_hidden_state[:, -logits_to_keep:]
+        moves = self._moves(self.encoder.coordinates(states))
+        slot = torch.arange(self.config.vocab_size, device=states.device)
+        logits = self.encoder.logits(states) + moves[..., self._slot(slot)]
+        past = out.past_key_values
+        return CausalLMOutputWithPast(logits=logits, past_key_values=past)  # type: ignore[arg-type]
+
+    def features(
+        self,
+        input_ids: Tensor | None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+    ) -> Tensor:
+        """All that losses need of the frozen model."""
+        assert input_ids is not None
+        return self.encoder.read(input_ids)
+
+    def token_losses(self, batch: Batch, targets: Tensor) -> Tensor:
+        """The cross-entropy at every target, without writing out the whole vocabulary."""
+        return self._lost(self._grouped(batch), targets)
+
+    def judged(self, batch: Batch, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """The same, and whether the target is the likeliest token."""
+        found = self._grouped(batch)
+        logits, _, largest, own = found
+        best, at = logits[..., :-1].max(-1)
+        slot, other = self._slot(targets), largest + self.spread.bias[-1]
+        among = (at == slot) & (best >= other)
+        right = torch.where(slot < self.config.tokens, among, (own == largest) & (other > best))
+        return self._lost(found, targets), right & (targets >= 0)
+
+    def _lost(self, found: tuple[Tensor, Tensor, Tensor, Tensor], targets: Tensor) -> Tensor:
+        logits, others, _, own = found
+        slot = self._slot(targets)
+        lost = token_losses(logits, slot.masked_fill(targets < 0, IGNORED))
+        outside = (slot == self.config.tokens) & (targets >= 0)
+        return lost + (others - own).masked_fill(~outside, 0)
+
+    def _grouped(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Logits of the tokens that are moved and of all others as one; what stands beside."""
+        made = batch["features"] if "features" in batch else self.features(batch["input_ids"])
+        made = made.to(self.mix.weight.dtype)
+        reads = self.config.reads
+        others, largest, own = made[..., -BESIDE:].unbind(-1)
+        logits = self._moves(made[..., :reads]) + made[..., reads : 1 - BESIDE]
+        return logits, others, largest, own
+
+    def _slot(self, tokens: Tensor) -> Tensor:
+        """Where logits of tokens stand among those that are moved; all others share the last."""
+        return tokens.clamp(0, self.config.tokens)
+
+    def _moves(self, coordinates: Tensor) -> Tensor:
+        """How far the logit of each token that is moved goes, and that of all others."""
+        moved: Tensor = self.spread(self.mix(coordinates))
+        return moved
+
+
+AutoConfig.register(StateAdapterConfig.model_type, StateAdapterConfig, exist_ok=True)
+AutoModelForCausalLM.register(StateAdapterConfig, StateAdapterForCausalLM, exist_ok=True)
+
+
+def above_states(
+    base: PreTrainedModel, settings: ModelSettings, public: Examples
+) -> StateAdapterForCausalLM:
+    """An adapter above a pretrained model, with directions that public text shows.
+
+    States are centered and scaled to a mean length of one, as they are in public text.
+    """
+    if isinstance(base, StateAdapterForCausalLM):
+        return base
+    fields: Any = base.config
+    head, inner = cast("nn.Linear", base.get_output_embeddings()), base.base_model
+    if inner is base or not isinstance(head, nn.Linear) or head.bias is not None:
+        raise UsageError(
+            f"kind=states needs a model whose logits are a linear map of its last states; "
+            f"{fields.model_type} has no such output layer. Use kind=folder with lora_rank."
+        )
+    width, words = head.in_features, head.out_features
+    tokens = min(settings.adapter_tokens, words - 1)
+    rank = settings.adapter_rank
+    reads, writes = min(rank, width), min(4 * rank, width)
+    config = StateAdapterConfig(
+        encoder=json.loads(fields.to_json_string(use_diff=False)), hidden_size=width,
+        vocab_size=words, tokens=tokens, reads=reads, writes=writes,
+        max_position_embeddings=getattr(fields, "max_position_embeddings", None),
+        bos_token_id=fields.bos_token_id, eos_token_id=fields.eos_token_id,
+        pad_token_id=fields.pad_token_id,
+    )  # fmt: skip
+    with quiet():
+        model = StateAdapterForCausalLM(config)
+    model.encoder.model = base.requires_grad_(False)
+    _find_directions(model, public)
+    return model.eval()
+
+
+@torch.no_grad()
+def _find_directions(model: StateAdapterForCausalLM, public: Examples) -> None:
+    """Set what is read of a state, and what a direction does to the tokens."""
+    frozen, tokens = model.encoder, model.config.tokens
+    found = []
+    for _, batch in evaluating(model, public):
+        given = {name: batch[name] for name in ("input_ids", "attention_mask")}
+        out = frozen.states(**given, use_cache=False).last_hidden_state
+        found.append(out[batch["attention_mask"] > 0])
+    states = torch.cat(found)
+    frozen.center.copy_(states.mean(0))
+    states -= frozen.center
+    axes = torch.linalg.eigh(states.t() @ states).eigenvectors.flip(1)[:, : model.config.reads]
+    frozen.axes.copy_(axes.t() / states.norm(dim=1).mean())
+    rows = frozen.model.get_output_embeddings().weight[:tokens]
+    some = (states + frozen.center)[:: max(1, len(states) // 512)]
+    shares = (some @ rows.t()).softmax(-1).mean(0, keepdim=True).t()
+    mean = (rows * shares).sum(0, keepdim=True)
+    spread = torch.linalg.eigh((rows * shares).t() @ rows - mean.t() @ mean).eigenvectors
+    model.spread.weight[:tokens] = rows @ spread[:, -model.config.writes :]
+    model.spread.weight[tokens:] = 0
+
+
+def _frozen_base(settings: ModelSettings, task: TaskName, **_: Any) -> PreTrainedModel:
+    return load_model(str(settings.folder), task)
+
+
+STATES = ModelFamily(StateAdapterConfig.model_type, ("next-word",), make=_frozen_base)

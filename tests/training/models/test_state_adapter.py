@@ -1,0 +1,269 @@
+"""An adapter above frozen states: one softmax, exact clipping, a folder that stands alone."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from support.topics import TOKENIZER
+from tacit.errors import PrivacyRefused, UsageError
+from tacit.training.dp.gradients import ClippedSums
+from tacit.training.evaluation.scoring import evaluate, predict
+from tacit.training.models import networks, weights
+from tacit.training.models.state_adapter import StateAdapterForCausalLM
+from tacit.training.phases.run_context import encode, open_run, tokenize
+from tacit.training.phases.session import inputs_of, resume, train
+from tacit.training.settings import Run
+from tacit.training.tasks.measuring import forward
+from tacit.verification.runs import verify
+
+TOKENS = 225
+PLAN = {"protect": "users", "epsilon": 8, "steps": 3, "user_rate": 1.0, "users": 6}
+
+
+class Whole(torch.nn.Module):
+    """A model that says nothing but its logits."""
+
+    def __init__(self, inside: Any) -> None:
+        super().__init__()
+        self.inside, self.config = inside, inside.config
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> Any:
+        return self.inside(input_ids=input_ids, attention_mask=attention_mask)
+
+
+def a_base(folder: Path, kind: str = "llama") -> str:
+    """A small causal model, saved as if somebody had pretrained it."""
+    sizes = {"kind": kind, "layers": 2, "hidden_size": 16, "heads": 2, "context": 32}
+    model = networks.scratch_model(sizes, "next-word", tokenizer=TOKENIZER, seed=3)
+    for parameter in model.parameters():  # far from uniform
+        parameter.data.mul_(4)
+    weights.save_model(model, TOKENIZER, folder)
+    return str(folder)
+
+
+@pytest.fixture(params=["llama", "gpt2"])
+def fields(tmp_path: Path, request: pytest.FixtureRequest) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    words = [word for word in TOKENIZER.get_vocab() if word.isalpha()]
+    records = [
+        {"id": str(n), "user": f"u{n % 6}", "text": " ".join(rng.choice(words, rng.integers(2, 9))),
+         "split": "test" if n >= 24 else "train"}
+        for n in range(30)
+    ]  # fmt: skip
+    corpus = tmp_path / "notes.jsonl"
+    corpus.write_text("".join(json.dumps(record) + "\n" for record in records))
+    base = a_base(tmp_path / "base", request.param)
+    model = {"kind": "states", "folder": base, "adapter_tokens": TOKENS, "adapter_rank": 3}
+    return {"corpus": str(corpus), "model": model, "context": 12, "seed": 0}
+
+
+def moved(fields: dict[str, Any]) -> Any:
+    """An open run whose adapter is somewhere else than where it begins."""
+    ctx = open_run(Run(**fields, method="private", plan=PLAN))
+    torch.manual_seed(1)
+    for parameter in weights.trainable(ctx.model).values():
+        parameter.add_(torch.randn(parameter.shape))
+    return ctx
+
+
+def test_few_numbers_are_trained_and_nothing_is_moved_at_first(fields: dict[str, Any]) -> None:
+    ctx = open_run(Run(**fields, method="private", plan=PLAN))
+    assert isinstance(ctx.model, StateAdapterForCausalLM)
+    learns = weights.trainable(ctx.model)
+    assert {name: tuple(p.shape) for name, p in learns.items()} == {
+        "mix.weight": (12, 3),
+        "spread.bias": (TOKENS + 1,),
+    }
+    base = networks.load_model(fields["model"]["folder"], "next-word")
+    ids = {"input_ids": torch.tensor([[3, 7, 300, 5]])}
+    untouched = forward(base, ids, mask=False).softmax(-1)
+    torch.testing.assert_close(forward(ctx.model, ids, mask=False).softmax(-1), untouched)
+
+
+def test_all_of_it_sums_to_one_and_others_keep_their_shares(fields: dict[str, Any]) -> None:
+    ctx = moved(fields)
+    base = networks.load_model(fields["model"]["folder"], "next-word")
+    ids = {"input_ids": torch.tensor([[3, 7, 30, 5], [9, 9, 2, 1]])}
+    now = forward(ctx.model, ids, mask=False).softmax(-1)
+    before = forward(base, ids, mask=False).softmax(-1)
+    torch.testing.assert_close(now.sum(-1), torch.ones(2, 4))
+    assert not torch.allclose(now, before, atol=1e-3)
+    others, were = now[..., TOKENS:], before[..., TOKENS:]
+    torch.testing.assert_close(
+        others / others.sum(-1, keepdim=True), were / were.sum(-1, keepdim=True)
+    )
+
+
+def test_losses_from_features_are_those_of_the_whole_vocabulary(fields: dict[str, Any]) -> None:
+    ctx = moved(fields)
+    plain, cached = tokenize(ctx, ctx.part), encode(ctx, ctx.part)
+    assert cached.features is not None
+    assert cached.features.values.dtype == np.float16
+    rows = np.array([4, 1, 9])
+    batch = plain.batch(rows)
+    logits = forward(ctx.model, batch, mask=False).log_softmax(-1)
+    for row, ids in enumerate(plain.ids[r] for r in rows):
+        at = torch.from_numpy(ids[1:].astype(np.int64)).unsqueeze(1)
+        slow = -logits[row, : len(ids) - 1].gather(1, at).mean()
+        fast = [ctx.task.losses(ctx.model, e.batch(rows))[row] for e in (plain, cached)]
+        torch.testing.assert_close(fast[0], slow, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(fast[1], slow, rtol=2e-3, atol=2e-3)
+
+
+def test_scores_are_those_of_the_whole_vocabulary(fields: dict[str, Any]) -> None:
+    ctx = moved(fields)
+    with torch.no_grad():
+        ctx.model.spread.bias[TOKENS - 1] += 20  # a frequent token, so that some are right
+    found = ctx.task.score(ctx.model, tokenize(ctx, ctx.part))
+    expected = ctx.task.score(Whole(ctx.model), tokenize(ctx, ctx.part))
+    assert found == pytest.approx(expected, rel=1e-4)
+    assert 0 < found["accuracy"] < 1
+
+
+def test_clipped_sums_are_those_of_autograd(fields: dict[str, Any]) -> None:
+    ctx = moved(fields)
+    inputs, _ = inputs_of(ctx, ctx.run.made_plan())
+    data, clip = inputs.training_data, 0.05
+    learns = [p for p in ctx.model.parameters() if p.requires_grad]
+    slow = [torch.zeros_like(p) for p in learns]
+    batches = []
+    for unit, rows in enumerate(data.rows_of_user):
+        batch = data.examples.batch(rows)
+        batches.append((batch, torch.full((len(rows),), unit)))
+        own = torch.autograd.grad(ctx.task.losses(ctx.model, batch).sum(), learns)
+        norm = torch.sqrt(sum(g.square().sum() for g in own))
+        for total, gradient in zip(slow, own, strict=True):
+            total += gradient * min(1.0, clip / float(norm))
+    fast = ClippedSums(ctx.model).users(
+        lambda batch: ctx.task.losses(ctx.model, batch), batches, clip_norm=clip
+    )
+    for total, name in zip(slow, ("mix.weight", "spread.bias"), strict=True):
+        torch.testing.assert_close(fast.tensors[name], total, rtol=1e-4, atol=1e-6)
+    less = ClippedSums(ctx.model).users(
+        lambda batch: ctx.task.losses(ctx.model, batch), batches[:-1], clip_norm=clip
+    )
+    gap = sum(float((fast.tensors[n] - less.tensors[n]).square().sum()) for n in fast.tensors)
+    assert 0 < gap**0.5 <= clip * 1.0001
+
+
+def test_a_private_run_stands_alone_and_generates(tmp_path: Path, fields: dict[str, Any]) -> None:
+    done = train(Run(**fields | {"seed": None}, method="private", plan=PLAN), tmp_path / "run")
+    assert done.certificate.standing == "proved"
+    (tmp_path / "base").rename(tmp_path / "gone")
+    assert all(check.ok for check in verify(tmp_path / "run"))
+    answered = predict(tmp_path / "run", "red", words=4)
+    assert len(answered["next"]) == 5
+    model: Any = networks.load_model(tmp_path / "run", "next-word")
+    assert sorted(weights.trainable(model)) == ["mix.weight", "spread.bias"]
+    assert bool(model.mix.weight.any())
+    ids = torch.tensor([[3, 7, 5]])
+    given = {"attention_mask": torch.ones_like(ids), "max_new_tokens": 6, "min_new_tokens": 6}
+    remembered, anew = (
+        model.generate(ids, use_cache=cached, eos_token_id=None, **given)
+        for cached in (True, False)
+    )
+    assert remembered.tolist() == anew.tolist()
+    assert remembered.shape == (1, 9)
+
+
+def test_scores_of_a_run_stand_beside_those_of_the_untouched_model(
+    tmp_path: Path, fields: dict[str, Any]
+) -> None:
+    train(Run(**fields, method="private", plan=PLAN), tmp_path / "run")
+    scores = evaluate(tmp_path / "run", "test")
+    assert scores["perplexity"] != scores["public_only_perplexity"]
+
+
+def test_a_run_that_was_stopped_goes_on_to_the_same_weights(
+    tmp_path: Path, fields: dict[str, Any]
+) -> None:
+    run = Run(**fields, method="private", plan=PLAN)
+    whole = train(run, tmp_path / "whole")
+
+    def stop(at: Any) -> None:
+        if at.phase == "train" and at.step == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(run, tmp_path / "cut", on_progress=stop)
+    resume(tmp_path / "cut")
+    models = [networks.load_model(tmp_path / name, "next-word") for name in ("whole", "cut")]
+    one, two = (weights.trainable(model) for model in models)
+    assert whole.certificate.epsilon <= 8
+    for name in one:
+        torch.testing.assert_close(one[name], two[name])
+
+
+def test_a_run_is_continued_with_the_adapter_that_it_has(
+    tmp_path: Path, fields: dict[str, Any]
+) -> None:
+    train(Run(**fields | {"seed": None}, method="private", plan=PLAN), tmp_path / "one")
+    on = fields["model"] | {"folder": str(tmp_path / "one")}
+    with pytest.raises(PrivacyRefused, match="carry_ledger"):
+        open_run(Run(**fields | {"model": on}, method="private", plan=PLAN))
+    ctx = open_run(
+        Run(**fields | {"model": on | {"carry_ledger": True}}, method="private", plan=PLAN)
+    )
+    assert bool(ctx.model.mix.weight.any())
+
+
+def test_first_records_are_a_matter_of_one_user_alone(fields: dict[str, Any]) -> None:
+    def texts(corpus: str) -> dict[str, list[str]]:
+        run = Run(**fields | {"corpus": corpus}, method="private", plan=PLAN, first_records=2)
+        part = open_run(run).part
+        found: dict[str, list[str]] = {}
+        for user, text in zip(
+            part.require_users().to_pylist(), part.column("text").to_pylist(), strict=True
+        ):
+            found.setdefault(user, []).append(text)
+        return found
+
+    path = Path(fields["corpus"])
+    everybody = texts(str(path))
+    assert {len(own) for own in everybody.values()} == {2}
+    lines = [line for line in path.read_text().splitlines() if json.loads(line)["user"] != "u3"]
+    path.with_name("without.jsonl").write_text("\n".join(lines) + "\n")
+    without = texts(str(path.with_name("without.jsonl")))
+    assert without == {user: own for user, own in everybody.items() if user != "u3"}
+
+
+def test_what_may_be_shared_names_no_folder() -> None:
+    model = {"kind": "states", "folder": "/home/ann/lm", "adapter_text": "/home/ann/news.txt"}
+    run = Run(corpus="x", method="private", plan=PLAN, model=model)
+    assert run.shareable()["model"]["adapter_text"] == "news.txt"
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"model": {"kind": "states"}}, "model.folder"),
+        ({"model": {"kind": "states", "folder": "x", "lora_rank": 2}}, "lora_rank"),
+        ({"model": {"kind": "lstm", "adapter_text": "x"}}, "adapter_text"),
+        ({"first_records": 2, "plan": {"protect": "records", "epsilon": 8, "steps": 2,
+                                       "record_rate": 0.5}}, "first_records"),
+    ],
+)  # fmt: skip
+def test_what_does_not_go_together_is_refused(change: dict[str, Any], named: str) -> None:
+    given: dict[str, Any] = {"corpus": "x", "method": "private", "plan": PLAN}
+    with pytest.raises(UsageError, match=named):
+        Run(**given | change)
+
+
+def test_activations_are_for_their_owner_alone(
+    tmp_path: Path, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TACIT_CACHE", str(tmp_path / "cache"))
+    ctx = open_run(Run(**fields, method="private", plan=PLAN))
+    encode(ctx, ctx.part)
+    [kept] = (tmp_path / "cache" / "activations").glob("*.npy")
+    assert kept.stat().st_mode & 0o777 == 0o600
+    monkeypatch.setenv("TACIT_CACHE", "off")
+    kept.unlink()
+    assert encode(ctx, ctx.part).features is not None
+    assert not list((tmp_path / "cache" / "activations").glob("*.npy"))
+    assert replace(encode(ctx, ctx.part), features=None).batch(np.array([0]))["input_ids"].any()
