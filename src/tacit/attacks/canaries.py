@@ -204,11 +204,7 @@ def plant(
     `coins` each of the former is in or out by a fair coin. Planted records join the split `train`
     (or the one that is named), at places drawn at random.
     """
-    for count in repetitions:
-        if not 1 <= count <= 1000:
-            raise UsageError(f"repetitions={count} is out of range; give numbers from 1 to 1000.")
-    if not repetitions or each < 1 or held_out < 0:
-        raise UsageError("Plant at least one canary, and hold out none or more.")
+    _require_counts(repetitions, each, held_out)
     placing_named(placing)
     counts = [r for r in repetitions for _ in range(each)] + [0] * held_out
     secrets = template.draw(len(counts), rng)
@@ -235,6 +231,14 @@ def plant(
             )
         )  # fmt: skip
     return _inserted(corpus, made, rng), Planted(template, placing, coins, tuple(canaries))
+
+
+def _require_counts(repetitions: Sequence[int], each: int, held_out: int) -> None:
+    for count in repetitions:
+        if not 1 <= count <= 1000:
+            raise UsageError(f"repetitions={count} is out of range; give numbers from 1 to 1000.")
+    if not repetitions or each < 1 or held_out < 0:
+        raise UsageError("Plant at least one canary, and hold out none or more.")
 
 
 def _require_new(corpus: Corpus, template: Template, secrets: Sequence[str]) -> None:

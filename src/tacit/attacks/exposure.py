@@ -100,15 +100,11 @@ class Exposing(Attack):
         inside = [bits for c, bits in pairs if c.planted]
         controls = [bits for c, bits in pairs if not c.planted]
         groups: dict[int, list[float]] = {}
+        for canary, bits in sorted(pairs, key=lambda pair: pair[0].repetitions):
+            if canary.planted:
+                groups.setdefault(canary.repetitions, []).append(bits)
         rows = [_row(0, controls, size)] if controls else []
-        for count in sorted({c.repetitions for c in planted.inside()}):
-            own = [c for c in planted.inside() if c.repetitions == count]
-            groups[count] = [b for c, b in pairs if c.planted and c.repetitions == count]
-            records = [record for c in own for record in c.records]
-            kept = len(records if target.kept is None else target.kept.intersection(records))
-            rows.append(
-                _row(count, groups[count], size) | {"records": len(records), "records_kept": kept}
-            )
+        rows += [_planted_row(target, planted, count, groups[count]) for count in groups]
         most_repeated = groups[max(groups)] if groups else []
         figures = {
             "most_possible_bits": planted.template.bits,
@@ -134,6 +130,17 @@ class Exposing(Attack):
 
 
 ATTACK = Exposing()
+
+
+def _planted_row(
+    target: Target, planted: Planted, count: int, bits: Sequence[float]
+) -> dict[str, Any]:
+    """The exposure of what was planted so often, with its records and how many the caps kept."""
+    own = [c for c in planted.inside() if c.repetitions == count]
+    records = [record for c in own for record in c.records]
+    kept = len(records if target.kept is None else target.kept.intersection(records))
+    row = _row(count, bits, planted.template.size)
+    return row | {"records": len(records), "records_kept": kept}
 
 
 @dataclass(frozen=True)

@@ -53,9 +53,7 @@ class Masks(Attack):
             )
             for one in aligned
         )
-        # One who always guesses the commonest word is right so often.
-        counts = Counter(i for row in aligned[1].target for i in row if i >= 0)
-        guessing = max(counts.values(), default=0) / max(1, counts.total())
+        guessing = _commonest(aligned[1].target)
         found = against_guessing(
             "sanitized words guessed right,", sanitized.recovered / sanitized.tokens,
             proportion(sanitized.recovered, sanitized.tokens), guessing,
@@ -79,6 +77,12 @@ class Masks(Attack):
 
 
 ATTACK = Masks()
+
+
+def _commonest(rows: list[list[int]]) -> float:
+    """How often one who always guesses the commonest word is right."""
+    counts = Counter(i for row in rows for i in row if i >= 0)
+    return max(counts.values(), default=0) / max(1, counts.total())
 
 
 def _interval(guessed: Guessed) -> tuple[float, float]:

@@ -10,7 +10,7 @@ Source: Yeom et al. 2018 (loss); Carlini et al. 2021 (zlib, reference).
 """
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,22 +92,12 @@ class Membership(Attack):
                 for name, (m, o) in sides["records"].items()
             }
         headline = "reference" if target.reference is not None else "loss"
-        rows: list[dict[str, Any]] = []
-        curves: dict[str, list[tuple[float, float]]] = {}
-        notes: dict[str, None] = {}
-        measured = Measured()
-        for unit, by in ((unit, by) for unit, scored in sides.items() for by in scored):
-            inside, outside = sides[unit][by]
-            found, said = rates_of(inside, outside)
-            row = {"of": unit, "by": by, "members": len(inside), "others": len(outside)}
-            for key, value in found.figures.items():
-                low, high = found.intervals[key]
-                row |= {key: value, f"{key}_low": low, f"{key}_high": high}
-                if by == headline:
-                    measured.put(f"{unit}_{key}", value, (low, high))
-            rows.append(row)
-            curves[f"{unit} by {by}"] = roc(inside, outside)
-            notes |= dict.fromkeys(f"{unit}: {note}" for note in said)
+        rows, notes, measured = _rates(sides, headline)
+        curves = {
+            f"{unit} by {by}": roc(*both)
+            for unit, scored in sides.items()
+            for by, both in scored.items()
+        }
         said = [f"headline figures are those of the attack by {headline}, chosen before looking"]
         if users is not None:
             said.append(
@@ -125,6 +115,27 @@ class Membership(Attack):
 
 
 ATTACK = Membership()
+
+
+def _rates(
+    sides: Mapping[str, Mapping[str, tuple[Values, Values]]], headline: str
+) -> tuple[list[dict[str, Any]], list[str], Measured]:
+    """A row of rates for every attack, what is to be said of them, and the headline's figures."""
+    rows: list[dict[str, Any]] = []
+    notes: dict[str, None] = {}
+    measured = Measured()
+    for unit, by in ((unit, by) for unit, scored in sides.items() for by in scored):
+        inside, outside = sides[unit][by]
+        found, said = rates_of(inside, outside)
+        row = {"of": unit, "by": by, "members": len(inside), "others": len(outside)}
+        for key, value in found.figures.items():
+            low, high = found.intervals[key]
+            row |= {key: value, f"{key}_low": low, f"{key}_high": high}
+            if by == headline:
+                measured.put(f"{unit}_{key}", value, (low, high))
+        rows.append(row)
+        notes |= dict.fromkeys(f"{unit}: {note}" for note in said)
+    return rows, list(notes), measured
 
 
 def without_canaries(target: Target) -> Corpus:

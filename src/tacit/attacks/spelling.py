@@ -124,6 +124,18 @@ def tokenizer_for(where: str, corpus: Corpus) -> PreTrainedTokenizerBase:
     return tokens.load_tokenizer(where)
 
 
+def _require_known(tokenizer: PreTrainedTokenizerBase, template: Template, whose: str) -> None:
+    words = template.slots[0]
+    known = spells(tokenizer, template, words)
+    unknown = [word for word, good in zip(words, known, strict=True) if not good]
+    if unknown:
+        raise UsageError(
+            f"The tokenizer of {whose} does not know {len(unknown):,} of the {len(words):,} "
+            f"given words (such as {', '.join(unknown[:3])}); leave them out, or leave out "
+            "--words to have words chosen that it knows."
+        )
+
+
 def form_for(
     tokenizer: PreTrainedTokenizerBase,
     template: Template,
@@ -138,15 +150,7 @@ def form_for(
     the tokenizer does not know are refused, and some of them named.
     """
     if own:
-        words = template.slots[0]
-        known = spells(tokenizer, template, words)
-        unknown = [word for word, good in zip(words, known, strict=True) if not good]
-        if unknown:
-            raise UsageError(
-                f"The tokenizer of {whose} does not know {len(unknown):,} of the {len(words):,} "
-                f"given words (such as {', '.join(unknown[:3])}); leave them out, or leave out "
-                "--words to have words chosen that it knows."
-            )
+        _require_known(tokenizer, template, whose)
     form = spelled_form(tokenizer, template)
     if template.name == "words" and (form is None or len(form.slots[0]) < FEWEST):
         words = _own_words(tokenizer, template, rng)

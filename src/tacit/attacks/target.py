@@ -142,6 +142,17 @@ def open_target(
         return _with_text(target, corpus, mentions, perplexity)
     if corpus is not None:
         raise UsageError(f"{folder} is a run and brings its own corpus; leave --corpus out.")
+    return _run_target(folder, mentions, canaries, known, perplexity)
+
+
+def _run_target(
+    folder: Path,
+    mentions: Path | None,
+    canaries: Path | None,
+    reference: Reader | None,
+    perplexity: bool,
+) -> Target:
+    """A run folder with the corpus that it was trained on."""
     ctx = load_run(folder)
     if ctx.run.task != "next-word":
         raise UsageError(
@@ -159,7 +170,7 @@ def open_target(
         others=ctx.corpus.only(split) if split else None,
         mentions=tuple(found),
         planted=read_planted(plan) if plan is not None else None,
-        reference=known,
+        reference=reference,
         perplexity=run_perplexity(ctx) if perplexity else None,
         ctx=ctx,
         kept=kept_records(folder, ctx),

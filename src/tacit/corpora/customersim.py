@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from tacit.corpora.agendas import FILLERS, WORDS, Exchange, agendas
 from tacit.corpora.dealing import deal_splits
-from tacit.corpora.people import World
+from tacit.corpora.people import Customer, World
 from tacit.corpus import SCHEMA, SPAN, Corpus, Record, Span
 from tacit.errors import UsageError
 
@@ -122,7 +122,14 @@ def _fill_slots(world: World, index: int, wanted: frozenset[str]) -> dict[str, s
         "due": world.said(order.due),
         "soon": rng.choice(WORDS["soon"]),
     }
-    # What is new is drawn only where it can be said: each draw must differ from all before.
+    return slots | _new_slots(world, caller, friend, wanted)
+
+
+def _new_slots(
+    world: World, caller: Customer, friend: Customer, wanted: frozenset[str]
+) -> dict[str, str]:
+    """What is new, drawn only where it can be said: each draw must differ from all before."""
+    slots: dict[str, str] = {}
     if "new_phone" in wanted:
         slots["new_phone"] = world.new_phone()
     if "new_email" in wanted:
@@ -130,7 +137,7 @@ def _fill_slots(world: World, index: int, wanted: frozenset[str]) -> dict[str, s
     if "return_tracking" in wanted:
         slots["return_tracking"] = world.new_tracking()
     if "new_address" in wanted:
-        moves_in = rng.random() < 0.5
+        moves_in = world.rng.random() < 0.5
         address, town = (friend.address, friend.town) if moves_in else world.new_address()
         slots |= {"new_address": address, "new_city": town.name}
     return slots

@@ -87,14 +87,7 @@ def preprocess(
     Departs: the paper counts "in the dataset"; we count in the train split where there is one.
     Guarantee: none; see `Leak`.
     """
-    if min_count is not None and vocabulary_size is not None:
-        raise UsageError(
-            f"min_count={min_count} and vocabulary_size={vocabulary_size} are both given; "
-            "give one of them."
-        )
-    for name, value in (("min_count", min_count), ("vocabulary_size", vocabulary_size)):
-        if value is not None and value < 1:
-            raise UsageError(f"{name}={value} is too small; give 1 or more.")
+    _require_one(min_count, vocabulary_size)
     cut = _Cutter(lower, punctuation, unknown)
     raw = corpus.column("text").to_pylist()
     given = corpus.column("tokens").to_pylist() if "tokens" in corpus.columns else [None] * len(raw)
@@ -113,6 +106,17 @@ def preprocess(
     kept, leak = _count(corpus, said, rule, unknown)
     columns = _new_columns(corpus, texts, pairs, {word: word for word in kept}, unknown)
     return Corpus(pa.table(columns), name=corpus.name), leak
+
+
+def _require_one(min_count: int | None, vocabulary_size: int | None) -> None:
+    if min_count is not None and vocabulary_size is not None:
+        raise UsageError(
+            f"min_count={min_count} and vocabulary_size={vocabulary_size} are both given; "
+            "give one of them."
+        )
+    for name, value in (("min_count", min_count), ("vocabulary_size", vocabulary_size)):
+        if value is not None and value < 1:
+            raise UsageError(f"{name}={value} is too small; give 1 or more.")
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,6 @@ Unit: TypeAlias = Literal["records", "users", "entities", "users+entities", "tok
 Adjacency: TypeAlias = Literal["add-or-remove", "zero-out", "replace"]
 
 UNITS: tuple[Unit, ...] = get_args(Unit)
-ADJACENCIES: tuple[Adjacency, ...] = get_args(Adjacency)
 
 MOST = 10**9  # above this a count is a mistake, and double precision would no longer be exact
 

@@ -225,19 +225,10 @@ def _recomputed(
         fits = claim is not None and (plan is not None) == beside
         detail = "recomputed from the ledger" if fits else "is not a claim about these releases"
         yield Check("published claim", fits, detail)
-    promise = Promise(
-        protect,
-        tuple(certificate.costs),
-        delta,
-        certificate.plan,
-        plan.by_degree if plan else None,
-    )
+    by_degree = plan.by_degree if plan else None
+    promise = Promise(protect, tuple(certificate.costs), delta, certificate.plan, by_degree)
     fresh = certify(
-        contents,
-        promise,
-        published=claim,
-        context=certificate.context,
-        files=certificate.files,
+        contents, promise, published=claim, context=certificate.context, files=certificate.files
     )
     yield Check("delta", certificate.delta == delta, f"{delta:g}")
     yield Check("protected", certificate.protect == protect, protect)
@@ -252,6 +243,11 @@ def _recomputed(
     elif plan is None:
         none = all(cost.epsilon == "infinity" for cost in fresh.costs.values())
         yield Check("no plan, no promise", none, "nothing is promised" if none else "no plan")
+    yield from _same_words(certificate, fresh)
+
+
+def _same_words(certificate: Certificate, fresh: Certificate) -> Iterator[Check]:
+    """Whether a certificate says what one that is issued anew says."""
     for name in (
         "standing", "sentence", "scope", "assumptions", "not_covered", "public", "earlier",
     ):  # fmt: skip

@@ -51,19 +51,7 @@ def checked_chunks(path: Path, encoding: str = "utf-8") -> Iterator[bytes]:
                     "it is with --encoding NAME (often cp1252 or latin-1)."
                 ) from None
             out = text.encode()
-            nul = out.find(b"\0")
-            if nul >= 0:
-                at = line + out[:nul].count(b"\n")
-                raise DataError(
-                    f"{path}, line {at}, has a NUL byte; text files hold none: remove it, or "
-                    "check that the file is text (a UTF-16 file needs --encoding utf-16)."
-                )
-            newline = out.find(b"\n")
-            if line_length + (newline if newline >= 0 else len(out)) > MAX_RECORD:
-                raise DataError(
-                    f"{path}, line {line}, is longer than {MAX_RECORD >> 20} MiB, the longest "
-                    "record accepted; split it into several records."
-                )
+            _require_text(out, path, line, line_length)
             breaks = out.count(b"\n")
             line += breaks
             line_length = len(out) - out.rfind(b"\n") - 1 if breaks else line_length + len(out)
@@ -71,6 +59,23 @@ def checked_chunks(path: Path, encoding: str = "utf-8") -> Iterator[bytes]:
                 yield out
             if not chunk:
                 return
+
+
+def _require_text(out: bytes, path: Path, line: int, line_length: int) -> None:
+    """Refuse a NUL byte, and a line that is too long with what came of it before."""
+    nul = out.find(b"\0")
+    if nul >= 0:
+        at = line + out[:nul].count(b"\n")
+        raise DataError(
+            f"{path}, line {at}, has a NUL byte; text files hold none: remove it, or "
+            "check that the file is text (a UTF-16 file needs --encoding utf-16)."
+        )
+    newline = out.find(b"\n")
+    if line_length + (newline if newline >= 0 else len(out)) > MAX_RECORD:
+        raise DataError(
+            f"{path}, line {line}, is longer than {MAX_RECORD >> 20} MiB, the longest "
+            "record accepted; split it into several records."
+        )
 
 
 def _usual(encoding: str) -> str:

@@ -54,17 +54,22 @@ def read_delimited(path: Path, layout: Layout, delimiter: str) -> Iterator[pa.Ta
             table = pa.Table.from_batches([batch])
             yield pa.table({ours: table.column(theirs) for ours, theirs in sources.items()})
     except pa.ArrowInvalid:
-        if bad_row:
-            number, expected, actual = bad_row[0]
-            where = f", row {number}," if number is not None else ", one row"
-            raise DataError(
-                f"{path}{where} has {actual} fields and the header {expected}; repair the row, "
-                "or quote a field that holds the delimiter or a line break."
-            ) from None
-        raise DataError(
-            f"{path} cannot be split into rows; look for a quotation mark in a wrong place (or "
-            f"add --no-quotes) and for rows over {MAX_RECORD >> 20} MiB."
-        ) from None
+        raise DataError(_not_split(path, bad_row)) from None
+
+
+def _not_split(path: Path, bad_row: list[tuple[int | None, int, int]]) -> str:
+    """Why a file is not split into rows, and the way out."""
+    if bad_row:
+        number, expected, actual = bad_row[0]
+        where = f", row {number}," if number is not None else ", one row"
+        return (
+            f"{path}{where} has {actual} fields and the header {expected}; repair the row, "
+            "or quote a field that holds the delimiter or a line break."
+        )
+    return (
+        f"{path} cannot be split into rows; look for a quotation mark in a wrong place (or "
+        f"add --no-quotes) and for rows over {MAX_RECORD >> 20} MiB."
+    )
 
 
 def _quotes_closed(chunks: Iterator[bytes], path: Path) -> Iterator[bytes]:

@@ -42,6 +42,7 @@ from tacit.privacy.certificates.documents import (
 from tacit.privacy.certificates.manifest import Manifest, digest_in, file_digest
 from tacit.privacy.certificates.scope import (
     Inherited,
+    Plugin,
     PublicInput,
     Scope,
     Standing,
@@ -183,12 +184,7 @@ def certify(
     }
     cost = costs[promise.protect]
     standing, sentence = _stands(promise, cost, scope, leaks, seeded, published)
-    if earlier is not None:
-        standing = worst_standing([standing, earlier.standing])
     foreign = plugins_of(about)
-    standing = worst_standing([standing, *(one.standing for one in foreign)])
-    if contents.broken:
-        standing = "broken"
     open_points = not_covered(releases, promise.by_degree, leaks, scope.entities)
     open_points += [p for p in (earlier.not_covered if earlier else ()) if p not in open_points]
     assumed = assumptions(
@@ -196,7 +192,7 @@ def certify(
     )
     assumed += [one.assumption for one in foreign]
     return Certificate(
-        standing=standing,
+        standing=_no_better(standing, contents, earlier, foreign),
         protect=promise.protect,
         sentence=sentence,
         scope=scope,
@@ -213,14 +209,34 @@ def certify(
         earlier=earlier,
         context=dict(context or {}),
         files=dict(files or {}),
-        provenance=Provenance(
-            tacit=version("tacit"),
-            dp_accounting=version("dp-accounting"),
-            accounting=code_version(),
-            created=today(),
-            **made,
-        ),
+        provenance=_provenance(about),
         published=_claim(published),
+    )
+
+
+def _no_better(
+    standing: Standing,
+    contents: LedgerContents,
+    earlier: Inherited | None,
+    foreign: Sequence[Plugin],
+) -> Standing:
+    """The standing, no better than that of the run that is continued and of others' code."""
+    if earlier is not None:
+        standing = worst_standing([standing, earlier.standing])
+    standing = worst_standing([standing, *(one.standing for one in foreign)])
+    if contents.broken:
+        standing = "broken"
+    return standing
+
+
+def _provenance(about: Mapping[str, Any]) -> Provenance:
+    """What made the certificate: today, by this code, of what the ledger's first line names."""
+    return Provenance(
+        tacit=version("tacit"),
+        dp_accounting=version("dp-accounting"),
+        accounting=code_version(),
+        created=today(),
+        **_made_of(about),
     )
 
 

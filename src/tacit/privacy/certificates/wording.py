@@ -4,7 +4,7 @@ They stand in one place so that a certificate, a plan and a page say the same.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tacit.privacy.certificates.scope import EntityScope, Inherited, PublicInput
 from tacit.privacy.events import (
@@ -118,24 +118,7 @@ def not_covered(
     found = list(leaks)
     if any(isinstance(e, UserClip | Flat) for e in events) and entities is not None:
         found += entities.left_open()
-    if by_degree is not None:
-        found += [
-            f"Entities that more than {by_degree} users name: they are protected less, by the "
-            "curve that `tacit price` draws.",
-            "Mentions that no detector found: their records are protected as their user's, not as "
-            "their entity's.",
-            "Two users, or two entities, at once; and facts that many users' texts tell together.",
-        ]
-    elif any(isinstance(e, UserClip | Flat) for e in events):
-        found += [
-            "The table of who wrote how many records and which entities each names: it is held "
-            "fixed, and through the caps it decides which records were used.",
-            "Mentions that no detector found: their records are protected as their user's, not as "
-            "their entity's.",
-            "Counts of kept and dropped records, and a plan that was searched on the owner graph: "
-            "these are exact statements about that table.",
-            "Two users, or two entities, at once; and facts that many users' texts tell together.",
-        ]
+    found += _left_open_of_graph(events, by_degree)
     if any(isinstance(e, SampledGaussian) and e.unit == "users" for e in events):
         found += [
             "Entities as such: an entity named by many users is not hidden by hiding each user.",
@@ -160,6 +143,29 @@ def not_covered(
         "ledger.",
     ]
     return found
+
+
+def _left_open_of_graph(events: Sequence[AnyEvent], by_degree: int | None) -> list[str]:
+    """What is left open where entities are protected through the owner graph."""
+    if by_degree is not None:
+        return [
+            f"Entities that more than {by_degree} users name: they are protected less, by the "
+            "curve that `tacit price` draws.",
+            "Mentions that no detector found: their records are protected as their user's, not as "
+            "their entity's.",
+            "Two users, or two entities, at once; and facts that many users' texts tell together.",
+        ]
+    if any(isinstance(e, UserClip | Flat) for e in events):
+        return [
+            "The table of who wrote how many records and which entities each names: it is held "
+            "fixed, and through the caps it decides which records were used.",
+            "Mentions that no detector found: their records are protected as their user's, not as "
+            "their entity's.",
+            "Counts of kept and dropped records, and a plan that was searched on the owner graph: "
+            "these are exact statements about that table.",
+            "Two users, or two entities, at once; and facts that many users' texts tell together.",
+        ]
+    return []
 
 
 _SUMS = SampledGaussian | ReplaceOne | UserClip | Flat | Selective
@@ -205,25 +211,7 @@ def assumptions(
         )
     if all(isinstance(e, NotPrivate | Public) for e in events):
         found = []  # nothing was drawn, summed or noised
-    if by_degree is not None:
-        found += [
-            "No record was dropped because of what other records hold, and each user's weight "
-            "depends on that user alone.",
-            "Users and entities are what the owner graph says they are.",
-        ]
-    elif not capped:
-        most = max((e.users_per_entity for e in events if isinstance(e, UserClip)), default=0)
-        found += [
-            f"No entity is in more than {most:,} users of the owner graph, on which nothing was "
-            "capped; that number, the weights and the denominators were counted there.",
-            "Users and entities are what the owner graph says they are.",
-        ]
-    elif any(isinstance(e, UserClip | Flat) for e in events):
-        found += [
-            "The caps were enforced on the owner graph by a rule that reads the graph and an "
-            "independent seed, never a text.",
-            "Users and entities are what the owner graph says they are.",
-        ]
+    found += _assumed_of_graph(events, by_degree, capped)
     if any(isinstance(e, Public) for e in events):
         named = "; ".join(e.what for e in events if isinstance(e, Public))
         found += [f"What is recorded as public is public: {named}."]
@@ -238,3 +226,27 @@ def assumptions(
         found += [line for line in earlier.assumptions if line not in found]
         found += ["Users and entities have the same names here as in the run that is continued."]
     return found
+
+
+def _assumed_of_graph(events: Sequence[AnyEvent], by_degree: int | None, capped: bool) -> list[str]:
+    """What is assumed of the owner graph, and of what was done to it."""
+    if by_degree is not None:
+        return [
+            "No record was dropped because of what other records hold, and each user's weight "
+            "depends on that user alone.",
+            "Users and entities are what the owner graph says they are.",
+        ]
+    if not capped:
+        most = max((e.users_per_entity for e in events if isinstance(e, UserClip)), default=0)
+        return [
+            f"No entity is in more than {most:,} users of the owner graph, on which nothing was "
+            "capped; that number, the weights and the denominators were counted there.",
+            "Users and entities are what the owner graph says they are.",
+        ]
+    if any(isinstance(e, UserClip | Flat) for e in events):
+        return [
+            "The caps were enforced on the owner graph by a rule that reads the graph and an "
+            "independent seed, never a text.",
+            "Users and entities are what the owner graph says they are.",
+        ]
+    return []
