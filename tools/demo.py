@@ -1,6 +1,7 @@
 """The whole path, on generated dialogs: every command is shown before it is run."""
 
 import shlex
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -8,8 +9,10 @@ from textwrap import indent
 
 from tacit.cli import run
 
-DIALOGS, USERS, SEED, OTHER_SEED = 1000, 700, 5, 77
+DIALOGS, USERS, SEED, OTHER_SEED = 2400, 1800, 5, 77
 METHODS = ("plain", "users", "users+entities")
+QUESTION = "USR: The lamp that I ordered arrived broken. SYS: I am sorry to hear that."
+BEGINNING = "SYS: Hello , how can I help you ? USR:"
 
 # Whom to protect, and at what price: for `tacit plan`, and again in the settings of the third run.
 PLAN = """\
@@ -18,14 +21,23 @@ kinds: [PERSON, PII]
 users_per_entity: 1
 entity_share: 2
 epsilon: 8
-steps: 6
-user_rate: 1.0
-clip_norm: 0.1
+steps: 60
+user_rate: 0.2
+clip_norm: 0.5
 """
 
-# All models have the same size, read the same text, and go over it six times. Where customers are
-# few, steps in which all of them take part need the least noise for that.
+# All models have the same size and the same public start, and read the same text about ten times.
 SETTINGS = {
+    "classifier": """\
+# What a dialog is about: a recipe chooses the rest from what is declared here.
+corpus: {at}/dialogs.jsonl
+recipe: auto
+task: classification
+labels: [cancel order, change address, change e-mail, damaged item, delivery date, gift order,
+  missing parcel, praise driver, return and refund, track parcel, update phone, wrong item]
+model: {{kind: features, folder: wordllama}}
+plan: {{protect: users, epsilon: 8, users: 1400, records: 2000}}
+""",
     "run": """\
 # What all ways of training share: the text, its tokens, the network, and a start on public text.
 corpus: {at}/planted.jsonl
@@ -39,7 +51,7 @@ context: 256
 # Text that comes with the package: dialogs of invented people, made without looking at anybody's.
 pretrain:
   corpus: generated
-  steps: 120
+  steps: 400
   batch: 16
   optimizer: {{name: adamw, learning_rate: 0.01, schedule: linear, warmup: 10}}
 """,
@@ -47,7 +59,7 @@ pretrain:
 # Nobody is protected.
 base: run.yml
 method: plain
-steps: 225
+steps: 600
 batch: 32
 optimizer: {{name: adamw, learning_rate: 0.01, schedule: linear, warmup: 10}}
 """,
@@ -55,8 +67,8 @@ optimizer: {{name: adamw, learning_rate: 0.01, schedule: linear, warmup: 10}}
 # Every customer is protected. Their number is public: a round one, known in advance.
 base: run.yml
 method: private
-plan: {{protect: users, epsilon: 8, steps: 6, user_rate: 1.0, users: 600, clip_norm: 0.1}}
-optimizer: {{name: sgd, learning_rate: 10.0, momentum: 0.5, schedule: linear}}
+plan: {{protect: users, epsilon: 8, steps: 60, user_rate: 0.2, users: 1400, clip_norm: 0.5}}
+optimizer: {{name: dp-adam, learning_rate: 0.015, schedule: linear}}
 """,
     "run-users+entities": """\
 # Every customer is protected, and every person and private number that dialogs name.
@@ -65,7 +77,7 @@ optimizer: {{name: sgd, learning_rate: 10.0, momentum: 0.5, schedule: linear}}
 base: run.yml
 method: private
 plan:
-{plan}optimizer: {{name: sgd, learning_rate: 4.0, momentum: 0.5, schedule: linear}}
+{plan}optimizer: {{name: dp-adam, learning_rate: 0.01, schedule: linear}}
 """,
 }
 
@@ -83,9 +95,39 @@ def main(folder: Path) -> None:
     start = time.monotonic()
     folder.mkdir(parents=True, exist_ok=True)
     at = str(folder)
+    for name, text in SETTINGS.items():
+        (folder / f"{name}.yml").write_text(
+            text.format(at=at, plan=indent(PLAN, "  ")), encoding="utf-8"
+        )
     generate = "corpus generate customersim --overwrite"
     tacit(f"{generate} --dialogs {DIALOGS} --users {USERS} --seed {SEED} -o {at}/dialogs.jsonl")
     tacit(f"corpus describe {at}/dialogs.jsonl")
+    classify(at)
+    mark(at, generate)
+    tacit(
+        f"compare {at}/run.yml --methods {','.join(METHODS)} --using exposure,membership "
+        f"--workers 2 --title 'Three ways to learn from dialogs' -o {at}/compared --overwrite"
+    )
+    for name in METHODS[1:]:
+        tacit(f"verify {at}/compared/{name}")
+    tacit(f"predict {at}/compared/users '{BEGINNING}' --words 30 --temperature 0.7 --seed 1")
+    minutes = (time.monotonic() - start) / 60
+    print(f"\nDone in {minutes:.1f} minutes. Open in a browser:")
+    print(f"  {folder / 'compared' / 'report.html'}   what each model promises, learns, gives away")
+    print(f"  {folder / 'mentions.html'}          what is sensitive in the dialogs")
+    print(f"  {folder / 'degrees.svg'}            who shares it")
+
+
+def classify(at: str) -> None:
+    """A classifier: what to expect is told before anything is spent."""
+    tacit(f"plan {at}/classifier.yml")
+    shutil.rmtree(f"{at}/classifier", ignore_errors=True)  # of an earlier demo
+    tacit(f"train {at}/classifier.yml -o {at}/classifier")
+    tacit(f"predict {at}/classifier '{QUESTION}'")
+
+
+def mark(at: str, generate: str) -> None:
+    """Planted secrets, marks of what is sensitive, and a plan."""
     # Secrets that nobody else knows: if a model gives them away, it learned them here.
     tacit(
         f"canaries plant {at}/dialogs.jsonl --template digits --repetitions 1,10,40 --each 8 "
@@ -102,23 +144,8 @@ def main(folder: Path) -> None:
         f"owners {at}/planted.jsonl --mentions {at}/mentions.jsonl --kinds PERSON,PII "
         f"--plot {at}/degrees.svg -o {at}/owners.json --overwrite"
     )
-    (folder / "plan.yml").write_text(PLAN, encoding="utf-8")
+    (Path(at) / "plan.yml").write_text(PLAN, encoding="utf-8")
     tacit(f"plan {at}/plan.yml --owners {at}/owners.json -o {at}/calibrated.yml --overwrite")
-    for name, text in SETTINGS.items():
-        (folder / f"{name}.yml").write_text(
-            text.format(at=at, plan=indent(PLAN, "  ")), encoding="utf-8"
-        )
-    tacit(
-        f"compare {at}/run.yml --methods {','.join(METHODS)} --using exposure,membership "
-        f"--workers 2 --title 'Three ways to learn from dialogs' -o {at}/compared --overwrite"
-    )
-    for name in METHODS[1:]:
-        tacit(f"verify {at}/compared/{name}")
-    minutes = (time.monotonic() - start) / 60
-    print(f"\nDone in {minutes:.1f} minutes. Open in a browser:")
-    print(f"  {folder / 'compared' / 'report.html'}   what each model promises, learns, gives away")
-    print(f"  {folder / 'mentions.html'}          what is sensitive in the dialogs")
-    print(f"  {folder / 'degrees.svg'}            who shares it")
 
 
 if __name__ == "__main__":

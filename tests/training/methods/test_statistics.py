@@ -27,6 +27,10 @@ USERS = {"protect": "users", "epsilon": 8, "user_rate": 1.0, "users": 8}
 BOTH = {"protect": "users+entities", "epsilon": 8, "user_rate": 1.0, "entity_share": 0.5}
 
 
+def loaded(folder: Path) -> Any:
+    return networks.load_model(folder, "classification", labels=["hill", "sea"])
+
+
 def settings(folder: Path, **changes: Any) -> dict[str, Any]:
     encoder = {"kind": "features", "folder": tiny_encoder(folder / "encoder")}
     return posts(folder) | {"model": encoder, "method": "statistics", "plan": USERS} | changes
@@ -108,8 +112,7 @@ def test_another_head_costs_nothing_more(tmp_path: Path) -> None:
     assert [c for c in verify(tmp_path / "two") if not c.ok] == []
     assert [c for c in verify(tmp_path / "run") if not c.ok] == []
     assert sum(shares.values()) == pytest.approx(1)
-    one, two = (networks.load_model(tmp_path / n, "classification", labels=["hill", "sea"])
-                for n in ("run", "two"))  # fmt: skip
+    one, two = (loaded(tmp_path / name) for name in ("run", "two"))
     assert torch.equal(one.statistics.classes.weight, two.statistics.classes.weight)
     assert not torch.equal(one.classifier.weight, two.classifier.weight)
     assert (

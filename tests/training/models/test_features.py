@@ -17,6 +17,7 @@ from tacit.packaged_models import find_packaged
 from tacit.training.evaluation.scoring import evaluate, predict
 from tacit.training.models import networks, weights
 from tacit.training.models.features import FeaturesForTokenClassification, with_features
+from tacit.training.models.registries import TaskName
 from tacit.training.phases.run_context import encode, open_run
 from tacit.training.phases.session import train
 from tacit.training.settings import ModelSettings, Run
@@ -27,7 +28,7 @@ from tacit.verification.runs import verify
 PLAN = {"protect": "users", "epsilon": 8, "steps": 4, "user_rate": 1.0, "users": 8}
 
 
-def made(folder: Path, task: str, labels: list[str] | None = None) -> Any:
+def made(folder: Path, task: TaskName, labels: list[str] | None = None) -> Any:
     settings = ModelSettings(kind="features", folder=tiny_encoder(folder))
     return networks.make_model(
         settings, task, tokenizer=TOKENIZER, labels=labels, context=12, seed=0
@@ -50,7 +51,7 @@ def test_only_the_head_is_trained_and_begins_at_zero(tmp_path: Path) -> None:
 
 def test_cached_features_are_unit_vectors_that_give_the_same_logits(fields: dict[str, Any]) -> None:
     ctx = open_run(Run(**fields, method="plain", steps=1))
-    torch.nn.init.normal_(ctx.model.classifier.weight)
+    torch.nn.init.normal_(weights.trainable(ctx.model)["classifier.weight"])
     cached = encode(ctx, ctx.part)
     assert cached.features is not None
     np.testing.assert_allclose(np.linalg.norm(cached.features.values, axis=1), 1, rtol=1e-5)
@@ -103,7 +104,7 @@ def test_an_encoder_that_is_trained_is_asked_every_time(fields: dict[str, Any]) 
 
 @pytest.mark.parametrize("task", ["classification", "regression"])
 def test_a_private_run_folder_stands_alone(
-    tmp_path: Path, fields: dict[str, Any], task: str
+    tmp_path: Path, fields: dict[str, Any], task: TaskName
 ) -> None:
     if task == "regression":
         text = (tmp_path / "posts.jsonl").read_text()
