@@ -222,7 +222,7 @@ def adapters() -> list[Case]:
         Case("users, LoRA", 8.0, "conll2003-lora-users"),
         Case("plain", None, "conll2003-smollm2-plain"),
         Case("users", 8.0, users),
-        Case("users", 2.0, users, {"plan.epsilon": 2.0, "model.adapter_rank": 32}),
+        Case("users", 2.0, users, {"plan.epsilon": 2.0, "optimizer.learning_rate": 8.0}),
     ]
 
 
