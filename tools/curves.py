@@ -4,6 +4,7 @@
     python tools/curves.py customersim customersim-tokens
     python tools/curves.py conll2003-kinds conll2003-caps conll2003-plain-rate --data DIR
     python tools/curves.py conll2003-models conll2003-adapters --data DIR
+    python tools/curves.py agnews newsgroups20-topics --data DIR
     python tools/curves.py wikitext2 wikitext2-norms --data DIR
     python tools/curves.py wikitext2-pretrained --data DIR --pipeline build/contextual/pipeline
     python tools/curves.py --list
@@ -80,13 +81,61 @@ def over_epsilon(corpus: str, model: str, epsilons: tuple[float, ...]) -> list[C
     return cases
 
 
+def at_full_batch() -> list[Case]:
+    """Everybody in every step, from GloVe and public sentences; the unprotected model last."""
+    users, both = (f"conll2003-lstm-{protect}" for protect in ("users", "users+entities"))
+    cases = [Case("users", e, users, _rates(users, e)) for e in (8.0, 2.0, 1.0)]
+    cases += [Case("users+entities", e, both, _rates(both, e)) for e in (8.0, 2.0)]
+    return [*cases, Case("plain", None, "conll2003-lstm-plain")]
+
+
+STATIC = {"model.folder": "wordllama"}
+"""Static word vectors instead of a Transformer's states."""
+
+
+def heads(stem: str, entities: tuple[str, ...]) -> list[Case]:
+    """Heads above frozen encoders, trained in twenty steps or fitted from one release.
+
+    Rates are in units of the clip norm, and are the same for every epsilon.
+    """
+    everybody = f"{stem}-users"
+    quiet = {"plan.noise_multiplier": 0.0, "plan.epsilon": 1e9}
+    cases = [
+        Case("plain", None, f"{stem}-plain"),
+        Case("users, without noise", None, everybody, quiet),
+        Case("plain, static vectors", None, f"{stem}-plain", STATIC),
+        *(Case(one, None, f"{stem}-{one}") for one in entities if one != "users+entities"),
+    ]
+    protects = ("users", "users+entities") if "users+entities" in entities else ("users",)
+    for epsilon in (8.0, 2.0, 1.0):
+        at = {"plan.epsilon": epsilon}
+        for protect in protects:
+            once = at | _release_for(stem, protect)
+            cases += [
+                Case(protect, epsilon, f"{stem}-{protect}", at),
+                Case(f"{protect}, static vectors", epsilon, f"{stem}-{protect}", at | STATIC),
+                Case(f"{protect}, one release, static vectors", epsilon, f"{stem}-statistics",
+                     once | STATIC),
+            ]  # fmt: skip
+    return cases
+
+
+def _release_for(stem: str, protect: str) -> dict[str, Any]:
+    """What makes the preset of one release one about users and entities."""
+    if protect == "users":
+        return {}
+    plan = yaml.safe_load((PRESETS / f"{stem}-users+entities.yml").read_text())["plan"]
+    fields = {f"plan.{k}": v for k, v in plan.items() if k not in ("epsilon", "steps")}
+    return fields | {"plan.users": None}
+
+
 TWO = {"plan.users_per_entity": 2}
 """What the cap was before training had shown that one is better."""
 
 
 def with_two() -> list[Case]:
     """Users and entities, an entity kept in two users."""
-    preset = "conll2003-lstm-users+entities"
+    preset = "conll2003-small-users+entities"
     return [
         Case("users+entities, k = 2", e, preset, _rates(preset, e) | TWO)
         for e in (8.0, 2.0, 4.0, 1.0)
@@ -95,7 +144,7 @@ def with_two() -> list[Case]:
 
 def kinds() -> list[Case]:
     """Users and one kind of entity, the kinds of the corpus each in turn."""
-    preset = "conll2003-lstm-users+entities"
+    preset = "conll2003-small-users+entities"
     return [
         Case(f"users+{name}", e, preset, _rates(preset, e) | {"plan.kinds": own})
         for name, own in KINDS.items()
@@ -108,7 +157,7 @@ def caps() -> list[Case]:
 
     Three seeds for those that one seed could not tell apart, one for the others.
     """
-    preset = "conll2003-lstm-users+entities"
+    preset = "conll2003-small-users+entities"
     close = {(1, 0.25), (1, 0.5), (2, 0.25)}
     return [
         Case(
@@ -139,7 +188,7 @@ def plain_rates() -> list[Case]:
             changes |= {"uedp.plain_rate": share} if share else {"uedp.estimator": "f_E"}
             if noise < 1:
                 changes["optimizer.learning_rate"] = round(0.5 * 7738 + share * 2909)
-            cases.append(Case(name, share, "conll2003-lstm-uedp", changes))
+            cases.append(Case(name, share, "conll2003-small-uedp", changes))
     return cases
 
 
@@ -195,9 +244,10 @@ def policies() -> list[Case]:
 
 
 STUDIES = {
-    "conll2003": Study(
-        over_epsilon("conll2003", "lstm", (8.0, 2.0, 4.0, 1.0)) + with_two(),
-        "CoNLL-2003, next words",
+    "conll2003": Study(at_full_batch(), "CoNLL-2003, next words", "epsilon at delta 1e-5"),
+    "conll2003-small": Study(
+        over_epsilon("conll2003", "small", (8.0, 2.0, 4.0, 1.0)) + with_two(),
+        "CoNLL-2003, next words, a smaller LSTM",
         "epsilon at delta 1e-5",
     ),
     "customersim": Study(
@@ -206,8 +256,14 @@ STUDIES = {
         "epsilon at delta 1e-5",
     ),
     "agnews": Study(
-        over_epsilon("agnews", "minilm", (8.0, 2.0)),
+        heads("agnews-minilm", ("deidentify", "uedp", "users+entities")),
         "AG News, topics",
+        "epsilon at delta 1e-5",
+        "error_rate",
+    ),
+    "newsgroups20-topics": Study(
+        heads("newsgroups20-topics", ()),
+        "20 Newsgroups, groups",
         "epsilon at delta 1e-5",
         "error_rate",
     ),

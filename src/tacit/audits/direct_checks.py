@@ -25,7 +25,8 @@ from tacit.privacy.ledger import LedgerContents
 from tacit.training.data.training_data import TrainingData
 from tacit.training.dp.gradients import BoundedSum
 from tacit.training.dp.random_source import Normals
-from tacit.training.models.optimizers import factor, make_optimizer
+from tacit.training.models.optimizers import factor, make_optimizer, tell_noise
+from tacit.training.models.weights import widened
 from tacit.training.settings import OptimizerSettings
 
 ALPHA = 1e-9
@@ -236,6 +237,7 @@ class Replayed:
 
     def __init__(self, model: nn.Module, settings: OptimizerSettings, steps: int) -> None:
         self._settings, self._last, self.steps = settings, steps, 0
+        self._model = model
         own = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self._copy = nn.ParameterList([nn.Parameter(p.detach().clone()) for p in own.values()])
         self._names = list(own)
@@ -244,13 +246,15 @@ class Replayed:
             for name, tensor in model.state_dict(keep_vars=True).items()
             if name not in own and not getattr(tensor, "requires_grad", False)
         }
-        self._optimizer = make_optimizer(self._copy, settings)
+        self._optimizer, self.noise_std = make_optimizer(self._copy, settings), 0.0
 
     def update(self, gradient: Tensors, step: int) -> None:
         """One step of the run's optimizer, here."""
         self.steps += 1
+        tell_noise(self._optimizer, self.noise_std)
         for group in self._optimizer.param_groups:
             group["lr"] = self._settings.learning_rate * factor(self._settings, step, self._last)
+        gradient = widened(gradient, self._model)
         for name, parameter in zip(self._names, self._copy, strict=True):
             given = gradient.get(name)
             parameter.grad = None if given is None else given.detach().clone()

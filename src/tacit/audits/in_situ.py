@@ -70,7 +70,7 @@ from tacit.training.methods.noisy_sums import NoisySums
 from tacit.training.methods.selective import SELECTIVE, SelectiveStep
 from tacit.training.methods.uedp import UEDP, Weights, require_entities
 from tacit.training.models.optimizers import make_optimizer
-from tacit.training.models.weights import trainable
+from tacit.training.models.weights import summed
 from tacit.training.phases.checkpoints import load_weights
 from tacit.training.phases.loop import Loop
 from tacit.training.phases.public_start import NAME as PUBLIC_START
@@ -137,7 +137,7 @@ class Copy:
         self.noise, self.draws = Noise(), list[PoissonDraws]()
         self.executed: list[AnyEvent] = []
         self.updates: int | None = 0
-        self._replayed = Replayed(ctx.model, ctx.run.optimizer, ctx.run.total_steps)
+        self.replayed = Replayed(ctx.model, ctx.run.optimizer, ctx.run.total_steps)
         self._parts: Parts | None = None
         self.advance: Progress = lambda _: None
 
@@ -152,7 +152,7 @@ class Copy:
         """What the run's own method works on."""
         ctx = self.ctx
         return MethodInputs(
-            ctx.run, ctx.model, ctx.task.losses, training_data, ctx.randomness,
+            ctx.run, ctx.model, ctx.run.spec.losses(ctx.task), training_data, ctx.randomness,
             self.auditing.plan, self.ledger, ctx.attribute,
         )  # fmt: skip
 
@@ -183,8 +183,8 @@ class Copy:
         if self.auditing.plan is not None:
             found += caps_checks(self.training_data, self.auditing.plan)
         found += ledger_checks(books, self.executed, self.updates, own)
-        if self._replayed.steps:
-            found.append(self._replayed.check(self.ctx.model))
+        if self.replayed.steps:
+            found.append(self.replayed.check(self.ctx.model))
         return found + (self._parts.checks() if self._parts is not None else [])
 
     def begins(self, step: int) -> None:
@@ -202,7 +202,7 @@ class Copy:
 
     def released(self, step: int, released: Mapping[str, Tensor]) -> None:
         """What leaves a step: do with it what the optimizer should do with it."""
-        self._replayed.update(released, step)
+        self.replayed.update(released, step)
 
     def look_at_parts(
         self, step: int, total: Totals, drawn: Callable[[Drawn], Any], people: int, norm: float
@@ -233,6 +233,7 @@ class Heard:
         """What the run's own method releases."""
         self._copy.begins(step)
         released, stats = self._method.gradient(step)
+        self._copy.replayed.noise_std = stats.noise_std
         self._copy.released(step, released)
         self._copy.ends(step)
         return released, stats
@@ -406,7 +407,7 @@ class CopyWithGuests(Copy):
             "records": self.plan.records or len(own.rows)
         }  # fmt: skip
         self.plan = self.plan.model_copy(update=counted)
-        weights = trainable(self.ctx.model)
+        weights = summed(self.ctx.model)
         room = sum(t.numel() for t in weights.values()) // len(units) // TENSORS * TENSORS
         wanted = auditing.canaries or TENSORS
         if wanted > room:

@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markdown import Markdown
 from rich.markup import escape
 
+from tacit.cli import recipes as few
 from tacit.cli.common import AsJson, Overwrite, out, print_json, progress, say, simple_table
 from tacit.errors import DataError, UsageError
 from tacit.files import refuse_overwrite, whole_file
@@ -16,17 +17,26 @@ from tacit.privacy.rounding import up
 
 if TYPE_CHECKING:
     from tacit.planning.dry_run import Candidate
+    from tacit.planning.forecasts import Forecast
+    from tacit.planning.plan import Plan
     from tacit.verification.runs import Check
 
 
 def plan(
     file: Annotated[
-        Path | None, typer.Argument(metavar="PLAN", help="YAML file of the plan.")
+        Path | None,
+        typer.Argument(metavar="PLAN", help="YAML file of the plan or of a run; or a corpus."),
     ] = None,
     changes: Annotated[
         list[str] | None,
         typer.Option("--set", help="Replace a field: --set epsilon=2 --set user_rate=0.1"),
     ] = None,
+    recipe: few.Recipe = None,
+    task: few.Task = None,
+    labels: few.Labels = None,
+    protect: few.Protect = None,
+    users: few.Users = None,
+    epsilon: few.Epsilon = None,
     owners: Annotated[
         Path | None, typer.Option(help="Owner graph that `tacit owners -o` wrote.")
     ] = None,
@@ -54,8 +64,13 @@ def plan(
 
     What it writes is for `tacit train --plan`, which uses it as it is.
 
-    Examples: `tacit plan --set protect=users --set epsilon=3 --set steps=200 --set user_rate=0.1
-    --set users=1000` · `tacit plan plan.yml --owners owners.json --search -o calibrated.yml`
+    With the settings of a run, or a corpus and the options of `tacit train`, it says what a recipe
+    chooses and what to expect of it, for epsilon 1, 2, 4 and 8. The corpus is not opened.
+
+    Examples: `tacit plan mail.parquet --task classification --labels work,home --protect users
+    --users 500 --epsilon 4` · `tacit plan --set protect=users --set epsilon=3 --set steps=200
+    --set user_rate=0.1 --set users=1000` ·
+    `tacit plan plan.yml --owners owners.json --search -o calibrated.yml`
     """
     from tacit.owners import Owners
     from tacit.planning import dry_run, pipeline
@@ -65,7 +80,10 @@ def plan(
         print_json(plans.Plan.model_json_schema())
         return
     fields = plans.parse_overrides(changes or [])
-    if file is None and not fields:
+    asked_run = few.few_words(
+        recipe=recipe, task=task, labels=labels, protect=protect, users=users, epsilon=epsilon
+    )
+    if file is None and not fields and not asked_run:
         raise UsageError(
             "Give a plan file, or fields with --set; `tacit plan --help` has examples."
         )
@@ -75,7 +93,11 @@ def plan(
         raise UsageError("--search tries caps on the owner graph; give it with --owners FILE.")
     if to:
         refuse_overwrite(to, overwrite=overwrite)
-    asked = plans.read_plan(file, fields) if file else plans.Plan(**fields)
+    expected: Forecast | None = None
+    if asked_run or (file is not None and few.names_run_or_corpus(file)):
+        asked, expected = _asked_run(file, asked_run | fields)
+    else:
+        asked = plans.read_plan(file, fields) if file else plans.Plan(**fields)
     whole = Owners.load(owners) if owners else None
     tries = _rates(rates)
     with progress("Planning", 9 * max(1, len(tries)) if search else None) as advance:
@@ -84,12 +106,27 @@ def plan(
         with whole_file(to) as draft:
             draft.write_text(pipeline.plan_file(made.plan, whole), encoding="utf-8")
     if as_json:
-        print_json(made.as_json())
+        print_json(made.as_json() | ({"forecast": expected.as_json()} if expected else {}))
     else:
         _print_tried(made.tried)
+        if expected is not None:
+            few.print_forecast(expected)
         out.print(Markdown(made.explain(records_per_second)))
     if to:
         say(f"calibrated plan: {to} (train with: tacit train RUN.yml --plan {to} -o RUN)")
+
+
+def _asked_run(file: Path | None, changes: dict[str, Any]) -> "tuple[Plan, Forecast | None]":
+    """The plan of a run, with what its recipe chose, and what to expect of it."""
+    from tacit.planning import forecasts, recipes
+    from tacit.training.settings import Run
+
+    chosen = recipes.resolve(few.asked_fields(file, changes))
+    made = Run(**chosen.fields).made_plan()
+    if made is None:
+        raise UsageError("This run keeps no promise, so there is nothing to plan.")
+    few.print_choices(chosen)
+    return made, forecasts.forecast(chosen.fields)
 
 
 def _rates(text: str) -> list[float]:

@@ -1,4 +1,4 @@
-"""`tacit train`, `tacit evaluate`, `tacit predict`, `tacit methods`."""
+"""`tacit train`, `tacit evaluate`, `tacit predict`, `tacit refit`, `tacit methods`."""
 
 import json
 import math
@@ -14,6 +14,7 @@ from rich.markdown import Markdown
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
+from tacit.cli import recipes as few
 from tacit.cli.common import AsJson, err, out, print_json, progress, simple_table
 from tacit.errors import UsageError
 from tacit.saved_json import spelled
@@ -43,13 +44,22 @@ def methods() -> None:
 def train(
     file: Annotated[
         Path | None,
-        typer.Argument(metavar="RUN.yml", help="Settings of the run: a file, or preset:NAME."),
+        typer.Argument(
+            metavar="RUN.yml",
+            help="Settings of the run: a file, or preset:NAME. Or a corpus, and the options below.",
+        ),
     ] = None,
     to: Annotated[Path | None, typer.Option("-o", "--out", help="Folder for the run.")] = None,
     changes: Annotated[
         list[str] | None,
         typer.Option("--set", help="Replace a setting: --set steps=6 --set plan.epsilon=2"),
     ] = None,
+    recipe: few.Recipe = None,
+    task: few.Task = None,
+    labels: few.Labels = None,
+    protect: few.Protect = None,
+    users: few.Users = None,
+    epsilon: few.Epsilon = None,
     plan: Annotated[
         Path | None, typer.Option(help="Plan that `tacit plan -o` wrote; it is used as it is.")
     ] = None,
@@ -74,8 +84,13 @@ def train(
     With `--plan` the promise is that of the file, its noise included, and what the run says
     otherwise is refused; so is another owner graph than the one that was planned with.
 
-    Examples: `tacit train run.yml -o RUN` · `tacit train preset:own-data-lstm --set
-    corpus=mail.parquet -o RUN` · `tacit train --resume RUN` ·
+    With a corpus instead of settings, a recipe chooses them before anything is read, and says what
+    it chose; `tacit plan` with the same options says what to expect of it.
+
+    Examples: `tacit train run.yml -o RUN` · `tacit train mail.parquet --task classification
+    --labels work,home --protect users --users 500 --epsilon 4 -o RUN` ·
+    `tacit train preset:own-data-lstm --set corpus=mail.parquet -o RUN` ·
+    `tacit train --resume RUN` ·
     `tacit train run.yml --plan plan.yml --owners owners.json -o RUN` ·
     `torchrun --nproc-per-node 2 -m tacit train run.yml -o RUN`
     """
@@ -86,8 +101,11 @@ def train(
     from tacit.training.settings import read_run
 
     ranks = ranks_of_environment()
+    asked = few.few_words(
+        recipe=recipe, task=task, labels=labels, protect=protect, users=users, epsilon=epsilon
+    )
     if resume is not None:
-        if file or to or changes or plan or owners:
+        if file or to or changes or asked or plan or owners:
             raise UsageError("--resume takes its settings from the folder; give nothing else.")
         if ranks is not None and not ranks.leads:
             return session.follow(read_run(resume / "run.yml"), ranks, resume)
@@ -95,7 +113,7 @@ def train(
     elif file is None or to is None:
         raise UsageError("Give a run file and -o FOLDER, or --resume FOLDER.")
     else:
-        settings = _planned_run(file, parse_overrides(changes or []), plan, owners)
+        settings = _planned_run(file, asked | parse_overrides(changes or []), plan, owners)
         if ranks is not None and not ranks.leads:
             return session.follow(settings, ranks)
         begin = lambda on_progress: session.train(settings, to, on_progress=on_progress)  # noqa: E731
@@ -124,16 +142,18 @@ def _planned_run(
     file: Path, changes: dict[str, Any], plan_path: Path | None, owners: Path | None
 ) -> "Run":
     """The run of a file with the plan of another, on the owner graph that was planned with."""
-    from tacit.planning import pipeline
+    from tacit.planning import pipeline, recipes
     from tacit.training.data.training_data import find_mentions, open_corpus, training_part
-    from tacit.training.settings import Run, run_fields
+    from tacit.training.settings import Run
 
-    fields, promised = run_fields(file, changes), None
+    fields, promised = few.asked_fields(file, changes), None
     if plan_path is not None:
         plan, promised = pipeline.read_plan_file(plan_path)
         pipeline.require_same_plan(fields, plan, plan_path)
         fields["plan"] = pipeline.plan_fields_of(plan)
-    run = Run(**fields)
+    chosen = recipes.resolve(fields)
+    run = Run(**chosen.fields)
+    few.print_choices(chosen)
     if owners is None and promised is None:
         return run
     with progress("Comparing the owner graph", None):
@@ -195,6 +215,7 @@ class _live:
         said = f"not private: loss {at.stats.loss:.3f}, drawn {at.stats.units}"
         if at.uniform is not None:
             said = said.replace(",", f" (a uniform guess: {at.uniform:.3f}),", 1)
+        said = "records" if at.phase == "features" else said
         if at.stats.units and (at.stats.clipped or at.spent):
             said += f", clipped {at.stats.clipped / at.stats.units:.0%}"
         if at.stats.not_finite:
@@ -358,3 +379,38 @@ def predict(
             out.print(table)
         else:
             out.print(f"{name}: {value}", markup=False)
+
+
+def refit(
+    run: Annotated[Path, typer.Argument(help="Folder of a run with method=statistics.")],
+    to: Annotated[Path, typer.Option("-o", "--out", help="Folder for the model.")],
+    head: Annotated[str, typer.Option(help="`ridge`, `lda` or `prototypes`.")] = "lda",
+    ridge: Annotated[
+        float, typer.Option(min=0, help="Regularisation, as a multiple of what the noise asks for.")
+    ] = 1.0,
+    as_json: AsJson = False,
+) -> None:
+    """Fit another head from what a run has released: no text is read, and nothing is spent.
+
+    The new folder has the run's ledger, and its certificate says the same price.
+
+    Example: `tacit refit RUN --head prototypes -o RUN2`
+    """
+    from typing import get_args
+
+    from tacit.training.methods.statistics import Head
+    from tacit.training.phases.refitting import refit as fit_again
+
+    if head not in get_args(Head):
+        raise UsageError(f"head={head} is not known; give {', '.join(get_args(Head))}.")
+    certificate, shares = fit_again(run, to, head, ridge=ridge)  # type: ignore[arg-type]
+    if as_json:
+        print_json({"folder": str(to), "epsilon": certificate.epsilon, "classes": shares})
+        return
+    if shares:
+        table = simple_table("class", "share, as released")
+        for name, share in shares.items():
+            table.add_row(name, f"{share:.1%}")
+        out.print(table)
+    print_promise(certificate)
+    err.print(f"run: {to} (check it with: tacit verify {to})")

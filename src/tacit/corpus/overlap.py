@@ -30,6 +30,7 @@ import filecmp
 import hashlib
 import re
 import unicodedata
+import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -103,7 +104,7 @@ class Independence:
 
 def require_independent(
     private: "Texts | Pieces",
-    public: Texts,
+    public: "Texts | Pieces",
     *,
     what: str,
     limit: float = LIMIT,
@@ -120,7 +121,7 @@ def require_independent(
     if files is not None:
         require_other_file(*files, what=what)
     ours = private if isinstance(private, Pieces) else read_pieces(private)
-    theirs = read_pieces(public)
+    theirs = public if isinstance(public, Pieces) else read_pieces(public)
     if not theirs.texts:
         raise DataError(f"{what} holds no text; give at least one line.")
     found = shares(ours, theirs)
@@ -187,6 +188,7 @@ class Pieces:
 
     def __init__(self) -> None:
         self.texts = 0
+        self._saved_digest = ""
         self._sha = hashlib.sha256()
         self._kept = {piece: _Sample() for piece in get_args(Piece)}
         self._before = np.zeros(0, dtype=np.uint64)
@@ -194,7 +196,7 @@ class Pieces:
     @property
     def digest(self) -> str:
         """A SHA-256 over the texts as they came, in their order."""
-        return self._sha.hexdigest()
+        return self._saved_digest or self._sha.hexdigest()
 
     def __getitem__(self, piece: Piece) -> "_Sample":
         return self._kept[piece]
@@ -224,6 +226,24 @@ class Pieces:
         self._kept["runs"].add(_windows(stream, first, first + RUN))
         self._before = stream[max(0, len(stream) - RUN + 1) :]
 
+    def save(self, path: Path, most: int = KEPT) -> None:
+        """Write the hashes, at most so many of a kind, without the text; `load_pieces` reads them.
+
+        Most pieces are of several kinds, so each hash is written once, with a bit for each kind.
+        """
+        for sample in self._kept.values():
+            sample.settle(most)
+        kinds = {piece: self._kept[piece] for piece in COMPARED}
+        held = {piece: sample.hashes(sample.bits) for piece, sample in kinds.items()}
+        every = np.unique(np.concatenate(list(held.values())))
+        marks = np.zeros(len(every), dtype=np.uint8)
+        for bit, hashes in enumerate(held.values()):
+            marks[np.searchsorted(every, hashes)] |= 1 << bit
+        bits = np.array([sample.bits for sample in kinds.values()], dtype=np.uint8)
+        about = np.array([self.digest, str(self.texts)])
+        with path.open("wb") as file:
+            np.savez_compressed(file, hashes=every, marks=marks, bits=bits, about=about)
+
     def settle(self) -> None:
         """Everything was added."""
         for sample in self._kept.values():
@@ -250,11 +270,18 @@ class _Sample:
         if self._waiting > KEPT:
             self.settle()
 
-    def settle(self) -> None:
+    @classmethod
+    def of(cls, hashes: Hashes, bits: int) -> "_Sample":
+        """Hashes that were saved: sorted, each once, of at most so many bits."""
+        sample = cls()
+        sample._held, sample.bits = hashes, bits
+        return sample
+
+    def settle(self, most: int = KEPT) -> None:
         """Take in what was added, and leave out what is too much."""
         held = np.sort(np.concatenate([self._held, *self._new]))
         held = held[np.r_[True, held[1:] != held[:-1]][: len(held)]]
-        while len(held) > KEPT:
+        while len(held) > most:
             self.bits -= 1
             held = _below(held, self.bits)
         self._held, self._new, self._waiting = held, [], 0
@@ -275,7 +302,7 @@ def read_pieces(texts: Texts) -> Pieces:
     words: list[int] = []
     records: list[int] = []
     sentences: list[int] = []
-    for text in _each(texts):
+    for text in texts_of(texts):
         found.note(text)
         before = len(words)
         for sentence in _sentences(text):
@@ -290,6 +317,22 @@ def read_pieces(texts: Texts) -> Pieces:
             words, records, sentences = [], [], []
     found.add(np.array(words, dtype=np.uint64), records, sentences)
     found.settle()
+    return found
+
+
+def load_pieces(path: Path) -> Pieces:
+    """The pieces that `Pieces.save` wrote."""
+    try:
+        with np.load(path, allow_pickle=False) as saved:
+            hashes, marks, bits = saved["hashes"], saved["marks"], saved["bits"]
+            digest, texts = saved["about"].tolist()
+        found = Pieces()
+        for bit, piece in enumerate(COMPARED):
+            own = hashes[marks & (1 << bit) != 0].astype(np.uint64)
+            found._kept[piece] = _Sample.of(own, int(bits[bit]))
+        found.texts, found._saved_digest = int(texts), str(digest)
+    except (OSError, ValueError, KeyError, IndexError, EOFError, zipfile.BadZipFile):
+        raise DataError(f"{path} does not hold the hashes of a text; make them again.") from None
     return found
 
 
@@ -322,7 +365,7 @@ def _common(private: Pieces, public: Pieces, piece: Piece) -> _Common:
     return _Common(len(ours), len(theirs), len(np.intersect1d(ours, theirs, assume_unique=True)))
 
 
-def _each(texts: Texts) -> Iterator[str]:
+def texts_of(texts: Texts) -> Iterator[str]:
     """Every text; of a corpus, the second text of pairs too."""
     if isinstance(texts, Corpus):
         columns = [name for name in ("text", "pair") if name in texts.columns]

@@ -229,7 +229,7 @@ def _tools(
     settings = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
     run = Run(**settings["run"])
     # The weights come with every round, so whatever would make first ones is left out.
-    changed: dict[str, Any] = {"public_frequencies": False}
+    changed: dict[str, Any] = {"public_frequencies": False, "embeddings": None}
     if model is not None:
         changed["folder"] = model
     run = run.model_copy(
@@ -380,7 +380,7 @@ class _Local:
         of_user: list[Rows] = [rows[:0]] * asked.users
         of_user[number] = rows
         training_data = TrainingData(self._examples, rows, tuple(of_user), None, None)
-        meter = LossMeter(self._model, self._task.losses)
+        meter = LossMeter(self._model, self.run.spec.losses(self._task))
         self._model.train()
         seed = self._randomness.torch_seed("dropout", asked.step)
         try:
@@ -418,7 +418,12 @@ class _Local:
 
     def _inputs(self, training_data: TrainingData) -> MethodInputs:
         return MethodInputs(
-            self.run, self._model, self._task.losses, training_data, self._randomness, self.plan
+            self.run,
+            self._model,
+            self.run.spec.losses(self._task),
+            training_data,
+            self._randomness,
+            self.plan,
         )
 
     def _train(

@@ -138,6 +138,8 @@ def _problems(run: Run, federation: Federation, plan: Plan | None) -> list[str]:
         )
     if plan is not None and plan.select == "best":
         found.append("select=best is not federated: clients send no losses; leave it out.")
+    if plan is not None and plan.clip_quantile is not None:
+        found.append("clip_quantile is not federated; give a fixed clip_norm.")
     if run.entity_list is not None:
         found.append("entity_list is not federated: clients know entities by name; give kinds.")
     about_entities = plan is not None and "entities" in plan.protect
@@ -155,6 +157,16 @@ def _problems(run: Run, federation: Federation, plan: Plan | None) -> list[str]:
         found.append(
             "lora_rank trains beside weights that clients need as well; give model.kind=folder, "
             "with the same folder at every client."
+        )
+    if run.model.trained_rows is not None:
+        found.append(
+            "model.trained_rows counts tokens in public text, which clients do not have; leave it "
+            "out."
+        )
+    if run.model.embeddings is not None and (run.model.trained or federation.personal):
+        found.append(
+            "model.embeddings is read by the server alone, and clients begin with what is frozen "
+            "or personal; leave embeddings out, or trained and personal."
         )
     if federation.personal and run.pretrain is not None:
         found.append(

@@ -127,6 +127,15 @@ class Plan(BaseModel):
     clip_norm: Annotated[
         Positive, Field(description="Norm to which a unit's update is clipped.")
     ] = 1.0
+    clip_quantile: Annotated[
+        float | None,
+        Field(
+            gt=0,
+            lt=1,
+            description="The clip norm follows this quantile of units' norms, privately, and "
+            "clip_norm is where it begins; it stays as it is if not given.",
+        ),
+    ] = None
     user_weight_cap: Annotated[
         Cap | None,
         Field(
@@ -336,6 +345,10 @@ def _problems(plan: Plan) -> Iterator[str]:
         yield (
             f"records_per_step is about drawn users, and {whose} here draws records; leave it out."
         )
+    if plan.clip_quantile is not None and plan.protect not in ("users", "records"):
+        yield f"clip_quantile is for users and records; {whose} needs a fixed clip_norm."
+    if plan.clip_quantile is not None and plan.user_weight_cap is not None:
+        yield "clip_quantile counts units as equals, and user_weight_cap weighs them; give one."
     for name in ("entity_list", "kinds"):
         if getattr(plan, name) is not None and not entities:
             yield f"{name} is about entities; {whose} needs none."

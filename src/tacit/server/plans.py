@@ -11,6 +11,7 @@ import yaml
 from tacit.detection import Detection, detect
 from tacit.owners import Owners
 from tacit.planning.dry_run import apply_caps, explain, meant
+from tacit.planning.forecasts import forecast
 from tacit.planning.plan import Plan, calibrated, prices, require_trainable
 from tacit.privacy.accounting.pricing import adversary_gain, best_accuracy, curve_over_steps, price
 from tacit.privacy.certificates.attacker_gain import Gained
@@ -132,6 +133,8 @@ class Plans:
         }
         if ready.plan is None:
             return result | {"epsilon": None, "sentence": "Nothing is promised."}
+        expected = forecast(ready.run.model_dump(mode="json", exclude_none=True))
+        result |= {"forecast": None if expected is None else expected.as_json()}
         return result | self._promise(dataset, asked, ready, ready.plan)
 
     def path(self, dataset: str, asked: RunRequest) -> list[list[float]]:

@@ -75,6 +75,9 @@ class RunRequest(RequestModel):
     name: Name = "run"
     method: Word = DEFAULT_METHOD
     """As `tacit methods` lists them."""
+    recipe: Literal["auto"] | None = None
+    """Choose what the request leaves open, from public facts; so it is, too, where a plan names
+    neither steps nor a rate."""
     plan: dict[Word, Any] = Field({})
     """Whom to protect (`protect`: users, entities, users+entities or `both`, records, tokens), the
     targets, rates and caps: the fields of `tacit plan --schema`."""
@@ -147,7 +150,19 @@ def settings_of(asked: RunRequest, earlier: Path | None = None) -> Run:
     if asked.public_start is not None:
         start = asked.public_start.model_dump(include={"steps", "batch"})
         fields["pretrain"] = {"corpus": PUBLIC_FILE, **start}
+    if _by_recipe(asked):
+        said = asked.model_fields_set | {"corpus", "plan", "detect", "pretrain", method.name}
+        said |= {"model"} if earlier is not None else set()
+        fields = {name: value for name, value in fields.items() if name in said}
+        fields["recipe"] = "auto"
     return Run(**fields)
+
+
+def _by_recipe(asked: RunRequest) -> bool:
+    """Whether a recipe chooses: a plan that names no steps could not be carried out otherwise."""
+    left_open = not {"steps", "user_rate", "record_rate"} & {*asked.plan, *asked.model_fields_set}
+    served = asked.method == DEFAULT_METHOD and asked.continue_from is None
+    return asked.recipe == "auto" or (served and left_open and bool(asked.plan))
 
 
 def _not_plain(name: str, value: Any, depth: int) -> Iterator[str]:

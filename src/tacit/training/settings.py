@@ -28,6 +28,7 @@ from pydantic import (
 
 from tacit.errors import DataError, UsageError
 from tacit.files import require_file
+from tacit.planning import recipes
 from tacit.planning.plan import Plan
 from tacit.presets import located
 from tacit.privacy.certificates.documents import canonical_digest
@@ -43,6 +44,9 @@ SUM_OF_UPDATES = {"name": "sgd", "learning_rate": 1.0, "momentum": 0.0}
 
 Cap = Annotated[int, Field(ge=1, le=10**9)]
 Rate = Annotated[float, Field(gt=0, le=1)]
+Names = str | Annotated[tuple[str, ...], Field(min_length=1)]
+"""One name, or several: files and known corpora."""
+TextUnit = Literal["record", "sentence"]
 
 
 class SettingsPart(BaseModel):
@@ -52,7 +56,11 @@ class SettingsPart(BaseModel):
 
 
 class ModelSettings(SettingsPart):
-    """Which network: a family by name (`lstm`, `gpt2`, ...) from scratch, or a `folder`."""
+    """Which network: a family by name (`lstm`, `gpt2`, ...) from scratch, or a `folder`.
+
+    `features` trains a linear head above the frozen encoder of a folder, `wordllama` if none is
+    named.
+    """
 
     kind: Annotated[str, AfterValidator(MODELS.require)] = "lstm"
     folder: str | None = None
@@ -61,6 +69,13 @@ class ModelSettings(SettingsPart):
         bool,
         Field(description="A new model begins by knowing how frequent tokens are in public text."),
     ] = False
+    embeddings: Annotated[
+        str | None,
+        Field(
+            description="A new model begins with public word vectors: glove (in the data folder), "
+            "wordllama (that package), or a file (.npz, .txt, .vec)."
+        ),
+    ] = None
     carry_ledger: Annotated[
         bool,
         Field(
@@ -68,6 +83,15 @@ class ModelSettings(SettingsPart):
             "in the ledger, and the plan's targets cover both. Needed where the folder is a run's."
         ),
     ] = False
+    trained_rows: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            description="Of tables over the vocabulary (embedding, output layer), only the rows of "
+            "so many tokens, the most frequent in public text, get updates and noise; all, if not "
+            "given. A public start trains all of them.",
+        ),
+    ] = None
     lora_rank: Annotated[int, Field(ge=0)] = 0
     lora_targets: tuple[str, ...] = ()
     trained: Annotated[
@@ -77,6 +101,19 @@ class ModelSettings(SettingsPart):
             "others stay as they are. All, if none is given."
         ),
     ] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _light_encoder(cls, values: Any) -> Any:
+        """The encoder of `features` where none is named: static vectors, the lightest there is."""
+        if isinstance(values, dict) and values.get("kind") == "features":
+            return {**values, "folder": values.get("folder") or "wordllama"}
+        return values
+
+    @property
+    def pretrained(self) -> bool:
+        """Whether it begins with the weights of a folder, and reads text with its tokenizer."""
+        return self.kind in ("folder", "features")
 
 
 class TokenizerSettings(SettingsPart):
@@ -90,8 +127,10 @@ class TokenizerSettings(SettingsPart):
     folder: str | None = None
     size: Annotated[int, Field(ge=300, le=200_000)] = 4000
     public_text: Annotated[
-        str | None,
-        Field(description="Public text to learn from: a file, a known corpus, or generated."),
+        Names | None,
+        Field(
+            description="Public text to learn from: a file, a known corpus, generated, or several."
+        ),
     ] = None
     min_count: Annotated[int | None, Field(ge=1)] = None
     punctuation: Annotated[bool, Field(description="Words: keep marks that stand alone.")] = False
@@ -103,7 +142,16 @@ class OptimizerSettings(SettingsPart):
 
     name: Annotated[str, AfterValidator(OPTIMIZERS.require)] = "sgd"
     learning_rate: Annotated[float, Field(gt=0)] = 1.0
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    momentum: Annotated[float, Field(ge=0, lt=1, description="Of Adam, its first beta.")] = 0.9
+    beta2: Annotated[float, Field(ge=0, lt=1, description="Of Adam, its second beta.")] = 0.999
+    noise_floor: Annotated[
+        float,
+        Field(
+            gt=0,
+            description="Of dp-adam: a second moment without its noise counts as at least the "
+            "square of so many standard deviations of the noise.",
+        ),
+    ] = 1.0
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     warmup: Annotated[int, Field(ge=0)] = 0
@@ -115,7 +163,13 @@ class OptimizerSettings(SettingsPart):
 class PublicStart(SettingsPart):
     """Training on public text before any private text is read; all its splits are used."""
 
-    corpus: str
+    corpus: Annotated[
+        Names, Field(description="Public text: a file, a known corpus, generated, or several.")
+    ]
+    unit: Annotated[
+        TextUnit,
+        Field(description="What is learnt at a time: its records, or the sentences in them."),
+    ] = "record"
     steps: Annotated[int, Field(ge=1)] = 300
     batch: Annotated[int, Field(ge=1)] = 32
     optimizer: OptimizerSettings = OptimizerSettings(
@@ -126,6 +180,19 @@ class PublicStart(SettingsPart):
     ] = 0
 
 
+class RecipeSettings(SettingsPart):
+    """Who chooses what is not given: `recipe: auto`, from public facts, before anything is read."""
+
+    name: Literal["auto"]
+    minutes: Annotated[
+        float | None, Field(gt=0, description="CPU minutes that training may take.")
+    ] = None
+    edition: Annotated[
+        int | None,
+        Field(ge=1, description="Of the recipe that chose these settings; nothing is left open."),
+    ] = None
+
+
 class MethodSettings(SettingsPart):
     """A method's own settings, in the section that bears its name; most have none."""
 
@@ -134,6 +201,13 @@ class Run(SettingsPart):
     """Everything that decides a run."""
 
     corpus: str
+    recipe: Annotated[
+        RecipeSettings | None,
+        Field(
+            description="auto: what is not given is chosen from the task, the plan and the numbers "
+            "that it declares."
+        ),
+    ] = None
     data: str | None = None
     mentions: Annotated[
         str | None, Field(description="What is sensitive: the file that `tacit detect` writes.")
@@ -214,10 +288,10 @@ class Run(SettingsPart):
     @model_validator(mode="before")
     @classmethod
     def _section_of_the_method(cls, values: Any) -> Any:
-        """The section of the method's name becomes `options`; other methods' are refused."""
+        """What a recipe chooses; the section of the method's name, which becomes `options`."""
         if not isinstance(values, dict) or not isinstance(values.get("method", ""), str):
             return values
-        values = dict(values)
+        values = recipes.resolve(values).fields
         name = values.get("method", cls.model_fields["method"].default)
         spec = METHODS[name]
         for other in METHODS:
@@ -305,16 +379,24 @@ class Run(SettingsPart):
                 part["entity_list"] = "private"
         for part, name in (
             (fields, "detect"), (fields, "policy"), (fields, "labels"), (fields["model"], "folder"),
-            (fields["tokenizer"], "folder"), (fields["tokenizer"], "public_text"),
-            (fields["pretrain"] or {}, "corpus"),
+            (fields["model"], "embeddings"), (fields["tokenizer"], "folder"),
+            (fields["tokenizer"], "public_text"), (fields["pretrain"] or {}, "corpus"),
         ):  # fmt: skip
-            if isinstance(part.get(name), str):
-                part[name] = _without_folders(part[name])
+            given = part.get(name)
+            if isinstance(given, str):
+                part[name] = _without_folders(given)
+            elif isinstance(given, list) and name != "labels":
+                part[name] = [_without_folders(one) for one in given]
         return fields
 
     def digest(self) -> str:
         """A SHA-256 of `shareable`."""
         return canonical_digest(self.shareable())
+
+
+def each(names: Names) -> tuple[str, ...]:
+    """The names that a setting holds, be it one or several."""
+    return (names,) if isinstance(names, str) else names
 
 
 _FOLDERS = re.compile(r"(?:(?<=[=,( ])|^)(?:[A-Za-z]:)?[^=,()]*[/\\](?=[^=,()])")
@@ -351,6 +433,11 @@ def _problems(run: Run) -> Iterator[str]:
                 "none; leave it out."
             )
         yield from spec.problems(run, None)
+    if run.optimizer.name == "dp-adam" and spec.planned and not spec.tells_noise:
+        yield (
+            f"optimizer=dp-adam has to know the noise of each update, and method={run.method} "
+            "does not tell it; take adam or sgd."
+        )
     if run.task not in spec.tasks:
         yield f"method={run.method} serves the tasks {', '.join(spec.tasks)}, not {run.task}."
     if run.labels is not None and run.task not in ("classification", "tagging"):
@@ -361,10 +448,19 @@ def _problems(run: Run) -> Iterator[str]:
         yield "model.carry_ledger goes with model.kind=folder; leave it out."
     if run.model.kind == "folder" and not run.model.folder:
         yield "model.kind=folder needs model.folder."
+    if run.model.kind == "features" and (run.model.lora_rank or run.model.trained):
+        yield "model.kind=features trains its head and nothing else; leave out lora_rank, trained."
     if run.tokenizer.folder is not None and run.tokenizer.kind != "folder":
         yield "tokenizer.folder goes with tokenizer.kind=folder; leave one of them out."
     if run.model.public_frequencies:
         yield from _frequency_problems(run)
+    if run.model.trained_rows is not None:
+        yield from _row_problems(run)
+    if run.model.embeddings is not None and run.model.kind == "folder":
+        yield "model.embeddings is for new models; a folder has its own. Leave one of them out."
+    cut = run.pretrain is not None and run.pretrain.unit == "sentence"
+    if cut and run.task not in ("next-word", "masked-word"):
+        yield f"pretrain.unit=sentence is for text without labels, and task={run.task} has them."
     if run.mentions is not None and run.detect is not None:
         yield "mentions and detect are both given; give the file, or the detectors."
     if spec.needs_entities and not run.knows_entities:
@@ -384,6 +480,20 @@ def _frequency_problems(run: Run) -> Iterator[str]:
         )
 
 
+def _row_problems(run: Run) -> Iterator[str]:
+    """What stands against training the rows of frequent tokens alone."""
+    if not getattr(run.spec, "clips_records", False):
+        yield f"model.trained_rows is about clipped sums, and method={run.method} has none of them."
+    if run.model.lora_rank or run.optimizer.weight_decay:
+        yield "model.trained_rows goes with neither lora_rank nor weight_decay; leave these out."
+    own_text = run.tokenizer.kind == "bpe" or run.tokenizer.public_text is not None
+    if run.pretrain is None and (run.model.kind == "folder" or not own_text):
+        yield (
+            "model.trained_rows counts tokens in public text, and here is none; give "
+            "tokenizer.public_text, or pretrain."
+        )
+
+
 def _plan_problems(run: Run) -> Iterator[str]:
     if not run.plan:
         yield f"method={run.method} needs a plan: whom to protect, and at what price."
@@ -399,6 +509,8 @@ def _plan_problems(run: Run) -> Iterator[str]:
             f"method={run.method} does not carry out protect={plan.protect}, mechanism="
             f"{plan.mechanism}; it protects {', '.join(run.spec.protects)}."
         )
+    if plan.clip_quantile is not None and not run.spec.adapts_clip:
+        yield f"plan.clip_quantile is not done by method={run.method}; give a fixed clip_norm."
     yield from run.spec.problems(run, plan)
 
 
@@ -412,10 +524,14 @@ def read_run(path: Path, overrides: Mapping[str, Any] | None = None) -> Run:
 
 def run_fields(path: Path, overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The settings of a YAML file, not yet checked."""
-    fields = _read_fields(located(path))
-    if "mentions" in (overrides or {}):
+    return changed(_read_fields(located(path)), overrides or {})
+
+
+def changed(fields: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with some replaced, in place; a name may reach inside: `plan.epsilon`."""
+    if "mentions" in overrides:
         fields.pop("detect", None)  # a file of mentions stands for what a preset would detect
-    for name, value in (overrides or {}).items():
+    for name, value in overrides.items():
         _put(fields, name.split("."), value)
     return {str(k): v for k, v in fields.items()}
 
@@ -432,18 +548,7 @@ def _read_fields(path: Path, depth: int = 0) -> dict[str, Any]:
         return fields
     if depth > 8:
         raise DataError(f"{path}: its base has a base, and so on; at most eight are followed.")
-    return _over(_read_fields(path.parent / located(Path(str(base))), depth + 1), fields)
-
-
-def _over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """The fields of both; where both have one, that of `above`, part by part."""
-    joined = dict(below)
-    for name, value in above.items():
-        inner = joined.get(name)
-        if isinstance(inner, dict) and isinstance(value, dict):
-            value = _over(inner, value)
-        joined[name] = value
-    return joined
+    return recipes.joined(_read_fields(path.parent / located(Path(str(base))), depth + 1), fields)
 
 
 def _put(fields: dict[str, Any], names: list[str], value: Any) -> None:
@@ -491,5 +596,5 @@ def _fields_beside(place: tuple[int | str, ...], section: str) -> list[str]:
         return list(METHODS[section].settings.model_fields)
     if len(place) == 1:
         return [*Run.model_fields, *METHODS]
-    parts = (ModelSettings, TokenizerSettings, OptimizerSettings, PublicStart)
+    parts = (ModelSettings, TokenizerSettings, OptimizerSettings, PublicStart, RecipeSettings)
     return [name for part in parts for name in part.model_fields]

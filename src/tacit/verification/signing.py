@@ -22,6 +22,7 @@ from tacit.verification.runs import Check, verify
 
 def make_key(path: Path) -> Path:
     """A new private key (P-256, PEM, for its owner alone); the public one, beside it."""
+    _library()  # a key is of use only where something can be signed
     from cryptography.hazmat.primitives import serialization as s
     from cryptography.hazmat.primitives.asymmetric import ec
 

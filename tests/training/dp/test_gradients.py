@@ -27,6 +27,8 @@ from tacit.errors import UsageError
 from tacit.training.dp import grad_norms
 from tacit.training.dp.gradients import BoundedSum, ClippedSums
 from tacit.training.models.lstm import GateLSTM
+from tacit.training.models.recurrent import LSTMConfig, LSTMForCausalLM
+from tacit.training.models.weights import train_rows, trained_rows
 
 WORDS = 13
 Batch = dict[str, Tensor]
@@ -51,10 +53,11 @@ def record_gradient(case: Case, row: int) -> dict[str, Tensor]:
         alone[name] = value[row : row + 1, :length] if cut else value[row : row + 1]
     own = {n: p for n, p in case.model.named_parameters() if p.requires_grad}
     found = torch.autograd.grad(case.losses(alone).sum(), list(own.values()), allow_unused=True)
-    return {
-        n: torch.zeros_like(p) if g is None else g
-        for (n, p), g in zip(own.items(), found, strict=True)
-    }
+    rows = trained_rows(case.model)
+    whole = (
+        torch.zeros_like(p) if g is None else g for p, g in zip(own.values(), found, strict=True)
+    )
+    return {n: g[rows[n]] if n in rows else g for n, g in zip(own, whole, strict=True)}
 
 
 def norm(tensors: dict[str, Tensor]) -> float:
@@ -222,6 +225,18 @@ def lstm(layers: int, tied: bool, drop: bool = True) -> Case:
     return Case(model, losses, batch)
 
 
+def projected() -> Case:
+    """An LSTM that is wider than its embedding, which is its output layer as well."""
+    config = LSTMConfig(vocab_size=WORDS, embedding_size=5, hidden_size=7, projection=True)
+    return token_case(LSTMForCausalLM(config))
+
+
+def frequent(case: Case) -> Case:
+    """Only some rows of the tables over words are trained; the padding's is one of them."""
+    train_rows(case.model, [9, 0, 4, 1])
+    return case
+
+
 class Stack(nn.Module):
     """An embedding, a layer to examine, and a way to logits."""
 
@@ -270,6 +285,10 @@ CASES: dict[str, Callable[[], Case]] = {
     "lstm 1 tied": lambda: lstm(1, True),
     "lstm 2 tied": lambda: lstm(2, True, drop=False),
     "lstm 3": lambda: lstm(3, False),
+    "lstm projected": projected,
+    "lstm projected, some rows": lambda: frequent(projected()),
+    "gpt2 tied, some rows": lambda: frequent(gpt2(True)),
+    "gpt2 untied, some rows": lambda: frequent(gpt2(False)),
 }
 
 
@@ -334,7 +353,7 @@ def test_records_equal_a_loop(name: str, way: str) -> None:
 
 
 @pytest.mark.parametrize("record_clip", [None, 0.5])
-@pytest.mark.parametrize("name", ["gpt2 tied", "lstm 3"])
+@pytest.mark.parametrize("name", ["gpt2 tied", "lstm 3", "lstm projected, some rows"])
 @pytest.mark.parametrize("cuts", [[4], [1, 2, 3, 8]])
 def test_a_user_may_go_on_in_later_batches(
     name: str, cuts: list[int], record_clip: float | None, way: str
@@ -412,6 +431,20 @@ def test_nobody_is_a_valid_sum(batches: list) -> None:
         assert all(not tensor.any() for tensor in got.tensors.values())
 
 
+def test_only_tables_over_the_vocabulary_have_rows_that_are_not_trained() -> None:
+    case = make("lstm projected, some rows")
+    assert case.model.head.weight is case.model.body.embedding.weight
+    assert set(trained_rows(case.model)) == {"body.embedding.weight", "head.bias"}
+    got = ClippedSums(case.model).users(
+        case.losses, [(case.batch, torch.tensor(OWNER))], clip_norm=1.0
+    )
+    own = dict(case.model.named_parameters())
+    for name, tensor in got.tensors.items():
+        rows = 4 if name in trained_rows(case.model) else len(own[name])
+        assert tensor.shape == (rows, *own[name].shape[1:])
+    assert ClippedSums(case.model).apart(case.losses, case.batch) is None
+
+
 # --- the bound -------------------------------------------------------------------------------
 
 
@@ -423,6 +456,7 @@ def test_nobody_is_a_valid_sum(batches: list) -> None:
     record_clip=st.none() | st.floats(1e-3, 1e3),
     left_over=st.none() | st.sampled_from([0.0, 1e-6, 1e-4, 1e-3, 1e-2, 0.1, 0.5]),
     cost=st.sampled_from(list(WAYS.values())),
+    rows=st.booleans(),
 )
 def test_no_user_adds_more_than_the_clip_norm(
     seed: int,
@@ -431,17 +465,19 @@ def test_no_user_adds_more_than_the_clip_norm(
     record_clip: float | None,
     left_over: float | None,
     cost: float,
+    rows: bool,
 ) -> None:
+    """Whoever is taken away, then: it is the whole of what a user adds."""
     torch.manual_seed(seed)
-    model = Stack(nn.Linear(5, 5))
-    batch = ragged(6)
+    case = frequent(projected()) if rows else stack(nn.Linear(5, 5))
+    model, batch = case.model, ragged(6)
     sign = torch.ones(6)
     if left_over is not None:  # the same record over and over, cancelling but for a little
         batch = {name: value[[5] * 6] for name, value in batch.items()}
         sign = torch.tensor([1.0 + left_over, -1.0, 1.0, -1.0, 1.0, -1.0])
 
     def losses(batch: Batch) -> Tensor:
-        return size * sign * per_token(model(batch["input_ids"]), batch["labels"])
+        return size * sign * case.losses(batch)
 
     before = grad_norms.FUSED_COST
     grad_norms.FUSED_COST = cost

@@ -518,6 +518,6 @@ def test_what_was_read_from_a_gguf_file_can_be_saved(tmp_path: Path) -> None:
     marked.hf_quantizer = SimpleNamespace(quantization_config=SimpleNamespace(quant_method="gguf"))
     with pytest.raises(ValueError, match="not serializable"):
         model.save_pretrained(tmp_path / "before")
-    networks._no_longer_quantized(model)
+    networks.no_longer_quantized(model)
     save_model(model, tokenizer, tmp_path / "after")
     assert (tmp_path / "after" / "model.safetensors").exists()

@@ -22,11 +22,12 @@ from tacit.planning.plan import Plan
 from tacit.privacy.certificates.certificate import publish
 from tacit.privacy.events import NotPrivate
 from tacit.privacy.ledger import read_ledger
+from tacit.training.data.public_inputs import public_corpus
 from tacit.training.data.training_data import prepare
 from tacit.training.evaluation import scoring
 from tacit.training.evaluation.verdicts import verdict
 from tacit.training.models.networks import scratch_model
-from tacit.training.models.tokens import byte_level_bpe
+from tacit.training.models.tokens import byte_level_bpe, frequencies
 from tacit.training.models.weights import save_model
 from tacit.training.phases import session
 from tacit.training.phases.loop import Progress
@@ -96,6 +97,45 @@ def test_a_vocabulary_of_the_private_text_ends_the_promise(
     assert "standing" in [c.what for c in verify(tmp_path / "run") if not c.ok]
 
 
+ROWS = 40
+
+
+def test_rows_that_are_not_trained_are_neither_moved_nor_noised(
+    tmp_path: Path, base: dict[str, Any]
+) -> None:
+    model = base["model"] | {"trained_rows": ROWS}
+    run = Run(**base | {"model": model}, plan=USERS, optimizer={"name": "dp-adam"})
+    ctx = open_run(run)
+    start = {name: p.detach().clone() for name, p in ctx.model.named_parameters()}
+    rows = set(ctx.model.trained_rows.tolist())
+    shares = frequencies(ctx.tokenizer, public_corpus("generated", None))
+    assert len(rows) == ROWS
+    assert min(shares[list(rows)]) >= max(np.delete(shares, list(rows)))
+    session.train(run, tmp_path / "run")
+    after = load_file(tmp_path / "run" / "model.safetensors")
+    for name in ("body.embedding.weight", "head.bias"):
+        moved = (after[name] != start[name]).reshape(len(shares), -1)
+        assert set(moved.any(1).nonzero().view(-1).tolist()) == rows
+        assert moved[sorted(rows)].all()
+    assert all(bool((after[n] != start[n]).all()) for n in start if "layers" in n)
+    assert [c.what for c in verify(tmp_path / "run") if not c.ok] == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"method": "plain", "steps": 2}, "is about clipped sums"),
+        ({"plan": USERS, "optimizer": {"weight_decay": 0.1}}, "nor weight_decay"),
+        ({"plan": USERS, "tokenizer": {"kind": "words"}}, "and here is none"),
+    ],
+)
+def test_rows_that_nobody_could_choose_or_leave_are_refused(
+    base: dict[str, Any], changes: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(UsageError, match=says):
+        Run(**base | {"model": {"kind": "lstm", "trained_rows": 9}} | changes)
+
+
 TINY = {"n_layer": 1, "n_embd": 8, "n_head": 1}
 ENCODER = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1,
            "intermediate_size": 16}  # fmt: skip
@@ -105,9 +145,13 @@ class Kill(Exception):
     pass
 
 
-def test_killed_and_resumed_equals_uninterrupted(tmp_path: Path, base: dict[str, Any]) -> None:
+@pytest.mark.parametrize("optimizer", ["sgd", "dp-adam"])
+def test_killed_and_resumed_equals_uninterrupted(
+    tmp_path: Path, base: dict[str, Any], optimizer: str
+) -> None:
     """A real process is killed between steps; the weights come out the same (fixed seed)."""
-    run = Run(**base, plan=BOTH | {"steps": 5}, optimizer={"momentum": 0.9, "average": 0.5})
+    by = {"name": optimizer, "learning_rate": 0.01, "momentum": 0.9, "average": 0.5}
+    run = Run(**base, plan=BOTH | {"steps": 5}, optimizer=by)
     whole = session.train(run, tmp_path / "whole")
     (tmp_path / "run.yml").write_text(run_yaml(run))
     code = (
@@ -371,6 +415,40 @@ def test_a_public_start_is_recorded_and_free(tmp_path: Path, base: dict[str, Any
     assert not any(word in card for word in ("etter than", "orse than"))
 
 
+def test_a_start_on_several_texts_by_sentence_is_recorded(
+    tmp_path: Path, base: dict[str, Any]
+) -> None:
+    for name in ("one", "two"):
+        lines = (f"Wave {i} of sea {name} rolls on. It ends at rock {i}." for i in range(30))
+        (tmp_path / f"{name}.txt").write_text("\n".join(lines))
+    given = [str(tmp_path / "one.txt"), str(tmp_path / "two.txt")]
+    start = {"corpus": given, "unit": "sentence", "steps": 2, "batch": 8}
+    run = Run(**base, plan=USERS, pretrain=start)
+    assert run.shareable()["pretrain"]["corpus"] == ["one.txt", "two.txt"]
+    assert run.digest() != Run(**base, plan=USERS, pretrain=start | {"unit": "record"}).digest()
+    done = session.train(run, tmp_path / "run")
+    assert done.certificate.phases == {"pretrain": 2, "train": 3}
+    said = [line for line in done.certificate.assumptions if "cut into sentences" in line]
+    assert all(any(f"public corpus {n}.txt" in line for line in said) for n in ("one", "two"))
+    names = [one.name for one in done.certificate.public if "public start" in one.what]
+    assert names == ["one.txt", "two.txt"]
+    assert read_run(tmp_path / "run" / "run.yml").pretrain == run.pretrain
+    assert [c.what for c in verify(tmp_path / "run") if not c.ok] == []
+
+
+def test_public_texts_are_joined_and_cut(tmp_path: Path) -> None:
+    write(Corpus.from_records([{"id": "1", "text": "So it is. Yes.", "label": "a"}]),
+          tmp_path / "a.jsonl")  # fmt: skip
+    write(Corpus.from_records([{"id": "1", "text": "No.\nMaybe."}]), tmp_path / "b.jsonl")
+    given = (str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl"))
+    joined = public_corpus(given, None)
+    assert set(joined.columns) == {"id", "text"}
+    assert joined.column("text").to_pylist() == ["So it is. Yes.", "No.\nMaybe."]
+    assert public_corpus(given[0], None).column("label").to_pylist() == ["a"]
+    cut = public_corpus(given, None, "sentence").column("text").to_pylist()
+    assert cut == ["So it is.", "Yes.", "No.", "Maybe."]
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
@@ -381,6 +459,19 @@ def test_a_public_start_is_recorded_and_free(tmp_path: Path, base: dict[str, Any
         ({"method": "plain", "steps": 3, "plan": USERS}, "takes no plan"),
         ({"plan": USERS, "modle": 1}, "Did you mean 'model'"),
         ({"plan": USERS, "model": {"kind": "folder"}}, "needs model.folder"),
+        (
+            {"plan": USERS, "model": {"kind": "folder", "folder": "x", "embeddings": "glove"}},
+            "for new models",
+        ),
+        (
+            {
+                "plan": USERS,
+                "task": "classification",
+                "pretrain": {"corpus": "generated", "unit": "sentence"},
+            },
+            "without labels",
+        ),
+        ({"plan": USERS, "pretrain": {"corpus": []}}, "pretrain.corpus"),
         ({"plan": USERS, "model": {"kind": "folder", "folder": "/nowhere"}}, "nowhere"),
         ({"plan": BOTH | {"entity_rate": 0.5}}, "entity_rate"),
     ],

@@ -12,25 +12,66 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
+import pyarrow as pa
 from safetensors import SafetensorError, safe_open
 
 from tacit.corpus import Corpus
-from tacit.corpus.overlap import Pieces, read_pieces, require_independent, require_other_words
+from tacit.corpus.overlap import (
+    Pieces,
+    read_pieces,
+    require_independent,
+    require_other_words,
+    texts_of,
+)
 from tacit.errors import DataError, PrivacyRefused
 from tacit.files import require_file
-from tacit.packaged_models import PACKAGES, located
+from tacit.packaged_models import PACKAGES, START_PREFIX, located, tokenizer_of_vectors
 from tacit.privacy.certificates.manifest import file_digest
 from tacit.privacy.certificates.scope import PublicInput
+from tacit.training.data.starts import read_start, start_pieces
 from tacit.training.data.training_data import open_corpus
-from tacit.training.models import tokens
+from tacit.training.models import tokens, word_vectors
 from tacit.training.models.weights import MARK
-from tacit.training.settings import Run
+from tacit.training.settings import Names, Run, TextUnit, each
 
 GENERATED = "generated"
 """The name of the public text that comes with the package."""
 
 
-def public_corpus(name: str, data: str | None) -> Corpus:
+_SENTENCE_END = re.compile(
+    r"""(?<=[.!?])["'\u2019\u201d)\]]*\s+(?=["'\u2018\u201c(\[]*[^\W_a-z])|[\r\n]+"""
+)
+
+
+def sentences(text: str) -> list[str]:
+    """A text cut at its lines, and after full stops that a capital or a number follows.
+
+    >>> sentences("It rained. We stayed, i.e. slept.\\nThen it stopped .")
+    ['It rained.', 'We stayed, i.e. slept.', 'Then it stopped .']
+    """
+    return [part.strip() for part in _SENTENCE_END.split(text) if part.strip()]
+
+
+def public_corpus(names: Names, data: str | None, unit: TextUnit = "record") -> Corpus:
+    """Public text, as records or as their sentences: that of one name, or of several together.
+
+    Several share the columns that all of them have, and their records are numbered anew.
+    """
+    parts = [_public_part(name, data) for name in each(names)]
+    if len(parts) == 1 and unit == "record":
+        return parts[0]
+    if unit == "sentence":
+        texts = (text for part in parts for text in texts_of(part))
+        table = pa.table({"text": [one for text in texts for one in sentences(text)]})
+    else:
+        own = {"id", "user", "split"}
+        kept = [c for c in parts[0].columns if c not in own and all(c in p.columns for p in parts)]
+        table = pa.concat_tables([part.table.select(kept) for part in parts])
+    numbers = pa.array([str(number) for number in range(len(table))])
+    return Corpus(table.append_column("id", numbers), name=" and ".join(each(names)))
+
+
+def _public_part(name: str, data: str | None) -> Corpus:
     """A public text: a file, a known corpus, or what the package generates."""
     if name == GENERATED:
         texts = enumerate(tokens.public_texts())
@@ -45,6 +86,11 @@ def shown_name(path: str) -> str:
     'wiki_2_.txt'
     """
     return re.sub(r"[^\w .,()+@=-]", "_", Path(path).name)
+
+
+def shown_names(names: Names) -> str:
+    """The names of one or several files, as they may stand in a certificate."""
+    return ", ".join(shown_name(name) for name in each(names))
 
 
 def public_inputs(run: Run, private: Corpus | None) -> tuple[PublicInput, ...]:
@@ -73,22 +119,44 @@ def public_inputs(run: Run, private: Corpus | None) -> tuple[PublicInput, ...]:
             digest = seen.digest
             checked = seen.checked
         found.append(PublicInput(what=what, name=shown_name(name), sha256=digest, checked=checked))
-    found += base_weights(run)
+    found += base_weights(run, pieces if private is not None else None)
+    found += _word_vectors(run, pieces if private is not None else None)
     found += _tokenizer(run, pieces if private is not None else None)
     return tuple(found)
 
 
 def _public_texts(run: Run) -> Iterator[tuple[str, str]]:
-    own_tokenizer = run.tokenizer.kind != "folder" and run.model.kind != "folder"
+    own_tokenizer = run.tokenizer.kind != "folder" and not run.model.pretrained
     if own_tokenizer and (run.tokenizer.kind == "bpe" or run.tokenizer.public_text):
-        yield "the tokenizer's text", run.tokenizer.public_text or GENERATED
+        for name in each(run.tokenizer.public_text or GENERATED):
+            yield "the tokenizer's text", name
     if run.pretrain is not None:
-        yield "the text of the public start", run.pretrain.corpus
+        for name in each(run.pretrain.corpus):
+            yield "the text of the public start", name
+    if (public := getattr(run.options, "public_text", None)) is not None:
+        yield "the text of the covariance", str(public)
 
 
-def base_weights(run: Run) -> Iterator[PublicInput]:
-    """The weights that a run begins with; those of a run that is continued speak for themselves."""
-    if run.model.kind != "folder" or run.model.carry_ledger:
+def _word_vectors(run: Run, private: Callable[[], Pieces] | None) -> Iterator[PublicInput]:
+    """The word vectors that a new model begins with; those of a package are not compared."""
+    given = run.model.embeddings
+    if given is None:
+        return
+    found = word_vectors.open_vectors(given, run.data)
+    checked = None
+    if private is not None and found.pieces is None:
+        checked = require_other_words(private(), found.words, what=f"model.embeddings {given}")
+    yield PublicInput(
+        what="the word vectors", name=shown_name(found.name), sha256=found.whole, checked=checked
+    )
+
+
+def base_weights(run: Run, private: Callable[[], Pieces] | None = None) -> Iterator[PublicInput]:
+    """The weights that a run begins with; those of a run that is continued speak for themselves.
+
+    The text that a public start read is compared with the private text.
+    """
+    if not run.model.pretrained or run.model.carry_ledger:
         return
     place = located(str(run.model.folder))
     folder = place if place.is_dir() else place.parent
@@ -106,21 +174,28 @@ def base_weights(run: Run) -> Iterator[PublicInput]:
                 f"{file.name} in model.folder={run.model.folder} was made by a run of tacit whose "
                 "ledger is not there; put the whole folder back and say model.carry_ledger=true."
             )
+    name, checked = _package_or_folder(str(run.model.folder), place), None
+    start = read_start(folder)
+    if start is not None:
+        name += f", which read {shown_names(start.corpus)}"
+        if private is not None:
+            what = f"the text of model.folder={run.model.folder}"
+            checked = require_independent(private(), start_pieces(folder), what=what).checked
     yield PublicInput(
-        what="the base weights", name=_package_or_folder(str(run.model.folder), place),
-        sha256=_joint_digest(files),
-    )  # fmt: skip
+        what="the base weights", name=name, sha256=_joint_digest(files), checked=checked
+    )
 
 
 def _tokenizer(run: Run, private: Callable[[], Pieces] | None) -> Iterator[PublicInput]:
     folder = run.tokenizer.folder
-    if folder is None and run.model.kind == "folder" and not run.model.carry_ledger:
+    if folder is None and run.model.pretrained and not run.model.carry_ledger:
         folder = run.model.folder
     if folder is None:
         return
     place = located(folder)
+    own = tokenizer_of_vectors(place)
     place = place if place.is_dir() else place.parent
-    files = [f for f in (place / "tokenizer.json", place / "vocab.txt", place / "vocab.json")
+    files = [f for f in (place / "tokenizer.json", place / "vocab.txt", place / "vocab.json", own)
              if f.is_file()]  # fmt: skip
     name = _package_or_folder(folder, place)
     loaded = tokens.load_tokenizer(folder)
@@ -134,6 +209,8 @@ def _tokenizer(run: Run, private: Callable[[], Pieces] | None) -> Iterator[Publi
 
 
 def _package_or_folder(given: str, place: Path) -> str:
+    if given.startswith(START_PREFIX):
+        return f"public start {place.name}"
     if Path(given).exists():
         return f"folder {shown_name(str(place))}"
     package = PACKAGES.get(given.lower(), given)

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from tacit import corpora
 from tacit.corpus import Corpus
@@ -201,13 +201,16 @@ def _by_user(examples: Owned, rows: Rows) -> tuple[Rows, ...]:
     return tuple(np.split(order, starts[1:]))
 
 
-def units_together(parameters: int) -> int:
+def units_together(model: nn.Module) -> int:
     """How many units a batch may mix: as many as have room for a gradient each.
 
-    >>> units_together(300_000), units_together(124_000_000)
+    A gradient is of what is trained: a frozen encoder takes no room.
+
+    >>> units_together(nn.Linear(1000, 300)), units_together(nn.Linear(10_000, 3000))
     (32, 1)
     """
-    return max(1, min(32, _KEPT_ASIDE // max(1, parameters)))
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    return max(1, min(32, _KEPT_ASIDE // max(1, trained)))
 
 
 def batches(

@@ -6,7 +6,7 @@ table, or the small thing itself.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import torch
@@ -42,6 +42,20 @@ class Whole:
 
 
 Part = Product | Lookup | Whole
+
+
+def of_rows(part: Part, rows: Tensor, size: int) -> Part:
+    """The part of some rows of a table with `size` of them; nothing of the others is left."""
+    if isinstance(part, Product):
+        return replace(part, left=part.left.index_select(2, rows))
+    if isinstance(part, Whole):
+        return Whole(part.values.index_select(1, rows))
+    place = torch.full((size,), -1, device=rows.device)
+    place[rows] = torch.arange(len(rows), device=rows.device)
+    ids = place[part.ids]
+    return Lookup(ids.clamp(min=0), part.rows.masked_fill((ids < 0).unsqueeze(-1), 0))
+
+
 Rule = Callable[[nn.Module, Tensor, Tensor], Part]
 """From the layer, its input (batch x tokens x width) and the gradient at its output, to a part."""
 

@@ -22,7 +22,9 @@ from tacit.training.dp.grad_norms import (
     row_norms,
     sum_of_squares,
 )
+from tacit.training.dp.grad_sample_rules import of_rows
 from tacit.training.dp.hooks import Parts, find_layers, run
+from tacit.training.models.weights import summed, trained_rows
 
 Losses = Callable[[dict[str, Tensor]], Tensor]
 """From a batch to one loss for each of its records."""
@@ -68,17 +70,37 @@ def joined(own: BoundedSum, add_up: Callable[[Iterable[Tensor]], None]) -> Bound
     return replace(own, units=units, clipped=clipped, not_finite=not_finite, made=_MADE_HERE)
 
 
+COUNT = "units within the clip norm"
+"""The name of the coordinate that `with_count` adds."""
+
+
+def with_count(total: BoundedSum, share: float) -> BoundedSum:
+    """The sum with a coordinate that says how many units were within the clip norm.
+
+    A unit adds its clipped vector times sqrt(1 - share^2), and share * clip_norm there if it was
+    within the clip norm, as much less if it was not. *Guarantee*: both together are no longer than
+    `clip_norm`, so one release of the longer sum costs what one of the shorter would.
+    """
+    kept = math.sqrt(1 - share**2)
+    tensors = {name: tensor * kept for name, tensor in total.tensors.items()}
+    within = total.units - 2 * total.clipped
+    tensors[COUNT] = next(iter(tensors.values())).new_tensor([share * total.clip_norm * within])
+    return replace(total, tensors=tensors, made=_MADE_HERE)
+
+
 class ClippedSums:
     """Sums over units (users, or records) of their clipped gradients.
 
     *Guarantee*: with everything else the same, taking away all records of a unit changes the
     result of `users` or `records` by at most `clip_norm`, up to rounding, whatever its records
-    and losses are, provided that a record's loss depends on no other record.
+    and losses are, provided that a record's loss depends on no other record. Where only some rows
+    of a parameter are trained, norms and sums are of those, and the others are in no sum.
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._layers = find_layers(model)
+        self._layers, self._rows = find_layers(model), trained_rows(model)
         self._parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self._summed = summed(model)
 
     def users(
         self,
@@ -97,7 +119,7 @@ class ClippedSums:
         where that is given, then clipped to `clip_norm` and multiplied by the user's weight,
         which is at most `weight_cap`.
         """
-        step = _Step(self._parameters, clip_norm, record_clip, weights, weight_cap, units)
+        step = _Step(self._summed, clip_norm, record_clip, weights, weight_cap, units)
         return self._sum(step, losses, _looking_ahead(batches), "users")
 
     def records(
@@ -111,7 +133,7 @@ class ClippedSums:
         units: int | None = None,
     ) -> BoundedSum:
         """The sum over records: every record is a unit of its own, with a number of its own."""
-        step = _Step(self._parameters, clip_norm, None, weights, weight_cap, units)
+        step = _Step(self._summed, clip_norm, None, weights, weight_cap, units)
         return self._sum(step, losses, ((b, owner, set()) for b, owner, *_ in batches), "records")
 
     def _sum(
@@ -125,10 +147,18 @@ class ClippedSums:
             if unit == "records" and len(torch.unique(owner)) < len(owner):
                 raise UsageError("Two records of a batch have the same number; number each one.")
             if len(owner):
-                parts, values = run(self._layers, losses, batch, len(owner))
+                parts, values = self._run(losses, batch, len(owner))
                 step.add(parts, values, owner, goes_on)
                 del parts
         return step.finish(unit)
+
+    def _run(self, losses: Losses, batch: dict[str, Tensor], size: int) -> tuple[Parts, Tensor]:
+        """What each record adds to each parameter, or to those rows of it that are trained."""
+        parts, values = run(self._layers, losses, batch, size)
+        for name, rows in self._rows.items():
+            whole = len(self._parameters[name])
+            parts[name] = [of_rows(part, rows, whole) for part in parts[name]]
+        return parts, values
 
     def apart(
         self, losses: Losses, batch: dict[str, Tensor], tolerance: float = 1e-4
@@ -140,8 +170,8 @@ class ClippedSums:
         tolerance, over the length of the record's whole gradient; None if nothing is.
         """
         size = len(next(iter(batch.values())))
-        parts, values = run(self._layers, losses, batch, size)
-        together = _join(self._parameters, parts)
+        parts, values = self._run(losses, batch, size)
+        together = _join(self._summed, parts)
         for row in torch.isfinite(values).nonzero().view(-1).tolist():
             alone = {name: value[row : row + 1] for name, value in batch.items()}
             with torch.enable_grad():
@@ -151,10 +181,11 @@ class ClippedSums:
             length = math.sqrt(sum(float(sum_of_squares(g)) for g in truth if g is not None))
             if not math.isfinite(length):  # it would be left out of every sum
                 continue
-            for (name, parameter), right in zip(self._parameters.items(), truth, strict=True):
-                out = torch.empty_like(parameter.data)
+            for (name, like), right in zip(self._summed.items(), truth, strict=True):
+                out = torch.empty_like(like)
                 got = together[name].of(torch.tensor([row]).to(out.device), None, out)
-                gap = got if right is None else got - right
+                own = right[self._rows[name]] if right is not None and name in self._rows else right
+                gap = got if own is None else got - own
                 if not float(gap.norm()) <= tolerance * length:
                     return (
                         f"The gradient of '{name}' cannot be split by record: a record by itself "
@@ -164,7 +195,7 @@ class ClippedSums:
         return None
 
 
-def _join(parameters: dict[str, nn.Parameter], parts: Parts) -> dict[str, Gradient]:
+def _join(parameters: dict[str, Tensor], parts: Parts) -> dict[str, Gradient]:
     return {name: Gradient.join(p.shape, parts[name]) for name, p in parameters.items()}
 
 
@@ -188,7 +219,7 @@ class _Step:
 
     def __init__(
         self,
-        parameters: dict[str, nn.Parameter],
+        parameters: dict[str, Tensor],
         clip_norm: float,
         record_clip: float | None,
         weights: Tensor | None,

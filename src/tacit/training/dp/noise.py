@@ -48,14 +48,14 @@ def release(
     of floating-point noise, which attacks on its low bits use, does not show. Several releases of
     one step have each a `part` of their own, so that no noise is used twice under a fixed seed.
     """
-    noise_std = _noise_std(total, event)
+    noise_std = noise_std_of(total, event)
     ledger.charge(event, phase=phase)
     tensors = {name: tensor.detach().clone() for name, tensor in total.tensors.items()}
     _add(tensors, noise_std, randomness, step, part)
     return tensors
 
 
-def _noise_std(total: BoundedSum, event: AnyEvent) -> float:
+def noise_std_of(total: BoundedSum, event: AnyEvent) -> float:
     """The standard deviation that the event asks for, if the sum is bounded as the event says."""
     match event:
         case UserClip():

@@ -25,6 +25,7 @@ METHODS: "Registry[MethodSpec[Any]]" = Registry(
         "plain": f"{_HERE}.plain:PLAIN",
         "deidentify": f"{_HERE}.deidentify:DEIDENTIFY",
         "private": f"{_HERE}.dp_sgd:DP_SGD",
+        "statistics": f"{_HERE}.statistics:STATISTICS",
         "fedavg": f"{_HERE}.dp_fedavg:DP_FEDAVG",
         "selective": f"{_HERE}.selective:SELECTIVE",
         "redact-then-private": f"{_HERE}.redact_then_private:REDACT_THEN_PRIVATE",

@@ -5,6 +5,7 @@ bounded through them; see docs/explanations/guarantees.md, sections 3 to 5.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -17,8 +18,8 @@ from tacit.training.dp.gradients import BoundedSum, ClippedSums
 from tacit.training.dp.random_source import RandomSource
 from tacit.training.dp.sampling import Drawn, PoissonRecords, PoissonUsers
 from tacit.training.methods.independence import Totals
-from tacit.training.methods.method import MethodInputs, S
-from tacit.training.methods.noisy_sums import LossMeter, NoisySumMethod
+from tacit.training.methods.method import Method, MethodInputs, S
+from tacit.training.methods.noisy_sums import AdaptiveSums, LossMeter, NoisySumMethod
 from tacit.training.settings import MethodSettings
 
 
@@ -54,17 +55,36 @@ class DpSgd(PlannedSums[MethodSettings]):
     )
     protects: ClassVar[tuple[str, ...]] = ("records", "users", "entities", "users+entities")
     federated = True
+    adapts_clip = True
+
+    def step(self, inputs: MethodInputs) -> Method:
+        """Sums over units that are drawn, with noise; the clip norm as the plan has it, or asks."""
+        plan = inputs.need_plan()
+        if plan.clip_quantile is None:
+            return super().step(inputs)
+        meter = LossMeter(inputs.model, inputs.losses)
+
+        def of_clip(norm: float) -> Totals:
+            clipped = plan.model_copy(update={"clip_norm": norm})
+            return self.totals(replace(inputs, plan=clipped), meter)
+
+        return AdaptiveSums(
+            of_clip, plan.clip_norm, plan.clip_quantile, self.sampler(inputs), self.event(inputs),
+            self.denominator(inputs), meter, inputs.need_ledger(), inputs.randomness,
+            check=self.unit_check(inputs),
+        )  # fmt: skip
 
     def totals(self, inputs: MethodInputs, meter: LossMeter) -> Totals:
         """Sums of clipped gradients over drawn users, or over drawn records."""
         of_users = inputs.need_plan().user_rate is not None
-        return _user_sums(inputs, meter) if of_users else _record_sums(inputs, meter)
+        return user_sums(inputs, meter) if of_users else _record_sums(inputs, meter)
 
 
-def _user_sums(inputs: MethodInputs, meter: LossMeter) -> Totals:
+def user_sums(inputs: MethodInputs, meter: LossMeter) -> Totals:
+    """Sums over drawn users of their clipped gradients, as the plan says."""
     plan, training_data = inputs.need_plan(), inputs.training_data
     sums = ClippedSums(inputs.model)
-    together = units_together(sum(p.numel() for p in inputs.model.parameters()))
+    together = units_together(inputs.model)
 
     def total(step: int, drawn: Drawn) -> BoundedSum:
         units = contributions(plan, training_data, inputs.randomness, step, drawn)

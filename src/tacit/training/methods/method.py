@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
 
 from tacit.corpus import Corpus
 from tacit.detection.mentions import Mention
@@ -18,6 +19,7 @@ from tacit.training.dp.random_source import RandomSource
 from tacit.training.methods.independence import Losses, UnitCheck
 from tacit.training.models.registries import TASKS, TaskName
 from tacit.training.settings import MethodSettings, Run
+from tacit.training.tasks.tasks import Task
 
 Standing = Literal["proved", "published", "heuristic"]
 S = TypeVar("S", bound=MethodSettings)
@@ -28,6 +30,7 @@ class StepStats:
     """What a step saw of the data: exact, hence not private.
 
     `records` counts passes through the model here, whoever the units are; 0 where others pass.
+    `noise_std`, of the noise in each coordinate of the gradient, is public.
     """
 
     units: int
@@ -35,6 +38,7 @@ class StepStats:
     not_finite: int
     loss: float
     records: int = 0
+    noise_std: float = 0.0
 
 
 class Method(Protocol):
@@ -122,6 +126,10 @@ class MethodSpec(Generic[S]):
     owner_graph: ClassVar[bool] = False
     """Whether it draws entities by itself, so that it needs the owner graph without a plan."""
     tasks: ClassVar[tuple[TaskName, ...]] = TASKS
+    adapts_clip: ClassVar[bool] = False
+    """Whether its clip norm can follow a quantile, as plan.clip_quantile asks."""
+    tells_noise: ClassVar[bool] = False
+    """Whether its steps say how much noise their gradients have, as dp-adam needs."""
     federated: ClassVar[bool] = False
     """Whether clients can compute its sums."""
     masked_phase: ClassVar[bool] = False
@@ -157,6 +165,16 @@ class MethodSpec(Generic[S]):
     def hidden_attribute(self, run: Run) -> str | None:
         """The attribute of records that the method hides, where it hides one."""
         return None
+
+    def losses(self, task: Task) -> Losses:
+        """What records are asked for: the task's losses, unless a method sums something else."""
+        return task.losses
+
+    def prepare_model(self, run: Run, model: nn.Module) -> None:
+        """Put into a new model what the method needs there."""
+
+    def finish(self, inputs: MethodInputs, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Make of what was released what is to be used; nothing private may be read."""
 
     def require_model(self, model: nn.Module) -> None:
         """Refuse a model that the method could not train, before anything is charged."""

@@ -1,5 +1,6 @@
 """What every private method shares: draw, sum with a bound, release, divide."""
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,12 +9,13 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
+from tacit.errors import UsageError
 from tacit.privacy.events import AnyEvent
 from tacit.privacy.ledger import Ledger
 from tacit.training.data.training_data import TrainingData
 from tacit.training.dp import dropout
-from tacit.training.dp.gradients import BoundedSum, ClippedSums
-from tacit.training.dp.noise import release
+from tacit.training.dp.gradients import COUNT, BoundedSum, ClippedSums, with_count
+from tacit.training.dp.noise import noise_std_of, release
 from tacit.training.dp.random_source import RandomSource
 from tacit.training.dp.sampling import Sampler, require_match
 from tacit.training.methods.independence import Losses, Totals, UnitCheck
@@ -87,8 +89,6 @@ class NoisySums(Generic[Drawn_co]):
         self._sampler, self._event, self._total = sampler, event, total
         self.denominator, self._meter = denominator, meter
         self._ledger, self._randomness, self._check = ledger, randomness, check
-        self.noise_std = 0.0
-        """Of each coordinate of what the last step released: a public constant."""
 
     def spread(self, over: Callable[[Totals], Totals]) -> None:
         """Let several processes compute the sum; sampling, ledger and noise stay here."""
@@ -106,10 +106,60 @@ class NoisySums(Generic[Drawn_co]):
         )
         for tensor in noisy.values():
             tensor.div_(self.denominator)
-        multiplier = getattr(self._event, "noise_multiplier", 0.0)
-        self.noise_std = multiplier * total.clip_norm / self.denominator
         loss, records = self._meter.since()
-        return noisy, StepStats(total.units, total.clipped, total.not_finite, loss, records)
+        noise_std = noise_std_of(total, self._event) / self.denominator
+        return noisy, StepStats(
+            total.units, total.clipped, total.not_finite, loss, records, noise_std
+        )
+
+
+COUNT_SHARE = 0.1
+"""How much of a unit's norm says whether it was within the clip norm: a two-hundredth of its square
+is lost to the gradient."""
+CLIP_RATE = 0.2
+"""How fast the clip norm follows: Andrew et al.'s learning rate."""
+
+
+class AdaptiveSums(NoisySums[Drawn_co]):
+    """Noisy sums whose clip norm follows a quantile of the norms of units.
+
+    Whether a unit was within the clip norm is one more coordinate of its vector, and the vector is
+    as long as before (`with_count`); so a step is the release of the same event. The next clip norm
+    is post-processing of what was released.
+
+    Source: Andrew et al. 2021. Departs: their count has noise of its own, which comes to the same.
+    """
+
+    def __init__(
+        self, of_clip: Callable[[float], Totals], clip_norm: float, quantile: float, *given: Any,
+        **named: Any,
+    ) -> None:  # fmt: skip
+        sampler, event, *rest = given
+        super().__init__(sampler, event, self._counted, *rest, **named)
+        self._of_clip, self._clip_norm, self._quantile = of_clip, clip_norm, quantile
+
+    def _counted(self, step: int, drawn: Any) -> BoundedSum:
+        return with_count(self._of_clip(self._clip_norm)(step, drawn), COUNT_SHARE)
+
+    def gradient(self, step: int) -> tuple[dict[str, Tensor], StepStats]:
+        """The noisy sum, clipped by what the steps before said of norms."""
+        noisy, stats = super().gradient(step)
+        within = float(noisy.pop(COUNT)) / (COUNT_SHARE * self._clip_norm)
+        share = min(1.0, max(0.0, (1 + within) / 2))
+        self._clip_norm *= math.exp(-CLIP_RATE * (share - self._quantile))
+        return noisy, stats
+
+    def extra_state(self) -> dict[str, Tensor]:
+        """The clip norm of the next step."""
+        return {"clip_norm": torch.tensor([self._clip_norm], dtype=torch.float64)}
+
+    def load_extra_state(self, tensors: dict[str, Tensor]) -> None:
+        """Go on with it."""
+        self._clip_norm = float(tensors["clip_norm"])
+
+    def spread(self, over: Callable[[Totals], Totals]) -> None:
+        """Refused: the other processes do not know the clip norm."""
+        raise UsageError("plan.clip_quantile is not done in several processes; take one.")
 
 
 class NoisySumMethod(MethodSpec[S]):
@@ -119,6 +169,7 @@ class NoisySumMethod(MethodSpec[S]):
     sampling, ledger and noise are the same in all of them.
     """
 
+    tells_noise = True
     clips_records = True
     """Whether each record's gradient is clipped by itself, hence must not see other records."""
     draw_arrays = 1

@@ -148,7 +148,7 @@ class Uedp(NoisySumMethod[UedpSettings]):
         owners = require_entities(training_data)
         weights = Weights.count(training_data, owners, settings)
         sums = ClippedSums(inputs.model)
-        together = units_together(sum(p.numel() for p in inputs.model.parameters()))
+        together = units_together(inputs.model)
         user_weight = torch.tensor(weights.users, dtype=torch.float32)
 
         def total(_: int, drawn: UserEntityDraw) -> BoundedSum:

@@ -46,7 +46,7 @@ _AUTO: dict[TaskName, Any] = {
 _MASK_HEADS = ("cls", "lm_head", "vocab_transform", "vocab_layer_norm", "vocab_projector")
 _SPECIAL = ("pad_token_id", "bos_token_id", "eos_token_id")
 
-_UNREADABLE = (
+UNREADABLE = (
     OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError, struct.error,
 )  # fmt: skip
 """What reading a folder that is no model, or a file that is cut off, ends in."""
@@ -68,15 +68,8 @@ def load_model(
     drawn from `seed`, and `new_head` says so; anything else that is missing is an error. A model
     for next words must not see the word that it predicts; that is tried.
     """
-    path = _model_path(where)
-    options: dict[str, Any] = {"dtype": torch.float32, "local_files_only": True}
-    if path.suffix == ".gguf":
-        if util.find_spec("gguf") is None:
-            raise MissingExtra(f"{path.name} needs the package gguf to be read: pip install gguf")
-        path, options["gguf_file"] = path.parent, path.name
-    else:
-        options["use_safetensors"] = True  # even where pickled weights lie beside
-    options |= _label_fields(task, labels)
+    path, options = reading(where)
+    options |= label_fields(task, labels)
     with quiet(), seeded(seed):
         try:
             if layers is not None:
@@ -85,7 +78,7 @@ def load_model(
             model, info = _auto(task).from_pretrained(
                 path, output_loading_info=True, ignore_mismatched_sizes=True, **options
             )
-        except _UNREADABLE:
+        except UNREADABLE:
             # The library's own message guesses at names of remote models.
             raise DataError(
                 f"{path} holds no model that transformers can load for task={task}; give the "
@@ -101,11 +94,23 @@ def load_model(
         )
     model.new_head = bool(absent)
     if "gguf_file" in options:
-        _no_longer_quantized(model)
+        no_longer_quantized(model)
     return _ready(model, task, pad_token_id)
 
 
-def _no_longer_quantized(model: PreTrainedModel) -> None:
+def reading(where: str | Path) -> tuple[Path, dict[str, Any]]:
+    """The folder of a model, and how `from_pretrained` reads it: as 32-bit floats, offline."""
+    path = _model_path(where)
+    options: dict[str, Any] = {"dtype": torch.float32, "local_files_only": True}
+    if path.suffix != ".gguf":
+        # Even where pickled weights lie beside.
+        return path, options | {"use_safetensors": True}
+    if util.find_spec("gguf") is None:
+        raise MissingExtra(f"{path.name} needs the package gguf to be read: pip install gguf")
+    return path.parent, options | {"gguf_file": path.name}
+
+
+def no_longer_quantized(model: PreTrainedModel) -> None:
     """Weights of a GGUF file are plain floats once read; transformers would refuse to save them."""
     for thing, name in (
         (model, "hf_quantizer"),
@@ -128,6 +133,10 @@ def make_model(
 ) -> PreTrainedModel:
     """The model that a run's settings name: new, or of a folder."""
     family = MODELS[settings.kind]
+    if family.make is not None:
+        _require_task(settings.kind, family, task)
+        made: PreTrainedModel = family.make(settings, task, labels=labels, context=context)
+        return _ready(made, task, tokenizer.pad_token_id)
     if family.model_type is None:
         pad = tokenizer.pad_token_id
         return load_model(str(settings.folder), task, labels=labels, pad_token_id=pad, seed=seed)
@@ -153,11 +162,7 @@ def scratch_model(
     """
     kind = str(config.get("kind", "lstm"))
     family = MODELS[kind] if kind in MODELS else ModelFamily(kind)
-    if task not in family.tasks:
-        raise UsageError(
-            f"kind={kind} does not serve task={task}, only {', '.join(family.tasks)}; choose "
-            "another kind of model, or another task."
-        )
+    _require_task(kind, family, task)
     made = _make_config(kind, family, config, task, tokenizer, labels)
     with quiet(), seeded(seed):
         try:
@@ -168,6 +173,14 @@ def scratch_model(
                 "divide hidden_size, and that this kind can do the task."
             ) from None
     return _ready(model, task, getattr(made, "pad_token_id", None))
+
+
+def _require_task(kind: str, family: ModelFamily, task: TaskName) -> None:
+    if task not in family.tasks:
+        raise UsageError(
+            f"kind={kind} does not serve task={task}, only {', '.join(family.tasks)}; choose "
+            "another kind of model, or another task."
+        )
 
 
 @torch.no_grad()
@@ -202,7 +215,7 @@ def _make_config(
         sizes.setdefault("intermediate_size", family.inner_factor * int(sizes["hidden_size"]))
     if tokenizer is not None:
         sizes |= {"vocab_size": len(tokenizer)} | {n: getattr(tokenizer, n) for n in _SPECIAL}
-    sizes |= _label_fields(task, labels)
+    sizes |= label_fields(task, labels)
     try:
         default = AutoConfig.for_model(str(family.model_type))
     except ValueError:
@@ -229,7 +242,8 @@ def _auto(task: TaskName) -> Any:
     return _AUTO[task]
 
 
-def _label_fields(task: TaskName, labels: Sequence[str] | None) -> dict[str, Any]:
+def label_fields(task: TaskName, labels: Sequence[str] | None) -> dict[str, Any]:
+    """What a configuration says of the labels of a task."""
     if task in ("next-word", "masked-word"):
         return {}
     if task == "regression":

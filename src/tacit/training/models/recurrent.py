@@ -297,7 +297,6 @@ AWD_LSTM = ModelFamily(
         "embedding_dropout": 0.1,
         "weight_drop": 0.3,
         "output_dropout": 0.5,
-        "tie_word_embeddings": False,
     },
 )
-"""As in the paper (Lai et al. 2022, appendix on models), where sizes do not allow tied weights."""
+"""As in the paper (Lai et al. 2022, appendix on models); its sizes do not allow tied weights."""

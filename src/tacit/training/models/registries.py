@@ -31,7 +31,8 @@ class ModelFamily:
     the module that holds its family. `names` says what settings that mean the same everywhere
     (layers, hidden_size, heads, inner_size, context, dropout) are called in the configuration; a
     family with a name for `context` gets the run's. `inner_factor` times `hidden_size` is the
-    width inside a block where none is given.
+    width inside a block where none is given. `make` makes a model from a run's `ModelSettings`
+    where sizes alone do not say which.
     """
 
     model_type: str | None
@@ -41,6 +42,7 @@ class ModelFamily:
     inner_factor: int | None = None
     heads: tuple[str, ...] = HEADS
     lora_targets: tuple[str, ...] = ()
+    make: Callable[..., Any] | None = None
 
 
 _BLOCKS = {
@@ -87,13 +89,17 @@ MODELS: Registry[ModelFamily] = Registry(
         "bert": f"{__name__}:BERT",
         "llama": f"{__name__}:LLAMA",
         "folder": f"{__name__}:FOLDER",
+        "features": "tacit.training.models.features:FEATURES",
     },
 )
 
 OPTIMIZERS: Registry[Callable[..., torch.optim.Optimizer]] = Registry(
     "optimizer.name",
     "tacit.optimizers",
-    {name: f"tacit.training.models.optimizers:{name}" for name in ("sgd", "adam", "adamw")},
+    {
+        name: f"tacit.training.models.optimizers:{name.replace('-', '_')}"
+        for name in ("sgd", "adam", "adamw", "dp-adam")
+    },
 )
 """Functions from trainable parameters and `OptimizerSettings` to an optimizer of torch."""
 

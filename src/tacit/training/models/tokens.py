@@ -29,7 +29,8 @@ from tacit.corpora import customersim
 from tacit.corpora.preprocessing import MIN_COUNT, Leak
 from tacit.corpus import Corpus
 from tacit.errors import DataError, UsageError
-from tacit.packaged_models import located
+from tacit.packaged_models import located, tokenizer_of_vectors
+from tacit.training.models.offline import quiet
 
 PAD, START, END, UNKNOWN = "<pad>", "<s>", "</s>", "<unk>"
 SPECIAL = (PAD, START, END, UNKNOWN)
@@ -197,10 +198,10 @@ def _count(
     return counts, {word for word, user in writer.items() if user is not several}
 
 
-def _wrapped(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
+def _wrapped(tokenizer: Tokenizer, pad: str = PAD) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
-        pad_token=PAD,
+        pad_token=pad,
         bos_token=START,
         eos_token=END,
         unk_token=UNKNOWN,
@@ -215,11 +216,14 @@ def load_tokenizer(where: str | Path) -> PreTrainedTokenizerBase:
     Where it has no token for padding, the end of text serves: padding is masked everywhere.
     """
     path = located(where)
+    if path.suffix == ".safetensors":
+        return _of_vectors(tokenizer_of_vectors(path))
     options: dict[str, Any] = {"local_files_only": True}
     if path.suffix == ".gguf":
         path, options["gguf_file"] = path.parent, path.name
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path, **options)
+        with quiet():  # it looks at the model's type too, and remarks on those it does not know
+            tokenizer = AutoTokenizer.from_pretrained(path, **options)
     except Exception:  # the library raises whatever its parsers raise
         raise DataError(
             f"{path} holds no tokenizer that transformers can load; a folder with "
@@ -235,3 +239,10 @@ def load_tokenizer(where: str | Path) -> PreTrainedTokenizerBase:
         tokenizer.pad_token = tokenizer.eos_token
     tokenizer.padding_side = "right"
     return tokenizer
+
+
+def _of_vectors(file: Path) -> PreTrainedTokenizerFast:
+    """The tokenizer of static word vectors: their mean is over the text, without special tokens."""
+    tokenizer = Tokenizer.from_file(str(file))
+    tokenizer.post_processor = processors.TemplateProcessing(single="$A", pair="$A $B")
+    return _wrapped(tokenizer, pad=END)

@@ -48,6 +48,43 @@ def train_only(model: nn.Module, names: Sequence[str]) -> None:
         parameter.requires_grad_(parameter.requires_grad and name in begun)
 
 
+def train_rows(model: nn.Module, rows: Sequence[int]) -> None:
+    """Let clipped sums have only these rows of the tables over the vocabulary, and their biases.
+
+    Noise lands on every coordinate of a sum, so rows that text hardly ever moves are better left.
+    """
+    # No buffer: it is no state of the model, and decides nothing about a public start.
+    model.trained_rows = torch.tensor(sorted(rows))
+    if not trained_rows(model):
+        raise UsageError("model.trained_rows: no table over the vocabulary is trained here.")
+
+
+def trained_rows(model: nn.Module) -> dict[str, Tensor]:
+    """Which rows of a parameter are trained, for each of which not all are."""
+    rows = getattr(model, "trained_rows", None)
+    if rows is None:
+        return {}
+    tables: Any = (model.get_input_embeddings(), model.get_output_embeddings())  # type: ignore[operator]
+    own = {id(p) for table in tables if table is not None for p in table.parameters(recurse=False)}
+    found = {n: p.device for n, p in model.named_parameters() if p.requires_grad and id(p) in own}
+    return {name: rows.to(device) for name, device in found.items()}
+
+
+def summed(model: nn.Module) -> dict[str, Tensor]:
+    """The trainable parameters as far as clipped sums have them: of some, trained rows alone."""
+    rows = trained_rows(model)
+    return {n: t[rows[n]] if n in rows else t for n, t in trainable(model).items()}
+
+
+def widened(gradients: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
+    """Gradients of trained rows as those of whole parameters; zero in rows that are not."""
+    whole, rows = dict(gradients), trained_rows(model)
+    for name, like in trainable(model).items():
+        if name in rows and name in whole and whole[name].shape != like.shape:
+            whole[name] = torch.zeros_like(like).index_copy_(0, rows[name], whole[name])
+    return whole
+
+
 def begins_with(name: str, beginning: str) -> bool:
     """Whether a parameter is, or is inside, what a name stands for.
 

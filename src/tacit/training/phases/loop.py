@@ -13,9 +13,8 @@ from tacit.errors import OverBudget
 from tacit.privacy.ledger import Ledger
 from tacit.training.dp.random_source import RandomSource
 from tacit.training.methods.method import Method, SequentialMethod, StatefulMethod, StepStats
-from tacit.training.methods.noisy_sums import NoisySums
-from tacit.training.models.optimizers import make_schedule
-from tacit.training.models.weights import trainable
+from tacit.training.models.optimizers import make_schedule, tell_noise
+from tacit.training.models.weights import trainable, widened
 from tacit.training.phases.checkpoints import (
     Place,
     forget_after,
@@ -162,8 +161,9 @@ class Loop:
         """The updates of a step: one, or, of some methods, several in turn."""
         if not isinstance(self.method, SequentialMethod):
             gradient, stats = self.method.gradient(step)
-            if self.watch is not None and isinstance(self.method, NoisySums):
-                self.watch.saw(gradient, self.method.noise_std)
+            if self.watch is not None:
+                self.watch.saw(gradient, stats.noise_std)
+            tell_noise(self.optimizer, stats.noise_std)
             self._update(gradient, step)
             return stats
         stats = StepStats(0, 0, 0, 0.0)
@@ -179,6 +179,7 @@ class Loop:
             put(self.model, self.average)
 
     def _update(self, gradient: dict[str, Tensor], step: int) -> None:
+        gradient = widened(gradient, self.model)
         for name, parameter in self.model.named_parameters():
             if parameter.requires_grad:
                 parameter.grad = gradient.get(name)

@@ -23,7 +23,7 @@ from tacit.training.models.weights import trainable
 from tacit.training.phases.checkpoints import load_weights, save_weights
 from tacit.training.phases.loop import Loop, OnProgress
 from tacit.training.phases.run_context import RunContext, make_model
-from tacit.training.settings import PublicStart
+from tacit.training.settings import PublicStart, each
 from tacit.training.tasks.examples import Examples
 from tacit.training.tasks.tasks import NextWord
 
@@ -41,10 +41,12 @@ def start_on_public_text(
     start = ctx.run.pretrain
     if start is None:
         return
-    event = Public(what=f"training on the public corpus {shown_name(start.corpus)}")
-    if event not in ledger.releases:
-        ledger.charge(event, phase="pretrain")
-    public = public_corpus(start.corpus, ctx.run.data)
+    cut = ", cut into sentences" if start.unit == "sentence" else ""
+    for name in each(start.corpus):
+        event = Public(what=f"training on the public corpus {shown_name(name)}{cut}")
+        if event not in ledger.releases:
+            ledger.charge(event, phase="pretrain")
+    public = public_corpus(start.corpus, ctx.run.data, start.unit)
     # Nobody is protected here, so a long text may be cut into several.
     task = NextWord(long="split") if ctx.run.task == "next-word" else ctx.task
     examples = task.encode(public, ctx.tokenizer, context=ctx.run.context)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
@@ -23,8 +24,9 @@ from tacit.training.data.public_inputs import (
 )
 from tacit.training.data.training_data import Found, find_mentions, open_corpus, training_part
 from tacit.training.dp.random_source import RandomSource
-from tacit.training.models import networks, tokens, weights
+from tacit.training.models import networks, tokens, weights, word_vectors
 from tacit.training.models.devices import chosen_device
+from tacit.training.models.features import OnFeatures, with_features
 from tacit.training.models.memory import keep_freed_memory
 from tacit.training.settings import Run, read_run
 from tacit.training.tasks.examples import Examples
@@ -117,7 +119,7 @@ def tokenizer_of(run: Run, part: Corpus) -> PreTrainedTokenizerBase:
 def _tokenizer(run: Run, part: Corpus) -> tuple[PreTrainedTokenizerBase, list[str]]:
     """The tokenizer, and what choosing it leaks: nothing, unless it is counted from the corpus."""
     given = run.tokenizer
-    if given.kind == "folder" or (run.model.kind == "folder" and given.folder is None):
+    if given.kind == "folder" or (run.model.pretrained and given.folder is None):
         loaded = tokens.load_tokenizer(given.folder or str(run.model.folder))
         leaked = tokens.counted(loaded)
         return loaded, [] if leaked is None else [leaked]
@@ -174,6 +176,9 @@ def make_model(run: Run, task: Task, tokenizer: PreTrainedTokenizerBase) -> nn.M
     if run.model.public_frequencies:
         public = public_corpus(run.tokenizer.public_text or GENERATED, run.data)
         networks.begin_with_frequencies(model, tokens.frequencies(tokenizer, public))
+    if run.model.embeddings is not None:
+        vectors = word_vectors.open_vectors(run.model.embeddings, run.data)
+        word_vectors.begin_with_vectors(model, tokenizer, vectors, seed)
     if isinstance(task, Regression):  # in config.json, for whoever gets the model alone
         model.config.label_range = [task.low, task.high]  # type: ignore[union-attr]
     if run.model.lora_rank:
@@ -181,7 +186,19 @@ def make_model(run: Run, task: Task, tokenizer: PreTrainedTokenizerBase) -> nn.M
         model = weights.with_lora(model, run.model.lora_rank, targets, seed=seed)  # type: ignore[arg-type]
     if run.model.trained:
         weights.train_only(model, run.model.trained)
+    if run.model.trained_rows is not None:
+        shares = tokens.frequencies(tokenizer, _text_for_rows(run))
+        weights.train_rows(
+            model, np.argsort(-shares, kind="stable")[: run.model.trained_rows].tolist()
+        )
+    run.spec.prepare_model(run, model)
     return model.to(chosen_device(run.device))
+
+
+def _text_for_rows(run: Run) -> Corpus:
+    """The public text in which tokens are counted: that of the start, else the tokenizer's."""
+    names = run.pretrain.corpus if run.pretrain else run.tokenizer.public_text or GENERATED
+    return public_corpus(names, run.data)
 
 
 def sensitive_spans(ctx: RunContext, corpus: Corpus) -> dict[str, list[tuple[int, int]]]:
@@ -195,16 +212,23 @@ def sensitive_spans(ctx: RunContext, corpus: Corpus) -> dict[str, list[tuple[int
     return spans
 
 
-def encode(ctx: RunContext, corpus: Corpus, *, training: bool = True) -> Examples:
-    """A corpus as the run's task reads it, sensitive tokens marked."""
+def encode(
+    ctx: RunContext,
+    corpus: Corpus,
+    *,
+    training: bool = True,
+    on_features: OnFeatures | None = None,
+) -> Examples:
+    """A corpus as the run's task and its model read it, sensitive tokens marked."""
     spans = sensitive_spans(ctx, corpus)
-    return ctx.task.encode(
+    examples = ctx.task.encode(
         corpus,
         ctx.tokenizer,
         context=ctx.run.context,
         sensitive=spans or None,
         training=training,
     )
+    return with_features(ctx.model, examples, on_features)
 
 
 def load_run(folder: Path) -> RunContext:

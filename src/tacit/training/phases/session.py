@@ -40,15 +40,16 @@ from tacit.saved_json import spelled
 from tacit.training.data.account import write_account
 from tacit.training.data.fingerprint import code_digest, training_data_digest
 from tacit.training.data.protected_entities import list_digest
-from tacit.training.data.public_inputs import shown_name
+from tacit.training.data.public_inputs import shown_names
 from tacit.training.data.scope import scope_of
 from tacit.training.data.training_data import TrainingData, found_and_kept, prepare
 from tacit.training.evaluation.model_card import model_card
 from tacit.training.evaluation.scoring import scores
 from tacit.training.methods import METHODS
-from tacit.training.methods.method import Method, MethodInputs, SequentialMethod
+from tacit.training.methods.method import Method, MethodInputs, SequentialMethod, StepStats
 from tacit.training.methods.noisy_sums import LossMeter, NoisySumMethod, NoisySums
 from tacit.training.models import weights
+from tacit.training.models.features import OnFeatures
 from tacit.training.models.optimizers import make_optimizer
 from tacit.training.models.registries import MODELS, OPTIMIZERS
 from tacit.training.phases.budget_line import BudgetLine
@@ -60,7 +61,7 @@ from tacit.training.phases.continuing import (
     require_same_protection,
 )
 from tacit.training.phases.divergence import Watch
-from tacit.training.phases.loop import Loop, OnProgress, Timed
+from tacit.training.phases.loop import Loop, OnProgress, Progress, Timed
 from tacit.training.phases.public_start import NAME as PUBLIC_START
 from tacit.training.phases.public_start import start_on_public_text
 from tacit.training.phases.ranks import Ranks, ranks_of_environment
@@ -69,6 +70,7 @@ from tacit.training.phases.redacted_start import start_on_redacted_text
 from tacit.training.phases.run_context import RunContext, encode, open_run
 from tacit.training.phases.selecting import AVERAGE, LAST, START, UNASKED, choose
 from tacit.training.settings import Run, read_run, run_yaml
+from tacit.training.tasks.examples import Examples
 from tacit.training.tasks.measuring import check_fit
 
 MADE_HERE = "made by a run whose ledger.jsonl belongs to these weights"
@@ -172,28 +174,46 @@ def _clear_unless_begun(folder: Path) -> None:
 # --- where sums are computed here ---------------------------------------------------------------
 
 
-def inputs_of(ctx: RunContext, plan: Plan | None) -> tuple[MethodInputs, dict[str, Any]]:
+def inputs_of(
+    ctx: RunContext, plan: Plan | None, on_progress: OnProgress | None = None
+) -> tuple[MethodInputs, dict[str, Any]]:
     """What the method of a run works on here, and what there is to note of the records.
 
     Refuses, before anything is trained or charged, what the method could not train.
     """
     run, model = ctx.run, ctx.model
-    examples = encode(ctx, ctx.part)
+    examples = encode(ctx, ctx.part, on_features=_told_of_features(on_progress))
     check_fit(model, examples)
     training_data = prepare(examples, ctx.part, ctx.mentions, plan, ctx.protected)
     few = training_data.rows[:2]
     run.spec.require_model(model)
+    losses = run.spec.losses(ctx.task)
     weights.check_trainable(
         model,
-        (lambda: ctx.task.losses(model, training_data.examples.batch(few))) if len(few) else None,
+        (lambda: losses(model, training_data.examples.batch(few))) if len(few) else None,
     )
     return MethodInputs(
-        run, model, ctx.task.losses, training_data, ctx.randomness, plan, None, ctx.attribute
+        run, model, losses, training_data, ctx.randomness, plan, None, ctx.attribute
     ), dict(examples.notes)
 
 
+def _told_of_features(on_progress: OnProgress | None) -> OnFeatures | None:
+    """Progress in computing what a frozen encoder makes of the records."""
+    if on_progress is None:
+        return None
+    nothing = StepStats(0, 0, 0, 0.0)
+    return lambda done, of: on_progress(Progress("features", done, of, nothing))
+
+
 def require_independent_units(inputs: MethodInputs) -> None:
-    """Refuse a model in which one unit's vector depends on the others; see `UnitCheck`."""
+    """Refuse a model in which one unit's vector depends on the others; see `UnitCheck`.
+
+    Features were computed in batches, too: the check begins at the text, not at them.
+    """
+    training_data = inputs.training_data
+    if isinstance(training_data.examples, Examples):
+        from_text = replace(training_data.examples, features=None)
+        inputs = replace(inputs, training_data=replace(training_data, examples=from_text))
     check = inputs.run.spec.unit_check(inputs)
     if check is not None:
         check.need(first=True)
@@ -215,7 +235,7 @@ def _carry_out(
         ctx, folder, plan, earlier, data=commitment(ctx.corpus.digest(), salt),
         on_progress=on_progress,
     )  # fmt: skip
-    inputs, session.notes = inputs_of(ctx, plan)
+    inputs, session.notes = inputs_of(ctx, plan, on_progress)
     session.training_data = inputs.training_data
     session.about["training data"] = commitment(
         training_data_digest(inputs.training_data, ctx.model), salt
@@ -245,7 +265,7 @@ def follow(run: Run, ranks: Ranks, folder: Path | None = None) -> None:
     inputs, _ = inputs_of(ctx, plan)
     ranks.require_alike(alike(ctx, inputs))
     require_independent_units(inputs)
-    meter = LossMeter(ctx.model, ctx.task.losses)
+    meter = LossMeter(ctx.model, inputs.losses)
     ranks.follow(method.totals(inputs, meter), ctx.model, pieces=method.draw_arrays)
 
 
@@ -350,6 +370,7 @@ class Session:
                 last()
             self._choose(loop, ledger, start)
             loop.finish(start)
+            run.spec.finish(self.inputs(), ctx.tokenizer)
             took["train"] = loop.timed
         left_out = sum(one.not_finite for one in took.values())
         if left_out and not ctx.elsewhere:
@@ -408,7 +429,7 @@ class Session:
         return MethodInputs(
             ctx.run,
             ctx.model,
-            ctx.task.losses,
+            ctx.run.spec.losses(ctx.task),
             self.training_data,
             ctx.randomness,
             self.plan,
@@ -544,7 +565,7 @@ class Session:
             facts["owner graph"] = f"held fixed; {caps}"
         facts |= run.spec.facts(run)
         if run.pretrain:
-            public = shown_name(run.pretrain.corpus)
+            public = shown_names(run.pretrain.corpus)
             facts["public start"] = f"{run.pretrain.steps} steps on {public}"
         return facts | self.facts
 

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tacit.training.data.activation_cache import Activations
 from tacit.training.dp.dropout import RECORD
 
 Ids = NDArray[np.int32]
@@ -31,6 +32,7 @@ class Examples:
     for each example, or an array of numbers for its tokens. `sensitive` marks the tokens that
     touch a sensitive span. `user` numbers users by first appearance, and is -1 where there are
     none. `notes` counts what did not fit: records cut, labels unknown or missing, words lost.
+    `features` are what a frozen encoder makes of them: one vector each, or one for each token.
     `characters` is how much of its text each example of next words holds.
     """
 
@@ -42,6 +44,7 @@ class Examples:
     sensitive: list[Mask] | None = None
     types: list[Ids] | None = None
     notes: dict[str, int] = field(default_factory=dict)
+    features: Activations | None = None
     characters: Places | None = None
 
     def __len__(self) -> int:
@@ -49,31 +52,43 @@ class Examples:
 
     @cached_property
     def lengths(self) -> Places:
-        """How many tokens each example has."""
+        """How many tokens each example has, or how many vectors that stand for them."""
+        if self.features is not None:
+            return self.features.lengths
         return np.fromiter((len(row) for row in self.ids), dtype=np.int64, count=len(self.ids))
 
     def batch(self, rows: NDArray[Any]) -> dict[str, Tensor]:
         """These examples as tensors, padded on the right to the longest of them.
 
-        Their numbers go with them: what is drawn for an example is keyed by its number.
+        Their numbers go with them: what is drawn for an example is keyed by its number. Where
+        there are features, they stand for the tokens.
         """
-        chosen = [int(row) for row in rows]
-        width = max((len(self.ids[row]) for row in chosen), default=0) or 1
-        shape = (len(chosen), width)
-        # Padding is masked wherever it could be seen, so any valid id will do.
-        ids = _fill(shape, self.pad, self.ids, chosen)
-        lengths = self.lengths[chosen] if chosen else np.zeros(0, dtype=np.int64)
-        mask = np.arange(width) < lengths[:, None]
-        made = {"input_ids": torch.from_numpy(ids), "attention_mask": torch.from_numpy(mask * 1)}
-        made[RECORD] = torch.tensor(chosen, dtype=torch.int64)
-        if self.types is not None:
-            made["token_type_ids"] = torch.from_numpy(_fill(shape, 0, self.types, chosen))
+        chosen = np.asarray(rows, dtype=np.int64)
+        lengths = self.lengths[chosen]
+        shape = (len(chosen), int(lengths.max(initial=1)))
+        mask = np.arange(shape[1]) < lengths[:, None]
+        made = {RECORD: torch.from_numpy(chosen)}
+        if self.features is None:
+            made |= self._tokens(chosen, mask)
+        elif isinstance(self.labels, list):
+            made["features"] = torch.from_numpy(self.features.padded(chosen, shape[1]))
+        else:
+            made["features"] = torch.from_numpy(self.features.of(chosen))
         if self.labels is None:
-            made["labels"] = torch.from_numpy(np.where(mask, ids, IGNORED))
+            made["labels"] = torch.where(torch.from_numpy(mask), made["input_ids"], IGNORED)
         elif isinstance(self.labels, list):
             made["labels"] = torch.from_numpy(_fill(shape, IGNORED, self.labels, chosen))
         else:
             made["labels"] = torch.from_numpy(self.labels[chosen])
+        return made
+
+    def _tokens(self, rows: Places, mask: Mask) -> dict[str, Tensor]:
+        """The tokens of these examples; `mask` says where there are any."""
+        # Padding is masked wherever it could be seen, so any valid id will do.
+        ids = _fill(mask.shape, self.pad, self.ids, rows)
+        made = {"input_ids": torch.from_numpy(ids), "attention_mask": torch.from_numpy(mask * 1)}
+        if self.types is not None:
+            made["token_type_ids"] = torch.from_numpy(_fill(mask.shape, 0, self.types, rows))
         return made
 
     def marks(self, rows: NDArray[Any], width: int) -> Tensor:
@@ -81,7 +96,7 @@ class Examples:
         shape = (len(rows), width)
         if self.sensitive is None:
             return torch.zeros(shape, dtype=torch.bool)
-        return torch.from_numpy(_fill(shape, 0, self.sensitive, [int(r) for r in rows]) > 0)
+        return torch.from_numpy(_fill(shape, 0, self.sensitive, rows) > 0)
 
     def in_batches(self, token_budget: int) -> Iterator[NDArray[np.int64]]:
         """All rows, those of like length together, at most so many padded tokens at once."""
@@ -98,10 +113,10 @@ class Examples:
 
 
 def _fill(
-    shape: tuple[int, int], value: int, values: Sequence[NDArray[Any]], rows: Sequence[int]
+    shape: tuple[int, ...], value: int, values: Sequence[NDArray[Any]], rows: NDArray[Any]
 ) -> Places:
     filled = np.full(shape, value, dtype=np.int64)
-    for line, row in enumerate(rows):
+    for line, row in enumerate(rows.tolist()):
         own = values[row]
         filled[line, : len(own)] = own
     return filled

@@ -36,6 +36,8 @@ def forward(model: nn.Module, batch: Batch, *, mask: bool = True) -> Tensor:
 
 def inputs(accepted: Container[str], batch: Batch, *, mask: bool) -> dict[str, Any]:
     """What of a batch a module accepts; without a `mask`, all ones."""
+    if "features" in batch:  # they stand for the tokens
+        return {"features": batch["features"]}
     ids = batch["input_ids"]
     given: dict[str, Any] = {"input_ids": ids}
     if "attention_mask" in accepted:

@@ -1,0 +1,94 @@
+"""What `tacit plan` and `tacit train` share: a run in a few words, and what a recipe chose."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tacit import presets
+from tacit.cli.common import err, out, simple_table
+
+if TYPE_CHECKING:
+    from tacit.planning.forecasts import Forecast
+    from tacit.planning.recipes import Resolved
+
+Recipe = Annotated[
+    str | None,
+    typer.Option(help="auto: choose what is not given from the task, the plan and its numbers."),
+]
+Task = Annotated[str | None, typer.Option(help="classification or next-word.")]
+Labels = Annotated[
+    str | None, typer.Option(help="Classes, declared as public: work,home or a file.")
+]
+Protect = Annotated[str | None, typer.Option(help="users, entities or users+entities.")]
+Users = Annotated[
+    int | None, typer.Option(help="About how many users there are, as you knew before.")
+]
+Epsilon = Annotated[float | None, typer.Option(help="The price of the promise.")]
+
+
+def few_words(**options: Any) -> dict[str, Any]:
+    """The options above as settings of a run."""
+    given = {name: value for name, value in options.items() if value is not None}
+    for name in ("protect", "users", "epsilon"):
+        if name in given:
+            given[f"plan.{name}"] = given.pop(name)
+    labels = given.get("labels")
+    if labels is not None and not Path(labels).is_file():
+        given["labels"] = [one.strip() for one in labels.split(",") if one.strip()]
+    return given
+
+
+def names_run(file: Path) -> bool:
+    """Whether an argument names a run's settings; else it names a corpus."""
+    return str(file).startswith(presets.PREFIX) or file.suffix in (".yml", ".yaml")
+
+
+def names_run_or_corpus(file: Path) -> bool:
+    """Whether an argument of `tacit plan` is more than a plan: a preset, a run's file, a corpus."""
+    from tacit.planning.plan import plan_file_fields
+
+    if not names_run(file) or str(file).startswith(presets.PREFIX):
+        return True
+    return not {"corpus", "recipe", "base"}.isdisjoint(plan_file_fields(file))
+
+
+def asked_fields(file: Path | None, changes: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a run's file, or of a corpus that a recipe is to be found for."""
+    from tacit.training.settings import changed, run_fields
+
+    if file is not None and names_run(file):
+        return run_fields(file, changes)
+    fields = changed({"corpus": str(file or "corpus"), "recipe": "auto"}, changes)
+    protects = "entities" in str((fields.get("plan") or {}).get("protect"))
+    if protects and not fields.get("mentions"):
+        fields.setdefault("detect", "patterns,lists")
+    return fields
+
+
+def print_choices(chosen: "Resolved") -> None:
+    """What the recipe chose and why, on standard error."""
+    if not chosen.choices:
+        return
+    table = simple_table("recipe: auto", "", "why")
+    for column in table.columns:
+        column.justify = "left"
+    for one in chosen.choices:
+        value = f"{one.value:g}" if isinstance(one.value, float) else str(one.value)
+        table.add_row(one.setting, value, "yours" if one.own else one.why)
+    err.print(table)
+
+
+def print_forecast(expected: "Forecast") -> None:
+    """What to expect for several epsilons, and in a sentence."""
+    from tacit.planning.forecasts import MEASURES
+
+    figure = "{:.3f}" if expected.task == "classification" else "{:.0%}"
+    table = simple_table("epsilon", "likely", "eight of ten between")
+    for row in expected.rows:
+        low, likely, high = (figure.format(v) for v in (row.low, row.likely, row.high))
+        table.add_row(f"{row.epsilon:g}", likely, f"{low} and {high}")
+    out.print(f"[bold]What to expect[/bold]: {MEASURES[expected.task]}", soft_wrap=True)
+    out.print(table)
+    out.print(expected.sentence, soft_wrap=True)
+    out.print(f"{expected.beside} Nothing was read for this.", soft_wrap=True)

