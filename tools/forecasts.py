@@ -1,8 +1,10 @@
 """Simulate private heads on public corpora, and tabulate what noise costs them.
 
-    python tools/forecasts.py heads --data DIR     # docs/results/forecast-heads.jsonl, minutes
-    python tools/forecasts.py table                # src/tacit/planning/forecasts.json, seconds
-    python tools/forecasts.py check                # docs/studies/forecasts.md, seconds
+    python tools/forecasts.py heads --data DIR     # docs/results/forecast-heads.jsonl
+    python tools/forecasts.py words --data DIR     # docs/results/forecast-words.jsonl
+    python tools/forecasts.py checks --data DIR    # docs/results/forecast-checks.jsonl
+    python tools/forecasts.py table                # src/tacit/planning/forecasts.json
+    python tools/forecasts.py study                # docs/studies/forecasts.md
 
 Records of public corpora are dealt to pretended users, a head on frozen vectors learns from all of
 them in every step, as `recipe: auto` trains it, and the error is compared with that of the same
@@ -15,14 +17,15 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tacit.planning import forecasts, recipes
 from tacit.planning.plan import Plan, least_noise
-from tacit.planning.recipes import family_named
 from tacit.training.data.training_data import open_corpus
 
 HERE = Path(__file__).resolve().parent.parent
@@ -173,25 +176,55 @@ def heads(args: argparse.Namespace) -> None:
 
 
 def table(args: argparse.Namespace) -> None:
-    """Fit the curve of heads, and write it where forecasts read it."""
+    """Fit the curves, and write them where forecasts read them."""
+    TABLE.write_text(json.dumps(fitted(), indent=1) + "\n")
+
+
+def fitted(without: str = "") -> dict[str, Any]:
+    """The curve of each model, from all simulations but those of one corpus or start."""
     # Where there is hardly any noise, what is lost is chance: a logarithm would make much of it.
-    rows = [row for row in lost_to_noise() if row["noise_to_signal"] > 0.01]
+    rows = [row for row in lost_to_noise(without) if row["noise_to_signal"] > 0.01]
     noise = np.log([row["noise_to_signal"] for row in rows])
     lost = np.clip([row["lost"] for row in rows], 0.002, 0.998)
     slope, intercept = np.polyfit(noise, np.log(lost / (1 - lost)), 1)
     apart = np.log(lost / (1 - lost)) - slope * noise - intercept
     low, likely, high = np.quantile(apart, [0.1, 0.5, 0.9])
     plain, most = unprotected(), max(USERS)
-    found: dict[str, dict[str, Any]] = {}
-    found["minilm"] = found["wordllama"] = {
+    heads = {
         "slope": slope, "intercept": intercept, "low": low, "likely": likely, "high": high,
         "unprotected": [plain[f"{one} {most}"] for one in EXTREMES],
     }  # fmt: skip
-    rounded = {
-        name: {k: np.round(v, 4).tolist() for k, v in part.items()}
+    found = {"minilm": heads, "wordllama": heads, "english": word_curve(low, high, without)}
+    return {
+        name: {field: np.round(value, 4).tolist() for field, value in part.items()}
         for name, part in found.items()
-    }  # fmt: skip
-    TABLE.write_text(json.dumps(rounded, indent=1) + "\n")
+    }
+
+
+MOST = 0.6
+"""Of the gap, what few steps with everybody in them close without noise, about."""
+TRAINED = {"conll2003-lstm": 208_000, "english": 1_200_000}
+"""Weights that are trained, of each start; of the first with 200 rows of its table."""
+
+
+def word_curve(low: float, high: float, without: str) -> dict[str, Any]:
+    """The curve of next words; few were simulated, so the spread is that of heads."""
+    lines = [json.loads(line) for line in WORD_RUNS.read_text().splitlines()]
+    lines = [line for line in lines if line["start"] != without]
+    plain = {(d["start"], d["users"]): d["perplexity"] for d in lines if d["epsilon"] is None}
+    noise, lost = [], []
+    for d in lines:
+        if d["epsilon"] is not None:
+            start = np.log(d["public_only_perplexity"])
+            gap = start - np.log(plain[d["start"], d["users"]])
+            lost.append(1 - (start - np.log(d["perplexity"])) / gap / MOST)
+            each = d["records_per_user"] ** 0.5 * d["users"]
+            z = one_shot_noise(d["epsilon"], d["users"])
+            noise.append(z * TRAINED[d["start"]] ** 0.5 / each)
+    odds = np.log(np.array(lost) / (1 - np.array(lost)))
+    slope, intercept = np.polyfit(np.log(noise), odds, 1)
+    return {"slope": slope, "intercept": intercept, "low": low, "likely": 0.0, "high": high,
+            "most": MOST}  # fmt: skip
 
 
 def unprotected() -> dict[str, float]:
@@ -209,10 +242,10 @@ def lost_to_noise(without: str = "") -> Iterator[dict[str, Any]]:
 
     The rate is the one that the recipe takes; between simulated rates errors are interpolated.
     """
-    rule, plain = family_named("minilm"), unprotected()
+    rule, plain = recipes.family_named("minilm"), unprotected()
     grouped: dict[str, list[dict[str, Any]]] = {}
     for line in simulations():
-        if line["epsilon"] is not None and line["corpus"] != without:
+        if line["epsilon"] is not None and line["corpus"].partition(":")[0] != without:
             grouped.setdefault(f"{line['key']} {line['epsilon']}", []).append(line)
     for lines in grouped.values():
         one = lines[0]
@@ -261,45 +294,166 @@ def posts(data: str, users: int, path: Path) -> None:
 
 WORDS, EACH = 60, 3
 WORD_RUNS = HERE / "docs" / "results" / "forecast-words.jsonl"
-WORD_CASES = [(300, None), (300, 8.0), (300, 2.0), (1000, None), (1000, 2.0), (100, None),
-              (100, 8.0)]  # fmt: skip
-"""Users and epsilon; None is without protection."""
+WORD_CASES = [
+    (start, users, epsilon)
+    for start, users in (("conll2003-lstm", 300), ("conll2003-lstm", 1000), ("english", 300))
+    for epsilon in (None, 8.0, 2.0)
+]
+"""The start, users and epsilon; None is without protection."""
+
+
+def settings(start: str, users: int, epsilon: float | None) -> dict[str, Any]:
+    """A run from a start: the recipe's where it has one, else as the presets of the studies."""
+    from tacit.training.settings import run_fields
+
+    plain = {"steps": max(30, 3 * users * EACH // 64), "optimizer.warmup": 5}
+    if start == "english":
+        base: dict[str, Any] = {"model": {"kind": "folder", "folder": "start:english"}}
+        if epsilon is None:
+            rate = {"name": "adamw", "learning_rate": 2e-3, "schedule": "linear", "warmup": 5}
+            return base | {"method": "plain", "steps": plain["steps"], "batch": 64,
+                           "optimizer": rate, "context": 64}  # fmt: skip
+        plan = {"protect": "users", "epsilon": epsilon, "users": users, "records": users * EACH}
+        return base | {"recipe": "auto", "plan": plan}
+    if epsilon is None:
+        return run_fields(Path("preset:conll2003-lstm-plain"), plain)
+    rate = 4e-3 * min(1.0, (epsilon / 8) ** 0.5) * min(1.0, (users / 946) ** 0.5)
+    changes = {"plan.epsilon": epsilon, "plan.users": users, "optimizer.learning_rate": rate}
+    return run_fields(Path("preset:conll2003-lstm-users"), changes)
 
 
 def words(args: argparse.Namespace) -> None:
-    """Train models of next words on posts of pretended users, from the start of the presets."""
+    """Train models of next words on posts of pretended users, from public starts."""
     import tempfile
 
     import tacit
-    from tacit.training.settings import read_run
 
     lines = WORD_RUNS.read_text().splitlines() if WORD_RUNS.exists() else []
-    done = {(line["users"], line["epsilon"]) for line in map(json.loads, lines)}
-    for users, epsilon in WORD_CASES:
-        if (users, epsilon) in done:
+    done = {(line["start"], line["users"], line["epsilon"]) for line in map(json.loads, lines)}
+    for start, users, epsilon in WORD_CASES:
+        if (start, users, epsilon) in done:
             continue
         with tempfile.TemporaryDirectory() as place:
-            corpus = Path(place) / "posts.jsonl"
+            corpus, folder = Path(place) / "posts.jsonl", Path(place) / "run"
             posts(args.data, users, corpus)
-            changes = {"corpus": str(corpus), "data": args.data, "detect": None, "seed": 0}
-            if epsilon is None:
-                changes |= {"steps": max(30, 3 * users * EACH // 64), "optimizer.warmup": 5}
-                run = read_run(Path("preset:conll2003-lstm-plain"), changes)
-            else:
-                rate = 4e-3 * min(1.0, (epsilon / 8) ** 0.5) * min(1.0, (users / 946) ** 0.5)
-                changes |= {"plan.epsilon": epsilon, "plan.users": users}
-                changes |= {"plan.delta": 1e-5, "optimizer.learning_rate": rate}
-                run = read_run(Path("preset:conll2003-lstm-users"), changes)
-            folder = Path(place) / "run"
-            tacit.train(run, folder)
+            own = {"corpus": str(corpus), "data": args.data, "detect": None, "seed": 0}
+            tacit.train(tacit.Run(**settings(start, users, epsilon) | own), folder)
             scores = tacit.evaluate(folder, "test")
-        line = {"users": users, "epsilon": epsilon, "records_per_user": EACH, "words": WORDS}
-        line |= {name: scores[name] for name in scores if "perplexity" in name}
+        line = {"start": start, "users": users, "epsilon": epsilon, "records_per_user": EACH}
+        line |= {name: scores[name] for name in ("perplexity", "public_only_perplexity")}
         with WORD_RUNS.open("a") as out:
             out.write(json.dumps(line) + "\n")
 
 
-PARTS = {"heads": heads, "words": words, "table": table}
+# --- are they right? ----------------------------------------------------------------------------
+
+CHECKS = HERE / "docs" / "results" / "forecast-checks.jsonl"
+CHECKED = {"ag_news": (1300, 20_000, "test"), "sst2": (4500, 67_000, "valid"),
+           "newsgroups20": (5800, 11_000, "test")}  # fmt: skip
+"""What is declared of a corpus, users and records, and the split that is scored."""
+
+
+def measured(name: str, data: str, protect: str, epsilon: float | None) -> float:
+    """The error of a classifier that the recipe trains; without protection if epsilon is None."""
+    import tempfile
+
+    import tacit
+
+    users, records, split = CHECKED[name]
+    labels = sorted({str(one) for one in open_corpus(name, data).column("label").to_pylist()})
+    fields: dict[str, Any] = {
+        "corpus": name, "data": data, "task": "classification", "labels": labels, "seed": 0,
+        "model": {"kind": "features", "folder": "wordllama"}, "context": 256,
+    }  # fmt: skip
+    if epsilon is None:
+        rate = {"name": "adamw", "learning_rate": 0.05, "schedule": "linear"}
+        fields |= {"method": "plain", "steps": 600, "batch": 512, "optimizer": rate}
+    else:
+        plan = {"protect": protect, "epsilon": epsilon, "users": users, "records": records}
+        fields |= {"recipe": "auto", "plan": plan}
+    with tempfile.TemporaryDirectory() as place:
+        tacit.train(tacit.Run(**fields), Path(place) / "run")
+        scores = tacit.evaluate(Path(place) / "run", split)
+    return float(1 - scores["accuracy"])
+
+
+def checks(args: argparse.Namespace) -> None:
+    """Train what the recipe chooses on whole corpora, to be compared with what was foretold."""
+    lines = CHECKS.read_text().splitlines() if CHECKS.exists() else []
+    done = {(line["corpus"], line["epsilon"]) for line in map(json.loads, lines)}
+    for name in CHECKED:
+        for epsilon in (None, 8.0, 2.0, 1.0, 0.5):
+            if (name, epsilon) not in done:
+                error = measured(name, args.data, "users", epsilon)
+                line = {"corpus": name, "protect": "users", "epsilon": epsilon, "error": error}
+                with CHECKS.open("a") as out:
+                    out.write(json.dumps(line) + "\n")
+
+
+def study(args: argparse.Namespace) -> None:
+    """Put the table of what was foretold and what came into the page of the study."""
+    rows = [*_classifiers(), *_models_of_words()]
+    inside = sum(low - 0.0005 <= true <= high + 0.0005 for *_, low, _, high, true in rows)
+    lines = ["| | epsilon | forecast | likely | measured | |", "|---|---|---|---|---|---|"]
+    for name, epsilon, low, likely, high, true in rows:
+        held = "yes" if low - 0.0005 <= true <= high + 0.0005 else "no"
+        spread = f"{low:.3f} to {high:.3f}"
+        lines.append(f"| {name} | {epsilon:g} | {spread} | {likely:.3f} | {true:.3f} | {held} |")
+    page = HERE / "docs" / "studies" / "forecasts.md"
+    head, mark, _ = page.read_text().partition("<!-- made by tools/forecasts.py study -->")
+    said = f"{inside} of {len(rows)} lie in their ranges."
+    page.write_text(head + mark + "\n\n" + "\n".join(lines) + f"\n\n{said}\n")
+
+
+def _classifiers() -> Iterator[tuple[Any, ...]]:
+    """Whole corpora, foretold by curves that were fitted without them."""
+    lines = [json.loads(line) for line in CHECKS.read_text().splitlines()]
+    plain = {line["corpus"]: line["error"] for line in lines if line["epsilon"] is None}
+    labels = {"ag_news": 4, "sst2": 2, "newsgroups20": 20}
+    for line in lines:
+        if line["epsilon"] is not None:
+            users, records, _ = CHECKED[line["corpus"]]
+            plan = {"protect": line["protect"], "epsilon": line["epsilon"], "users": users,
+                    "records": records}  # fmt: skip
+            classes = [str(n) for n in range(labels[line["corpus"]])]
+            run = {"task": "classification", "labels": classes,
+                   "model": {"kind": "features", "folder": "wordllama"}}  # fmt: skip
+            row = _foretold(run, plan, line["corpus"])
+            yield (f"{line['corpus']}, error above unprotected", line["epsilon"], *row,
+                   line["error"] - plain[line["corpus"]])  # fmt: skip
+
+
+def _models_of_words() -> Iterator[tuple[Any, ...]]:
+    """Models from `start:english`, foretold by a curve of another start."""
+    lines = [json.loads(line) for line in WORD_RUNS.read_text().splitlines()]
+    lines = [line for line in lines if line["start"] == "english"]
+    plain = {line["users"]: line["perplexity"] for line in lines if line["epsilon"] is None}
+    for line in lines:
+        if line["epsilon"] is not None:
+            users, start = line["users"], np.log(line["public_only_perplexity"])
+            plan = {"protect": "users", "epsilon": line["epsilon"], "users": users,
+                    "records": users * line["records_per_user"]}  # fmt: skip
+            row = _foretold({}, plan, "english")
+            closed = (start - np.log(line["perplexity"])) / (start - np.log(plain[users]))
+            yield (
+                f"{users} users of newsgroups20, share of the way",
+                line["epsilon"],
+                *row,
+                closed,
+            )
+
+
+def _foretold(run: dict[str, Any], plan: dict[str, Any], without: str) -> tuple[float, ...]:
+    """Low, likely and high for a plan's own epsilon."""
+    machine = recipes.Machine(2, frozenset({"wordllama"}))
+    fields = recipes.resolve({"corpus": "c", "recipe": "auto", "plan": plan, **run}, machine).fields
+    with mock.patch.object(forecasts, "curves", return_value=fitted(without)):
+        found = forecasts.forecast(fields)
+    assert found is not None
+    return found.own.low, found.own.likely, found.own.high
+
+
+PARTS = {"heads": heads, "words": words, "table": table, "checks": checks, "study": study}
 
 
 def main() -> None:

@@ -49,6 +49,7 @@ class Forecast:
     task: str
     users: int
     rows: Sequence[Expected]
+    own: Expected
     sentence: str
 
     @property
@@ -102,8 +103,8 @@ def forecast(run: Mapping[str, Any]) -> Forecast | None:
         noise = noise_to_signal(Plan(**fields, epsilon=epsilon), facts, family)
         return Expected(epsilon, *expect(noise, facts, curves()[family["name"]]))
 
-    rows = [at(epsilon) for epsilon in EPSILONS]
-    return Forecast(facts.task, facts.users, rows, _sentence(at(plan.epsilon), facts))
+    rows, own = [at(epsilon) for epsilon in EPSILONS], at(plan.epsilon)
+    return Forecast(facts.task, facts.users, rows, own, _sentence(own, facts))
 
 
 def noise_to_signal(plan: Plan, facts: Facts, family: Fields) -> float:

@@ -191,7 +191,7 @@ def _family(facts: Facts, model: Mapping[str, Any], machine: Machine) -> Fields:
     """The first model that is installed and fits the time; the one that is asked for, if one is."""
     every = [one for one in constants()["family"] if one["task"] == facts.task]
     if asked := {name: model[name] for name in ("kind", "folder") if model.get(name) is not None}:
-        every = [one for one in every if asked.items() <= one["settings"]["model"].items()]
+        every = [one for one in every if _is_of(asked, one)]
         if not every:
             raise UsageError(
                 f"recipe=auto has no settings for model {', '.join(map(str, asked.values()))}; "
@@ -225,7 +225,15 @@ def family_of(task: str, model: Mapping[str, Any]) -> Fields | None:
     """The constants of the model that a run names; None where there are none."""
     named = {name: model.get(name) for name in ("kind", "folder")}
     every = (one for one in constants()["family"] if one["task"] == task)
-    return next((one for one in every if named.items() <= one["settings"]["model"].items()), None)
+    return next((one for one in every if _is_of(named, one)), None)
+
+
+def _is_of(named: Mapping[str, Any], family: Fields) -> bool:
+    """Whether a kind and a folder are a family's; a start of one's own is like the shipped one."""
+    folder = str(named.get("folder", ""))
+    if folder.startswith("start:"):
+        named = {**named, "folder": "start:english"}
+    return bool(named.items() <= family["settings"]["model"].items())
 
 
 def _proposed(family: Fields, facts: Facts) -> Fields:
