@@ -98,6 +98,8 @@ class OneRelease(PlannedSums[StatisticsSettings]):
             yield "method=statistics sums features of a frozen encoder; give model.kind=features."
         if plan is not None and plan.user_rate not in (None, 1.0):
             yield "method=statistics asks everybody once; give plan.user_rate=1."
+        if plan is not None and plan.select == "best":
+            yield "method=statistics fits its head after its release; leave select=best out."
         if plan is not None and plan.user_rate is None:
             yield f"method=statistics sums over users; mechanism={plan.mechanism} does not."
         if run.optimizer != OptimizerSettings.model_validate(SUM_OF_UPDATES):
