@@ -248,7 +248,10 @@ def _proposed(family: Fields, facts: Facts) -> Fields:
     settings = {
         name: dict(v) if isinstance(v, dict) else v for name, v in family["settings"].items()
     }
-    return {"method": METHODS[0], **settings, "plan": plan, "optimizer": dict(family["optimizer"])}
+    return {
+        "method": METHODS[0], **settings, "select": "best", "plan": plan,
+        "optimizer": dict(family["optimizer"]),
+    }  # fmt: skip
 
 
 def noise_share(plan: Plan, weights: float, users: int) -> float:
@@ -285,6 +288,7 @@ def _choices(family: Fields, facts: Facts, chosen: Fields, given: Fields) -> lis
         "plan.user_rate": "everybody in every step: the least noise" if whole else "fits the time",
         "plan.clip_norm": "from simulations on public text",
         "plan.entity_share": "a record moves its user by half of the clip norm at most",
+        "select": "never worse than its start: a comparison with noise, in the price",
         "optimizer": f"{family['optimizer']['schedule']} decay of the rate",
         "optimizer.learning_rate": "smaller as the noise is louder",
     }
