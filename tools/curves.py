@@ -30,6 +30,8 @@ from typing import Any
 
 import yaml
 
+from tacit.planning.recipes import resolve
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 HERE = Path(__file__).resolve().parent.parent
@@ -87,7 +89,9 @@ def over_epsilon(corpus: str, model: str, epsilons: tuple[float, ...]) -> list[C
 def at_full_batch() -> list[Case]:
     """Everybody in every step, from GloVe and public sentences; the unprotected model last."""
     users, both = (f"conll2003-lstm-{protect}" for protect in ("users", "users+entities"))
-    cases = [Case("users", e, users, _rates(users, e)) for e in (8.0, 2.0, 1.0)]
+    few = {"model.trained_rows": 200, "plan.steps": 10}  # where the noise is louder
+    cases = [Case("users", 8.0, users, _rates(users, 8.0))]
+    cases += [Case("users", e, users, _rates(users, e) | few) for e in (2.0, 1.0)]
     cases += [Case("users+entities", e, both, _rates(both, e)) for e in (8.0, 2.0)]
     return [*cases, Case("plain", None, "conll2003-lstm-plain")]
 
@@ -106,26 +110,35 @@ STATIC = {"model.folder": "wordllama"}
 def heads(stem: str, entities: tuple[str, ...]) -> list[Case]:
     """Heads above frozen encoders, trained in twenty steps or fitted from one release.
 
-    Rates are in units of the clip norm, and are the same for every epsilon.
+    Rates are those that `recipe: auto` chooses: they fall as the noise grows.
     """
-    cases = [
-        Case("plain", None, f"{stem}-plain"),
-        Case("users, hardly any noise", None, f"{stem}-users", {"plan.epsilon": 1e6}),
-        Case("plain, static vectors", None, f"{stem}-plain", STATIC),
-        *(Case(one, None, f"{stem}-{one}") for one in entities if one != "users+entities"),
-    ]
+    plain = f"{stem}-plain"
     protects = ("users", "users+entities") if "users+entities" in entities else ("users",)
-    for epsilon in (8.0, 2.0, 1.0):
-        at = {"plan.epsilon": epsilon}
-        for protect in protects:
-            once = at | _release_for(stem, protect)
-            cases += [
-                Case(protect, epsilon, f"{stem}-{protect}", at),
-                Case(f"{protect}, static vectors", epsilon, f"{stem}-{protect}", at | STATIC),
-                Case(f"{protect}, one release, static vectors", epsilon, f"{stem}-statistics",
-                     once | STATIC),
-            ]  # fmt: skip
-    return cases
+    both = [(protect, epsilon) for protect in protects for epsilon in (8.0, 2.0, 1.0)]
+    trained, static, once = [Case("plain", None, plain)], [], []
+    static.append(Case("plain, static vectors", None, plain, STATIC))
+    for protect, epsilon in both:
+        preset, at = f"{stem}-{protect}", _head_rates(stem, protect, epsilon)
+        trained.append(Case(protect, epsilon, preset, at))
+        static.append(Case(f"{protect}, static vectors", epsilon, preset, at | STATIC))
+        fields = {"plan.epsilon": epsilon} | _release_for(stem, protect) | STATIC
+        name = f"{protect}, one release, static vectors"
+        once.append(Case(name, epsilon, f"{stem}-statistics", fields))
+    loud = Case("users, hardly any noise", None, f"{stem}-users", {"plan.epsilon": 1e6})
+    others = [Case(one, None, f"{stem}-{one}") for one in entities if one != "users+entities"]
+    return [*trained, *static, *once, loud, *others]
+
+
+def _head_rates(stem: str, protect: str, epsilon: float) -> dict[str, Any]:
+    """The learning rate that the recipe chooses for a head; the declared users are the preset's."""
+    common, users = (
+        yaml.safe_load((PRESETS / f"{stem}{part}.yml").read_text()) for part in ("", "-users")
+    )
+    own = yaml.safe_load((PRESETS / f"{stem}-{protect}.yml").read_text())["plan"]
+    declared = {"users": users["plan"]["users"], "epsilon": epsilon}
+    facts = {name: common[name] for name in ("task", "labels", "model")}
+    chosen = resolve({"recipe": "auto", **facts, "plan": own | declared}).fields["optimizer"]
+    return {"plan.epsilon": epsilon, "optimizer.learning_rate": chosen["learning_rate"]}
 
 
 def _release_for(stem: str, protect: str) -> dict[str, Any]:

@@ -77,7 +77,7 @@ optimizer: {{name: dp-adam, learning_rate: 0.015, schedule: linear}}
 base: run.yml
 method: private
 plan:
-{plan}optimizer: {{name: dp-adam, learning_rate: 0.01, schedule: linear}}
+{plan}optimizer: {{name: dp-adam, learning_rate: 0.006, schedule: linear}}
 """,
 }
 
