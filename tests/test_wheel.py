@@ -58,7 +58,8 @@ def test_the_wheel_carries_its_licence_and_pins_nothing(wheel: zipfile.ZipFile) 
 
 
 def test_the_wheel_is_small(wheel: zipfile.ZipFile) -> None:
-    assert Path(str(wheel.filename)).stat().st_size < 3_000_000
+    # Most of it is the public start of 3 MB that own data begins from.
+    assert Path(str(wheel.filename)).stat().st_size < 5_000_000
 
 
 def test_the_package_reads_nothing_outside_of_itself() -> None:

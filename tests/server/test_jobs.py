@@ -21,6 +21,7 @@ RUN: dict[str, Any] = {
     "model": {"kind": "lstm", "config": {"embedding_size": 8, "hidden_size": 8, "layers": 1}},
     "tokenizer": {"size": 400},
     "context": 24,
+    "optimizer": {"name": "adam", "learning_rate": 1e-3},  # noise this loud would diverge with SGD
 }
 
 

@@ -59,7 +59,8 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
         "training/models/features.py",
         "self.scale = 1.0 if self.moments is None else math.sqrt(0.5)",
         "self.scale = 1.0",
-        "training/methods/test_statistics.py::test_the_sum_is_the_clipped_sum_of_users_statistics",
+        "training/methods/test_statistics.py::"
+        "test_the_sum_is_the_clipped_sum_of_users_statistics[50.0]",
     ),
     "features of another encoder": (
         "training/models/features.py",
@@ -277,10 +278,10 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
         "training/test_pitfalls.py::test_every_adapter_moves_in_a_private_step",
     ),
     "one factor of an adapter left out of the sum": (
-        "training/dp/gradients.py",
-        "self._parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}",
-        "self._parameters = {name: p for name, p in model.named_parameters()"
-        ' if p.requires_grad and "lora_A" not in name}',
+        "training/models/weights.py",
+        "return {n: t[rows[n]] if n in rows else t for n, t in trainable(model).items()}",
+        "return {n: t[rows[n]] if n in rows else t for n, t in trainable(model).items()"
+        ' if "lora_A" not in n}',
         "training/test_pitfalls.py::test_every_adapter_moves_in_a_private_step",
     ),
     "the ledger written after the noise": (

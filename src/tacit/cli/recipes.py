@@ -7,6 +7,7 @@ import typer
 
 from tacit import presets
 from tacit.cli.common import err, out, simple_table
+from tacit.privacy.rounding import up
 
 if TYPE_CHECKING:
     from tacit.planning.forecasts import Forecast
@@ -87,7 +88,7 @@ def print_forecast(expected: "Forecast") -> None:
     table = simple_table("epsilon", "likely", "eight of ten between")
     for row in expected.rows:
         low, likely, high = (figure.format(v) for v in (row.low, row.likely, row.high))
-        table.add_row(f"{row.epsilon:g}", likely, f"{low} and {high}")
+        table.add_row(up(row.epsilon), likely, f"{low} and {high}")
     out.print(f"[bold]What to expect[/bold]: {MEASURES[expected.task]}", soft_wrap=True)
     out.print(table)
     out.print(expected.sentence, soft_wrap=True)

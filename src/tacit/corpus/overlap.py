@@ -226,7 +226,7 @@ class Pieces:
         self._kept["runs"].add(_windows(stream, first, first + RUN))
         self._before = stream[max(0, len(stream) - RUN + 1) :]
 
-    def save(self, path: Path, most: int = KEPT) -> None:
+    def save(self, path: Path, most: int | None = None) -> None:
         """Write the hashes, at most so many of a kind, without the text; `load_pieces` reads them.
 
         Most pieces are of several kinds, so each hash is written once, with a bit for each kind.
@@ -277,8 +277,9 @@ class _Sample:
         sample._held, sample.bits = hashes, bits
         return sample
 
-    def settle(self, most: int = KEPT) -> None:
+    def settle(self, most: int | None = None) -> None:
         """Take in what was added, and leave out what is too much."""
+        most = KEPT if most is None else most
         held = np.sort(np.concatenate([self._held, *self._new]))
         held = held[np.r_[True, held[1:] != held[:-1]][: len(held)]]
         while len(held) > most:

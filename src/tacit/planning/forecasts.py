@@ -27,6 +27,7 @@ from tacit.planning.recipes import (
     noise_share,
     weights,
 )
+from tacit.privacy.rounding import up
 
 EPSILONS = (1.0, 2.0, 4.0, 8.0)
 """For which a forecast is made."""
@@ -159,7 +160,7 @@ def _share(noise: float, curve: Fields, shift: float) -> float:
 
 def _sentence(row: Expected, facts: Facts) -> str:
     """What a row means, for somebody who has to decide."""
-    about = f"With {facts.users:,} users and epsilon {row.epsilon:g}"
+    about = f"With {facts.users:,} users and epsilon {up(row.epsilon)}"
     if facts.task == "classification":
         guessing = 1 - 1 / facts.labels
         spread = f"{row.low:.2f} to {row.high:.2f} above its unprotected error"

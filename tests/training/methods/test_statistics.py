@@ -48,12 +48,13 @@ def plain_sums(run: Run, rows: list[np.ndarray]) -> tuple[np.ndarray, float]:
         each = [np.r_[np.outer(t[r], x[r]).ravel(), np.outer(x[r], x[r]).ravel()] for r in own]
         longest = max(longest, *(float(np.linalg.norm(one)) for one in each))
         mine = np.sqrt(0.5) * np.sum(each, axis=0)
-        total = total + mine * min(1.0, 0.7 / np.linalg.norm(mine))
+        total = total + mine * min(1.0, run.plan["clip_norm"] / np.linalg.norm(mine))
     return np.asarray(total), longest * np.sqrt(0.5)
 
 
-def test_the_sum_is_the_clipped_sum_of_users_statistics(tmp_path: Path) -> None:
-    run = Run(**settings(tmp_path, plan=USERS | {"clip_norm": 0.7, "noise_multiplier": 1.0}))
+@pytest.mark.parametrize("clip_norm", [0.7, 50.0])  # all are clipped, or none
+def test_the_sum_is_the_clipped_sum_of_users_statistics(tmp_path: Path, clip_norm: float) -> None:
+    run = Run(**settings(tmp_path, plan=USERS | {"clip_norm": clip_norm, "noise_multiplier": 1.0}))
     ctx = open_run(run)
     inputs, _ = inputs_of(ctx, run.made_plan())
     rows = inputs.training_data.rows_of_user

@@ -162,7 +162,7 @@ def test_static_vectors_need_no_transformer(tmp_path: Path) -> None:
     pytest.importorskip("wordllama")
     run = Run(
         **posts(tmp_path), model={"kind": "features"}, method="private",
-        plan=PLAN | {"steps": 8}, optimizer={"learning_rate": 8.0},
+        plan=PLAN | {"steps": 8, "epsilon": 2000}, optimizer={"learning_rate": 8.0},
     )  # fmt: skip
     done = train(run, tmp_path / "run")
     [table] = [p for p in done.certificate.public if p.what == "the base weights"]

@@ -23,6 +23,9 @@ from tacit.server.run_requests import RunRequest
 from tacit.training.methods import DEFAULT_METHOD, METHODS
 from tacit.training.methods.method import MethodSpec
 
+AUTO = "auto"
+USUAL = (100, 0.1)
+"""Steps, and the share in each, where a method needs them and no recipe chooses."""
 _QUIET_SECONDS = 0.45
 """Nothing is computed while somebody still moves a slider or types."""
 
@@ -75,8 +78,8 @@ class RunForm:
         self._price(max(1.0, float(min(limits.values(), default=8.0))))
         self.epsilon.on_value_change(lambda e: self._same(self.exactly, e.value))
         self.exactly.on_value_change(lambda e: self._same(self.epsilon, e.value))
-        self.method.on_value_change(self._fit)
-        self.whom.on_value_change(self._fit)
+        for part in (self.method, self.whom, self.task, self.preset, self.start):
+            part.on_value_change(self._fit)
         self._fit()
 
     def _how(self, models: list[Json]) -> None:
@@ -87,7 +90,8 @@ class RunForm:
             self.method = layout.select("Method", methods, DEFAULT_METHOD)
             self.task = layout.select("What the model is to do", WORDS["tasks"], "next-word")
             presets = {name: preset["label"] for name, preset in WORDS["presets"].items()}
-            self.preset = layout.select("Model", presets, "small")
+            chosen = {AUTO: "Chosen for you, with all settings (recommended)"}
+            self.preset = layout.select("Model", chosen | presets, AUTO)
             self.start = layout.select("Begin with", {"": "Nothing: a new model"} | starts, "")
             self.start.set_visibility(bool(models))
 
@@ -115,8 +119,8 @@ class RunForm:
                 self.exactly = layout.number_field("", min(4.0, top), min=0.01, step=0.1)
                 self.exactly.props('aria-label="Epsilon, exactly"').style("width: 6rem")
             with layout.div("pair", "margin-top: .9rem"):
-                self.steps = layout.number_field("Steps", 100, min=1, max=10**7, format="%d")
-                self.rate = layout.number_field("Share in a step", 0.1, min=1e-6, max=1, step=0.05)
+                self.steps = layout.number_field("Steps", min=1, max=10**7, format="%d")
+                self.rate = layout.number_field("Share in a step", min=1e-6, max=1, step=0.05)
             self.users = layout.number_field(
                 "About how many users there are", min=1, max=10**9, format="%d"
             )
@@ -126,7 +130,8 @@ class RunForm:
                 "counted from this dataset."
             )
             small("Learning goes in steps. In each, every user takes part with this chance "
-                  "(Poisson sampling): 0.1 is one in ten.").style("margin-top: .5rem")  # fmt: skip
+                  "(Poisson sampling): 0.1 is one in ten. With a model that is chosen for you, so "
+                  "is what you leave empty.").style("margin-top: .5rem")  # fmt: skip
 
     @staticmethod
     def _same(other: Any, value: Any) -> None:
@@ -148,6 +153,15 @@ class RunForm:
         for part in (self.epsilon, self.exactly):
             part.set_enabled(method.planned)
         self.rate.set_enabled(method.planned or method.takes("user_rate"))
+        before, after = ((None, None), USUAL) if not self.by_recipe else (USUAL, (None, None))
+        if (self.steps.value, self.rate.value) == before:  # nobody has said anything
+            self.steps.value, self.rate.value = after
+
+    @property
+    def by_recipe(self) -> bool:
+        """Whether a recipe chooses what is left empty; it knows this method and task only."""
+        own = self.method.value == DEFAULT_METHOD and self.task.value == "next-word"
+        return bool(own and self.preset.value == AUTO and not self.start.value)
 
     def on_change(self, act: Any) -> None:
         """Call whenever anything changes."""
@@ -162,11 +176,12 @@ class RunForm:
     def asked(self) -> RunRequest:
         """The same as a request to the API."""
         name = layout.written(self.name, "Give the run a name.")
-        if not self.steps.value:
+        if not self.steps.value and not self.by_recipe:
             raise UsageError("Say how many steps.")
         method = METHODS[self.method.value]
-        fields: Json = {"name": name, "method": method.name,
-                        **model_fields(self.preset.value, self.task.value)}  # fmt: skip
+        preset = "small" if self.preset.value == AUTO else self.preset.value
+        model = {"recipe": "auto"} if self.by_recipe else model_fields(preset, self.task.value)
+        fields: Json = {"name": name, "method": method.name, **model}
         if method.planned:
             fields["plan"] = self._plan(method)
         else:
@@ -188,12 +203,15 @@ class RunForm:
         return RunRequest(**fields)
 
     def _plan(self, method: MethodSpec[Any]) -> Json:
-        if not self.exactly.value or not self.rate.value:
+        if not self.exactly.value or not (self.rate.value or self.by_recipe):
             raise UsageError("Say which epsilon, and how large a share takes part in a step.")
         rate = "record_rate" if method.protects_tokens else "user_rate"
         whom = self.whom.value if len(method.protects) > 1 else method.protects[0]
-        plan: Json = {"protect": whom, "epsilon": float(self.exactly.value),
-                      "steps": int(self.steps.value), rate: float(self.rate.value)}  # fmt: skip
+        plan: Json = {"protect": whom, "epsilon": float(self.exactly.value)}
+        if self.steps.value:
+            plan["steps"] = int(self.steps.value)
+        if self.rate.value:
+            plan[rate] = float(self.rate.value)
         if self.users.visible:
             if not self.users.value:
                 raise UsageError(
