@@ -67,3 +67,11 @@ def test_as_json_says_what_is_measured() -> None:
     found = expected(500).as_json()
     assert found["measure"] == "error above the same classifier without protection"
     assert [row["epsilon"] for row in found["rows"]] == list(EPSILONS)
+
+
+def test_a_plan_that_pays_for_a_comparison_is_forecast_too() -> None:
+    plan = {"protect": "users", "epsilon": 4, "users": 1000}
+    run = resolve({"recipe": "auto", "plan": plan}).fields
+    run["plan"] = run["plan"] | {"noise_multiplier": 4.0, "selection_noise": 20.0}
+    assert run["select"] == "best"
+    assert forecast(run) is not None

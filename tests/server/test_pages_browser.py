@@ -126,7 +126,7 @@ def _the_whole_way(me: Visitor, living: Living, folder: Path) -> None:
     picture(page, "people")
     page.set_viewport_size({"width": 390, "height": 844})
     me.go(f"/runs/{run}")
-    me.sees("not measured: there is no text to test it on")
+    me.sees("Not private: keep it inside")
     page.wait_for_timeout(600)
     picture(page, "phone-run", height=844)
     page.emulate_media(color_scheme="dark")
