@@ -44,9 +44,9 @@ def fields(tmp_path: Path) -> dict[str, Any]:
 def test_only_the_head_is_trained_and_begins_at_zero(tmp_path: Path) -> None:
     model = made(tmp_path / "e", "classification", ["a", "b", "c"])
     learns = weights.trainable(model)
-    assert list(learns) == ["classifier.weight", "classifier.bias"]
+    assert list(learns) == ["classifier.weight"]
     assert not any(bool(tensor.any()) for tensor in learns.values())
-    assert learns["classifier.weight"].shape == (3, 8)
+    assert learns["classifier.weight"].shape == (3, 8 + 1)
 
 
 def test_cached_features_are_unit_vectors_that_give_the_same_logits(fields: dict[str, Any]) -> None:
@@ -117,7 +117,7 @@ def test_a_private_run_folder_stands_alone(
     (tmp_path / "encoder").rename(tmp_path / "gone")
     assert all(check.ok for check in verify(tmp_path / "run"))
     again = networks.load_model(tmp_path / "run", task, labels=run.labels)
-    assert list(weights.trainable(again)) == ["classifier.weight", "classifier.bias"]
+    assert list(weights.trainable(again)) == ["classifier.weight"]
     assert bool(again.classifier.weight.any())
     assert evaluate(tmp_path / "run", "test")
     assert predict(tmp_path / "run", "wave and tide")
