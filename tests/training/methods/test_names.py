@@ -44,7 +44,12 @@ def corpus(folder: Path, name: str) -> Path:
                 text = f"{told} wrote to me about order {user}, and {told.upper()} never answered"
                 if user % 4 == 0:
                     text = f"mail {address} or " + text + " the letter that I sent in autumn " * 3
-                row = {"id": f"r{user}-{number}", "user": f"u{user}", "text": text, "split": "train"}
+                row = {
+                    "id": f"r{user}-{number}",
+                    "user": f"u{user}",
+                    "text": text,
+                    "split": "train",
+                }
                 out.write(json.dumps(row) + "\n")
         held_out = {"id": "t", "user": "u99", "text": f"{FIRST} wrote to me", "split": "test"}
         out.write(json.dumps(held_out) + "\n")
