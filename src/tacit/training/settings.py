@@ -568,7 +568,7 @@ def _names_problems(run: Run, plan: Plan) -> Iterator[str]:
     if plan.name_share > 0 and not getattr(run.spec, "shows_names", False):
         yield (
             f"method={run.method} shows no names: the change that a shown name makes is clipped "
-            "as a gradient by itself, which it has not; leave name_share at 0, or take private."
+            "as a gradient by itself, which it has not; leave name_share at 0, or take dp-sgd."
         )
 
 

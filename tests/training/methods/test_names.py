@@ -74,7 +74,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     [
         {},
         {"plan": PLAN | {"select": "best", "epsilon": 30}},
-        {"method": "fedavg", "fedavg": {"local_steps": 2, "local_batch": 2}},
+        {"method": "dp-fedavg", "dp-fedavg": {"local_steps": 2, "local_batch": 2}},
     ],
     ids=["private", "best", "fedavg"],
 )
@@ -158,7 +158,7 @@ def test_public_names_stay_and_are_named_on_the_certificate(
         ({"detect": None}, "needs mentions"),
         ({"task": "tagging"}, "the tags of"),
         (
-            {"method": "fedavg", "plan": PLAN | {"name_share": 0.1}},
+            {"method": "dp-fedavg", "plan": PLAN | {"name_share": 0.1}},
             "shows no names",
         ),
         ({"plan": PLAN | {"entity_share": 0.3}}, "entity_share is about entities"),
