@@ -102,7 +102,7 @@ def test_where_the_time_is_short_fewer_take_part_in_a_step() -> None:
         ({"plan": {"epsilon": 4, "users": 500}}, "--protect users"),
         ({"plan": PLAN | {"protect": "tokens"}}, "users, or users and entities"),
         ({"task": "tagging"}, "serves the tasks classification, next-word"),
-        ({"method": "plain", "plan": {}}, "chooses for method=private"),
+        ({"method": "plain", "plan": {}}, "chooses for method=dp-sgd"),
         ({"model": {"kind": "gpt2"}}, "no settings for model gpt2"),
         ({"recipe": "best"}, "'best' is not known; accepted: auto"),
     ],
@@ -147,27 +147,27 @@ def test_one_release_is_taken_where_noise_is_loud() -> None:
     assert (run.total_steps, run.made_plan().select) == (1, "last")  # type: ignore[union-attr]
     assert any(c.setting == "method" and "one release" in c.why for c in found.choices)
     quiet = {"plan": PLAN | {"epsilon": 8, "users": 5000, "delta": 1e-6}}
-    assert resolve(TOPICS | quiet, ALL).fields["method"] == "private"
+    assert resolve(TOPICS | quiet, ALL).fields["method"] == "dp-sgd"
     words = resolve(WORDS | LOUD, ALL).fields
-    assert words["method"] == "private"  # sums of features tell nothing of next words
+    assert words["method"] == "dp-sgd"  # sums of features tell nothing of next words
 
 
 @pytest.mark.parametrize(
     "own",
     [
-        {"method": "private"},
+        {"method": "dp-sgd"},
         {"optimizer": {"momentum": 0.5}},
         {"select": "best"},
         {"plan": {**LOUD["plan"], "steps": 5}},
     ],
 )
 def test_who_asks_for_steps_gets_them(own: dict[str, Any]) -> None:
-    assert Run(**TOPICS | LOUD | own).method == "private"
+    assert Run(**TOPICS | LOUD | own).method == "dp-sgd"
 
 
 def test_one_release_may_be_asked_for() -> None:
     asked = {"method": "statistics", "statistics": {"head": "ridge", "moments": True}}
     run = Run(**TOPICS | asked)
     assert (run.method, run.plan["clip_norm"]) == ("statistics", 1.0)  # type: ignore[index]
-    with pytest.raises(UsageError, match="chooses for method=private, not statistics"):
+    with pytest.raises(UsageError, match="chooses for method=dp-sgd, not statistics"):
         resolve(WORDS | {"method": "statistics"}, ALL)

@@ -20,7 +20,7 @@ from tacit.files import require_file
 from tacit.planning.plan import Plan, least_noise
 
 Fields = dict[str, Any]
-METHODS = PRIVATE, ONCE = "private", "statistics"
+METHODS = STEPS, ONCE = "dp-sgd", "statistics"
 """The methods that it chooses settings for."""
 
 
@@ -105,7 +105,7 @@ def resolve(fields: Mapping[str, Any], machine: Machine | None = None) -> Resolv
     chosen = joined(_proposed(family, facts, method), given)
     chosen["recipe"] = {**recipe, "edition": constants()["edition"]}
     plan = Plan(**chosen["plan"])
-    if method == PRIVATE and "learning_rate" not in chosen["optimizer"]:
+    if method == STEPS and "learning_rate" not in chosen["optimizer"]:
         chosen["optimizer"]["learning_rate"] = _learning_rate(family, facts, plan)
     return Resolved(chosen, _choices(family, facts, chosen, given))
 
@@ -133,8 +133,8 @@ def facts_of(given: Mapping[str, Any], machine: Machine, minutes: float | None =
             f"recipe=auto serves the tasks {', '.join(sorted(served))}, not {task}; leave recipe "
             "out, and give the settings."
         )
-    known = METHODS if task == "classification" else (PRIVATE,)
-    if given.get("method", PRIVATE) not in known:
+    known = METHODS if task == "classification" else (STEPS,)
+    if given.get("method", STEPS) not in known:
         raise UsageError(
             f"recipe=auto chooses for method={' or '.join(known)}, not {given['method']}; leave "
             "recipe out."
@@ -245,9 +245,9 @@ def _method(family: Fields, facts: Facts, given: Mapping[str, Any]) -> str:
         return str(given["method"])
     steps = given.get("optimizer") or given.get("select") or "steps" in given["plan"]
     if "release" not in family or steps:
-        return PRIVATE
-    plan = Plan(**joined(_proposed(family, facts, PRIVATE)["plan"], given["plan"]))
-    return ONCE if noise_to_signal(plan, facts, family) >= family["release"]["above"] else PRIVATE
+        return STEPS
+    plan = Plan(**joined(_proposed(family, facts, STEPS)["plan"], given["plan"]))
+    return ONCE if noise_to_signal(plan, facts, family) >= family["release"]["above"] else STEPS
 
 
 def _proposed(family: Fields, facts: Facts, method: str) -> Fields:
@@ -267,7 +267,7 @@ def _proposed(family: Fields, facts: Facts, method: str) -> Fields:
         passes = facts.seconds * family["step"] / facts.tokens
         plan |= {"steps": 40, "user_rate": max(0.01, min(1.0, round(passes / 40, 3)))}
     return {
-        "method": PRIVATE, **settings, "select": "best", "plan": plan,
+        "method": STEPS, **settings, "select": "best", "plan": plan,
         "optimizer": dict(family["optimizer"]),
     }  # fmt: skip
 
