@@ -144,7 +144,7 @@ def test_one_release_is_taken_where_noise_is_loud() -> None:
     found = resolve(TOPICS | LOUD, ALL)
     assert found.fields["method"] == "statistics"
     run = Run(**found.fields)
-    assert (run.total_steps, run.made_plan().select) == (1, "last")  # type: ignore[union-attr]
+    assert (run.total_steps, run.made_plan().select) == (1, "last")
     assert any(c.setting == "method" and "one release" in c.why for c in found.choices)
     quiet = {"plan": PLAN | {"epsilon": 8, "users": 5000, "delta": 1e-6}}
     assert resolve(TOPICS | quiet, ALL).fields["method"] == "dp-sgd"
@@ -168,6 +168,6 @@ def test_who_asks_for_steps_gets_them(own: dict[str, Any]) -> None:
 def test_one_release_may_be_asked_for() -> None:
     asked = {"method": "statistics", "statistics": {"head": "ridge", "moments": True}}
     run = Run(**TOPICS | asked)
-    assert (run.method, run.plan["clip_norm"]) == ("statistics", 1.0)  # type: ignore[index]
+    assert (run.method, run.plan["clip_norm"]) == ("statistics", 1.0)
     with pytest.raises(UsageError, match="chooses for method=dp-sgd, not statistics"):
         resolve(WORDS | {"method": "statistics"}, ALL)

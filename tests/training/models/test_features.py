@@ -64,6 +64,25 @@ def test_cached_features_are_unit_vectors_that_give_the_same_logits(fields: dict
     assert cached.lengths.tolist() == [1] * len(cached)
 
 
+def test_an_encoder_that_was_moved_needs_no_features_again(
+    fields: dict[str, Any], tmp_path: Path
+) -> None:
+    first = encode(*_opened(fields)).features
+    (tmp_path / "encoder").rename(tmp_path / "moved")
+    fields["model"] = fields["model"] | {"folder": str(tmp_path / "moved")}
+    ctx, part = _opened(fields)
+    ctx.model.features = None  # nobody asks the encoder
+    again = encode(ctx, part).features
+    assert first is not None
+    assert again is not None
+    np.testing.assert_array_equal(first.values, again.values)
+
+
+def _opened(fields: dict[str, Any]) -> tuple[RunContext, Corpus]:
+    ctx = open_run(Run(**fields, method="plain", steps=1))
+    return ctx, ctx.part
+
+
 def test_the_mean_is_over_the_texts_own_tokens(tmp_path: Path) -> None:
     model = made(tmp_path / "e", "classification", ["a", "b"])
     ids = torch.tensor([[5, 6, 7, 0, 0]])

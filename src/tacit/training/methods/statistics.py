@@ -330,8 +330,7 @@ def _swing(deviation: float, width: int) -> float:
 
 def _solve(matrix: Matrix, added: float, right: Matrix) -> Matrix:
     """(matrix + added I)^-1 right, for a matrix that noise has made indefinite."""
-    solved: Matrix = np.linalg.solve(_lifted(matrix, added), right)
-    return solved
+    return np.asarray(np.linalg.solve(_lifted(matrix, added), right), dtype=np.float64)
 
 
 def _lifted(matrix: Matrix, added: float) -> Matrix:

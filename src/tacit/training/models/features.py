@@ -285,8 +285,9 @@ def _load_encoder(where: str) -> tuple[nn.Module, dict[str, Any]]:
     if "gguf_file" in options:
         no_longer_quantized(loaded)
     config = loaded.config
-    return loaded, {
-        "encoder": json.loads(config.to_json_string(use_diff=False)),
+    fields = json.loads(config.to_json_string(use_diff=False))
+    return loaded, {  # wherever its folder lies, it is the same encoder
+        "encoder": {k: v for k, v in fields.items() if k != "_name_or_path"},
         "vocab_size": config.vocab_size,
         "hidden_size": config.hidden_size,
         "max_position_embeddings": getattr(config, "max_position_embeddings", None),
