@@ -27,3 +27,19 @@ def test_a_list_goes_to_the_plan_or_to_the_methods_own_settings() -> None:
     assert run.plan["entity_list"] == "entities.txt"
     with pytest.raises(UsageError, match="no settings of its own"):
         settings_of(RunRequest(method="plain", steps=3, method_settings={"user_rate": 0.1}))
+
+
+def test_a_classifier_is_chosen_from_labels_and_declared_numbers() -> None:
+    """The method is the recipe's, too, unless the request names one."""
+    pytest.importorskip("wordllama")
+    plan = {"protect": "users", "epsilon": 8, "users": 5000, "records": 50_000}
+    asked = {"recipe": "auto", "task": "classification", "labels": ("work", "home")}
+    quiet = settings_of(RunRequest(**asked, plan=plan))
+    assert (quiet.method, quiet.model.kind, quiet.labels) == (
+        "dp-sgd", "features", ("work", "home"),
+    )  # fmt: skip
+    loud = plan | {"epsilon": 0.5, "users": 300, "records": 600}
+    assert settings_of(RunRequest(**asked, plan=loud)).method == "statistics"
+    assert settings_of(RunRequest(**asked, plan=loud, method="dp-sgd")).method == "dp-sgd"
+    with pytest.raises(UsageError, match="needs the labels"):
+        settings_of(RunRequest(**asked | {"labels": None}, plan=plan))
