@@ -18,7 +18,7 @@ from tacit.training.evaluation.scoring import evaluate, predict
 from tacit.training.models import networks, weights
 from tacit.training.models.features import FeaturesForTokenClassification, with_features
 from tacit.training.models.registries import TaskName
-from tacit.training.phases.run_context import encode, open_run
+from tacit.training.phases.run_context import RunContext, encode, open_run
 from tacit.training.phases.session import train
 from tacit.training.settings import ModelSettings, Run
 from tacit.training.tasks.measuring import forward
@@ -65,13 +65,13 @@ def test_cached_features_are_unit_vectors_that_give_the_same_logits(fields: dict
 
 
 def test_an_encoder_that_was_moved_needs_no_features_again(
-    fields: dict[str, Any], tmp_path: Path
+    fields: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = encode(*_opened(fields)).features
     (tmp_path / "encoder").rename(tmp_path / "moved")
     fields["model"] = fields["model"] | {"folder": str(tmp_path / "moved")}
     ctx, part = _opened(fields)
-    ctx.model.features = None  # nobody asks the encoder
+    monkeypatch.setattr(type(ctx.model), "features", None)  # nobody asks the encoder
     again = encode(ctx, part).features
     assert first is not None
     assert again is not None
