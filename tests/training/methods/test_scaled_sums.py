@@ -44,9 +44,9 @@ VECTORS = Vectors(tuple(Record(u, (), (3.0 - u, 0.02 * (u + 1))) for u in range(
 def moved(vectors: Vectors, user: int, plan: Plan, scales: Mapping[str, Tensor]) -> float:
     """How far the sum goes without a user."""
     inputs = replace(
-        inputs_of("private", Two(2), losses, data_of(vectors, plan), plan), scales=scales
+        inputs_of("dp-sgd", Two(2), losses, data_of(vectors, plan), plan), scales=scales
     )
-    total = METHODS["private"].totals(inputs, LossMeter(inputs.model, losses))  # type: ignore[attr-defined]
+    total = METHODS["dp-sgd"].totals(inputs, LossMeter(inputs.model, losses))  # type: ignore[attr-defined]
     everybody = np.arange(4)
     one, other = (
         torch.cat([t.reshape(-1).double() for t in total(1, who).tensors.values()])
@@ -90,7 +90,7 @@ def test_scaling_after_clipping_would_be_found(monkeypatch: pytest.MonkeyPatch) 
 def steps_of(folder: Path, steps: int, plan: dict[str, Any] = NOISY) -> list[Any]:
     with Ledger(folder / "ledger.jsonl", {}) as ledger:
         method = make_step(
-            "private", Two(2), losses, data_of(VECTORS), Plan(**plan), ledger=ledger,
+            "dp-sgd", Two(2), losses, data_of(VECTORS), Plan(**plan), ledger=ledger,
             randomness=RandomSource(3), optimizer=SGD,
         )  # fmt: skip
         return [method.gradient(step) for step in range(1, steps + 1)]
@@ -195,7 +195,7 @@ def test_a_run_goes_on_with_its_scales(tmp_path: Path) -> None:
     ("change", "says"),
     [
         ({"plan": {"clip_quantile": 0.5}}, "give one"),
-        ({"method": "fedavg"}, "not done by method=fedavg"),
+        ({"method": "dp-fedavg"}, "not done by method=dp-fedavg"),
         ({"optimizer": {"name": "dp-adam"}}, "direction of Adam"),
     ],
 )
