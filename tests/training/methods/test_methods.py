@@ -80,7 +80,9 @@ def test_plain_batches_are_passed_in_parts_of_like_length(tmp_path: Path) -> Non
     assert sum(passes) == stats.records == 40
     model = Two(2)
     curved(model, vectors.batch(np.arange(40))).mean().backward()
-    assert all(torch.allclose(got[name], p.grad) for name, p in model.named_parameters())
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None
+        assert torch.allclose(got[name], parameter.grad)
 
 
 def test_users_without_noise_and_clipping_are_the_sum_over_the_denominator(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from support.steps import inputs_of, make_step
 from tacit.errors import UsageError
 from tacit.planning.plan import Plan
 from tacit.privacy.ledger import Ledger
+from tacit.training.dp import noise
 from tacit.training.dp.random_source import RandomSource
 from tacit.training.methods import METHODS, noisy_sums
 from tacit.training.methods.noisy_sums import LossMeter
@@ -110,7 +111,7 @@ def replayed(released: list[dict[str, Tensor]], std: float) -> list[dict[str, Te
 def follow_from_releases(folder: Path, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether a run's directions are those of its releases alone."""
     released: list[dict[str, Tensor]] = []
-    honest = noisy_sums.release
+    honest = noise.release
 
     def heard(*given: Any, **named: Any) -> dict[str, Tensor]:
         out = honest(*given, **named)
