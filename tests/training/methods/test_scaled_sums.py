@@ -196,6 +196,7 @@ def test_a_run_goes_on_with_its_scales(tmp_path: Path) -> None:
     ("change", "says"),
     [
         ({"plan": {"clip_quantile": 0.5}}, "give one"),
+        ({"plan": {"protect": "users+names"}}, "not done for names"),
         ({"method": "dp-fedavg"}, "not done by method=dp-fedavg"),
         ({"optimizer": {"name": "dp-adam"}}, "direction of Adam"),
     ],
