@@ -31,11 +31,11 @@ BESIDE = {
         ),
         (
             2154.0,
-            "Worse than its public start and counted trigrams and counted words; better than "
+            "Worse than its public start, counted trigrams and counted words; better than "
             "guessing uniformly.",
             "bad",
         ),
-        (math.inf, "Worse than its public start and counted trigrams and counted words and "
+        (math.inf, "Worse than its public start, counted trigrams, counted words and "
          "guessing uniformly.", "bad"),
     ],
 )  # fmt: skip

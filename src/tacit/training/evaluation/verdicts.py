@@ -132,11 +132,16 @@ def _sentence(sides: Mapping[int, list[str]], known: Mapping[str, float], shown:
 
     says = {-1: "worse than", 0: "no better than", 1: "better than"}
     parts = [
-        f"{said} {' and '.join(named(name) for name in sides[side])}"
+        f"{said} {_listed([named(name) for name in sides[side]])}"
         for side, said in says.items()
         if sides[side]
     ]
     return "; ".join(parts) or "nothing stands beside it"
+
+
+def _listed(names: list[str]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _shown(value: float) -> str:
