@@ -80,7 +80,8 @@ def verdict_of(metrics: Mapping[str, Any]) -> Verdict:
     splits = (verdict(metrics.get(split) or {}) for split in ("test", "valid"))
     found = next((one for one in splits if one.grade != "none"), UNMEASURED)
     if diverged := metrics.get("diverged"):
-        return Verdict(f"{diverged} {found.words}", f"{diverged} {found.figures}", "bad")
+        short = diverged.split(":")[0].rstrip(".")
+        return Verdict(f"{short}. {found.words}", f"{diverged} {found.figures}", "bad")
     return found
 
 
