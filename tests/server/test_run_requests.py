@@ -1,5 +1,7 @@
 """Requests as settings of a run: the methods that may be named, and where their settings go."""
 
+from typing import Any
+
 import pytest
 
 from tacit.errors import UsageError
@@ -32,8 +34,8 @@ def test_a_list_goes_to_the_plan_or_to_the_methods_own_settings() -> None:
 def test_a_classifier_is_chosen_from_labels_and_declared_numbers() -> None:
     """The method is the recipe's, too, unless the request names one."""
     pytest.importorskip("wordllama")
-    plan = {"protect": "users", "epsilon": 8, "users": 5000, "records": 50_000}
-    asked = {"recipe": "auto", "task": "classification", "labels": ("work", "home")}
+    plan: dict[str, Any] = {"protect": "users", "epsilon": 8, "users": 5000, "records": 50_000}
+    asked: dict[str, Any] = {"recipe": "auto", "task": "classification", "labels": ("work", "home")}
     quiet = settings_of(RunRequest(**asked, plan=plan))
     assert (quiet.method, quiet.model.kind, quiet.labels) == (
         "dp-sgd", "features", ("work", "home"),

@@ -160,8 +160,9 @@ class RunForm:
         self.users.set_visibility(asked)
         self.records.set_visibility(self.by_recipe)
         self._users_why.set_visibility(asked or self.by_recipe)
-        for part in (self.labels, self._labels_why):
-            part.set_visibility(self.task.value != "next-word")
+        labelled = self.task.value != "next-word"
+        self.labels.set_visibility(labelled)
+        self._labels_why.set_visibility(labelled)
         for part in (self.epsilon, self.exactly):
             part.set_enabled(method.planned)
         self.rate.set_enabled(method.planned or method.takes("user_rate"))
