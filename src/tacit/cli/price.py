@@ -1,25 +1,16 @@
 """`tacit price`: what a plan would cost, what the papers say, and where they are wrong."""
 
-import functools
 import inspect
 import math
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Mapping, Set
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from tacit.cli.common import (
-    AsJson,
-    Overwrite,
-    out,
-    print_json,
-    progress,
-    say,
-    simple_table,
-    whole_numbers,
-)
+from tacit.cli.common import out, print_json, progress, say, simple_table, whole_numbers
+from tacit.cli.options import AsJson, Options, Overwrite, gathers
 from tacit.errors import UsageError
 from tacit.files import refuse_overwrite
 from tacit.privacy.rounding import down, percent, up
@@ -60,8 +51,8 @@ _OPTIONS: tuple[tuple[str, Any, str], ...] = (
 )
 
 
-def _with_options(command: Callable[[dict[str, Any]], None]) -> Callable[..., None]:
-    """Give a command that takes its options as a mapping those of the table."""
+def _options() -> Options:
+    """The table above as options; what is not given is None."""
     options: dict[str, tuple[Any, Any]] = {}
     for name, kind, says in _OPTIONS:
         option = typer.Option(help=says, min=0 if name == "steps" else None)
@@ -70,22 +61,10 @@ def _with_options(command: Callable[[dict[str, Any]], None]) -> Callable[..., No
         default = {"degrees": "1,2,4,8,16,32"}.get(name, False if kind is bool else None)
         shown = kind or bool
         options[name] = (Annotated[shown if default is not None else shown | None, option], default)
-    options |= {"as_json": (AsJson, False), "overwrite": (Overwrite, False)}
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    parameters = [
-        inspect.Parameter(name, keyword, default=default, annotation=annotation)
-        for name, (annotation, default) in options.items()
-    ]
-
-    @functools.wraps(command)
-    def wrapper(**given: Any) -> None:
-        command(given)
-
-    wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    return wrapper
+    return options | {"as_json": (AsJson, False), "overwrite": (Overwrite, False)}
 
 
-@_with_options
+@gathers("given", _options(), dict)
 def price(given: dict[str, Any]) -> None:
     """What would this cost? Epsilon for users, entities and both, from our accountants.
 

@@ -11,9 +11,6 @@ import typer
 from rich.markup import escape
 
 from tacit.cli.common import (
-    AsJson,
-    OnRay,
-    Overwrite,
     names_corpus,
     new_corpus_file,
     open_corpus,
@@ -23,6 +20,7 @@ from tacit.cli.common import (
     say,
     simple_table,
 )
+from tacit.cli.options import AsJson, OnRay, Overwrite
 from tacit.errors import UsageError
 from tacit.files import refuse_overwrite
 from tacit.workers import Workers
