@@ -114,6 +114,14 @@ _PASSED_ON = {"method", "steps", "batch", "task", "labels", "context", "token_bu
               "checkpoint_every", "keep_checkpoints", "seed"}  # fmt: skip
 
 
+def _model_fields(asked: RunRequest, earlier: Path | None) -> dict[str, Any]:
+    """A new model with its tokenizer, or one that goes on from an earlier one and has its own."""
+    if earlier is None:
+        return asked.model_dump(mode="json", include={"model", "tokenizer"})
+    on = {"kind": "folder", "folder": str(earlier), "carry_ledger": True}
+    return {"model": on | {"lora_rank": asked.model.lora_rank}}
+
+
 def settings_of(asked: RunRequest, earlier: Path | None = None) -> Run:
     """The run that a request stands for; `earlier` is the folder of the model it goes on from."""
     method = METHODS[asked.method]
@@ -141,12 +149,7 @@ def settings_of(asked: RunRequest, earlier: Path | None = None) -> Run:
         raise UsageError(f"method={method.name} has no settings of its own; leave them out.")
     if own:
         fields[method.name] = own
-    if earlier is not None:
-        fields["model"] = {"kind": "folder", "folder": str(earlier), "carry_ledger": True,
-                           "lora_rank": asked.model.lora_rank}  # fmt: skip
-    else:
-        fields["model"] = asked.model.model_dump(mode="json")
-        fields["tokenizer"] = asked.tokenizer.model_dump(mode="json")
+    fields |= _model_fields(asked, earlier)
     if asked.public_start is not None:
         start = asked.public_start.model_dump(include={"steps", "batch"})
         fields["pretrain"] = {"corpus": PUBLIC_FILE, **start}
