@@ -122,7 +122,8 @@ def run(
         return
     _print_found(summary)
     if scores:
-        out.print(f"\n{scoring.table(scores)}")
+        out.print()
+        out.print(scoring.table(scores))
     for what, file in files.items():
         say(f"{what}: {file}")
 

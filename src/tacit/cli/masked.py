@@ -47,16 +47,14 @@ def pretrain(
 
     if to.exists():
         raise UsageError(f"{to} exists; give a new folder.")
-    work = sanitizing.sanitizer(encoder, seed)
     texts = corpus.column("text").to_pylist()
-    held_out = min(200, max(1, len(texts) // 10))
-    settings = Pretraining(
-        steps, batch, rate, layers=layers, context=context, held_out=held_out, seed=seed
-    )
+    how = Pretraining(
+        steps, batch, rate, layers=layers, context=context, seed=seed,
+        held_out=min(200, max(1, len(texts) // 10)),
+    )  # fmt: skip
+    work = sanitizing.sanitizer(encoder, seed)
     with progress("Training", steps) as advance:
-        scores = train(
-            encoder, texts, to, settings, sanitizer=work, on_progress=lambda _: advance(1)
-        )
+        scores = train(encoder, texts, to, how, sanitizer=work, on_progress=lambda _: advance(1))
     if as_json:
         print_json({"folder": str(to), **scores})
         return
@@ -107,7 +105,10 @@ def guess(
             found[name] = guess_masked(
                 network, tokenizer, aligned, context=context, progress=advance
             )
-    said = verdict(found["unsanitized"])
+    _print_guesses(found, verdict(found["unsanitized"]), as_json)
+
+
+def _print_guesses(found: dict[str, Any], said: str, as_json: bool) -> None:
     if as_json:
         rows: dict[str, Any] = {
             name: {"defence_rate": g.defence_rate, "error": g.error, "tokens": g.tokens}

@@ -75,12 +75,7 @@ def show(
         refuse_overwrite(page, overwrite=overwrite)
     opened = open_policy(policy)
     words = tokens.load_tokenizer(tokenizer) if tokenizer else tokens.byte_level_bpe(None, size)
-    found: list[Mention] = []
-    counts = dict.fromkeys(_COUNTS, 0)
-    with progress("Marking", len(corpus)) as advance:
-        for own in _marked(corpus, opened, words, counts):
-            found += own
-            advance(1)
+    found, counts = _mark_all(corpus, opened, words)
     share = counts["sensitive_tokens"] / max(1, counts["tokens"])
     facts = _in_words(share, counts)
     if page:
@@ -92,6 +87,18 @@ def show(
     out.print(facts)
     if page:
         say(f"page (holds text: keep inside): {page}")
+
+
+def _mark_all(
+    corpus: Corpus, policy: "Policy", tokenizer: Any
+) -> "tuple[list[Mention], dict[str, int]]":
+    found: list[Mention] = []
+    counts = dict.fromkeys(_COUNTS, 0)
+    with progress("Marking", len(corpus)) as advance:
+        for own in _marked(corpus, policy, tokenizer, counts):
+            found += own
+            advance(1)
+    return found, counts
 
 
 def _in_words(share: float, counts: dict[str, int]) -> str:

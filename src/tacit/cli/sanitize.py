@@ -20,7 +20,7 @@ from tacit.cli.common import (
     say,
     simple_table,
 )
-from tacit.cli.options import AsJson, OnRay, Overwrite
+from tacit.cli.options import AsJson, OnRay, Options, Overwrite, gathers
 from tacit.errors import UsageError
 from tacit.files import refuse_overwrite
 from tacit.workers import Workers
@@ -110,35 +110,38 @@ Threads = Annotated[
 ]
 
 
+_OPTIONS: Options = {
+    "to": (Out, None),
+    "method": (Method, "santext"),
+    "epsilon_per_distance": (EpsilonPerDistance, None),
+    "replace_plain_rate": (ReplacePlainRate, None),
+    "sensitive_share": (SensitiveShare, None),
+    "sensitive_words": (SensitiveWords, None),
+    "sensitive_in": (SensitiveIn, None),
+    "frequencies": (Frequencies, None),
+    "embeddings": (Embeddings, "own"),
+    "vocabulary": (VocabularyList, None),
+    "vocabulary_from_corpus": (VocabularyFromCorpus, False),
+    "unknown": (Unknown, "random"),
+    "using": (With, "patterns,lists"),
+    "mentions": (Mentions, None),
+    "kinds": (Kinds, ""),
+    "same_within": (SameWithin, "document"),
+    "drop": (Drop, ""),
+    "profile": (Profile, False),
+    "plot": (Plot, None),
+    "samples": (Samples, 3),
+    "seed": (FixedSeed, None),
+    "workers": (Threads, 2),
+    "ray": (OnRay, None),
+    "as_json": (AsJson, False),
+    "overwrite": (Overwrite, False),
+}
+
+
 @names_corpus
-def sanitize(
-    corpus: dict[str, Any],
-    to: Out = None,
-    method: Method = "santext",
-    epsilon_per_distance: EpsilonPerDistance = None,
-    replace_plain_rate: ReplacePlainRate = None,
-    sensitive_share: SensitiveShare = None,
-    sensitive_words: SensitiveWords = None,
-    sensitive_in: SensitiveIn = None,
-    frequencies: Frequencies = None,
-    embeddings: Embeddings = "own",
-    vocabulary: VocabularyList = None,
-    vocabulary_from_corpus: VocabularyFromCorpus = False,
-    unknown: Unknown = "random",
-    using: With = "patterns,lists",
-    mentions: Mentions = None,
-    kinds: Kinds = "",
-    same_within: SameWithin = "document",
-    drop: Drop = "",
-    profile: Profile = False,
-    plot: Plot = None,
-    samples: Samples = 3,
-    seed: FixedSeed = None,
-    workers: Threads = 2,
-    ray: OnRay = None,
-    as_json: AsJson = False,
-    overwrite: Overwrite = False,
-) -> None:
+@gathers("asked", _OPTIONS, SimpleNamespace)
+def sanitize(corpus: dict[str, Any], asked: SimpleNamespace) -> None:
     """Replace the words of a corpus under local differential privacy, and certify the result.
 
     Writes the corpus, and beside it a folder with ledger and certificate (`tacit verify`). With
@@ -150,18 +153,20 @@ def sanitize(
     """
     from tacit.sanitization import MECHANISMS, MentionMechanism
 
-    asked = SimpleNamespace(**locals())
-    if profile == (to is not None):
+    asked.corpus = corpus
+    if asked.profile == (asked.to is not None):
         raise UsageError("Give -o FILE to write a corpus, or --profile to look at epsilons.")
-    if plot is not None and not profile:
+    if asked.plot is not None and not asked.profile:
         raise UsageError("--plot goes with --profile.")
-    if ray is not None and profile:
+    if asked.ray is not None and asked.profile:
         raise UsageError("--ray is for writing a corpus; a profile looks at a few words.")
-    asked.shared, asked.threads = (Workers(workers, ray), 1) if ray else (Workers(), workers)
-    asked.dropped = _dropped(drop)
-    if to is not None:
-        _new_file(to, overwrite)
-    if issubclass(MECHANISMS[method], MentionMechanism):
+    asked.shared, asked.threads = Workers(), asked.workers
+    if asked.ray:
+        asked.shared, asked.threads = Workers(asked.workers, asked.ray), 1
+    asked.dropped = _dropped(asked.drop)
+    if asked.to is not None:
+        _new_file(asked.to, asked.overwrite)
+    if issubclass(MECHANISMS[asked.method], MentionMechanism):
         _replace_mentions(asked)
     else:
         _replace_words(asked)

@@ -388,7 +388,11 @@ def predict(
     found = seen | scoring.predict(run, text, words=words, choices=choices, sampling=how)
     if as_json:
         print_json(found)
-        return
+    else:
+        _print_predicted(found)
+
+
+def _print_predicted(found: dict[str, Any]) -> None:
     for name, value in found.items():
         if isinstance(value, list):
             table = simple_table(name, "")

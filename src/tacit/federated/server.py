@@ -191,7 +191,24 @@ def serve(
     if cohort.bounded is not None:
         notes["records"] = cohort.bounded.records_kept
 
-    def told(at: Progress) -> None:
+    session = Session(
+        ctx, folder, plan, continued(run), data=commitment(cohort.digest(), own_salt()),
+        training_data=cohort.training_data(), on_progress=_noted(folder, counted, on_progress),
+        about={"federation": federation.digest()}, notes=notes,
+        facts=facts(plan, federation, cohort), code=("federated",),
+        account=lambda place: write_names(place, cohort.users, (), own_salt()),
+    )  # fmt: skip
+    return session.run(
+        lambda ledger: federated_step(session.inputs(ledger), clients, federation, counted)
+    )
+
+
+def _noted(
+    folder: Path, counted: RoundCounts, on_progress: OnProgress | None
+) -> Callable[[Progress], None]:
+    """Write down each round when it is done, and pass it on."""
+
+    def note(at: Progress) -> None:
         if at.phase != "train":
             return
         done = RoundDone(
@@ -201,23 +218,7 @@ def serve(
         if on_progress:
             on_progress(done)
 
-    session = Session(
-        ctx,
-        folder,
-        plan,
-        continued(run),
-        data=commitment(cohort.digest(), own_salt()),
-        training_data=cohort.training_data(),
-        on_progress=told,
-        about={"federation": federation.digest()},
-        notes=notes,
-        facts=facts(plan, federation, cohort),
-        code=("federated",),
-        account=lambda place: write_names(place, cohort.users, (), own_salt()),
-    )
-    return session.run(
-        lambda ledger: federated_step(session.inputs(ledger), clients, federation, counted)
-    )
+    return note
 
 
 def _open(run: Run) -> RunContext:

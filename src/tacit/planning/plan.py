@@ -328,8 +328,33 @@ def _problems(plan: Plan) -> Iterator[str]:
     if plan.mechanism not in accepted:
         names = " or ".join(str(a) for a in accepted if a) or "none: leave it out"
         yield f"mechanism={plan.mechanism} does not protect {plan.protect}; accepted: {names}."
+    yield from _sampling_problems(plan)
+    for name in ("entity_list", "kinds"):
+        if getattr(plan, name) is not None and not entities:
+            yield f"{name} is about entities; {whose} needs none."
+    if plan.protect in plan.targets:
+        yield f"targets repeats {plan.protect}, which epsilon is for; give one of the two."
     flat = plan.mechanism == "flat"
-    by_user = plan.protect == "users" or (entities and not flat)
+    for name in ("records_per_user", "records_per_entity") if flat else ():
+        if getattr(plan, name) is None:
+            yield f"mechanism=flat needs {name}; give a whole number from 1 up."
+    if flat and plan.entity_rate < 1:
+        yield "entity_rate below 1 has no meaning for flat; leave it out."
+    if plan.adjacency == "by-degree":
+        yield from _by_degree_problems(plan)
+    if plan.select == "best" and plan.protect == "tokens":
+        yield "select=best compares whole records, which protect=tokens does not bound; leave it."
+    if plan.selection_noise is not None and plan.select == "last":
+        yield "selection_noise goes with select=best; leave it out."
+    for unit in plan.limits:
+        if unit not in plan.units:
+            yield f"{whose} bounds {', '.join(plan.units)}; leave out the target for {unit}."
+
+
+def _sampling_problems(plan: Plan) -> Iterator[str]:
+    """What is wrong with who is drawn, and with what is kept and clipped of them."""
+    entities, whose = "entities" in plan.protect, f"protect={plan.protect}"
+    by_user = plan.protect == "users" or (entities and plan.mechanism != "flat")
     rate, other = ("user_rate", "record_rate") if by_user else ("record_rate", "user_rate")
     if getattr(plan, rate) is None:
         yield f"{whose} needs {rate}; give a probability above 0, up to 1."
@@ -349,27 +374,6 @@ def _problems(plan: Plan) -> Iterator[str]:
         yield f"clip_quantile is for users and records; {whose} needs a fixed clip_norm."
     if plan.clip_quantile is not None and plan.user_weight_cap is not None:
         yield "clip_quantile counts units as equals, and user_weight_cap weighs them; give one."
-    for name in ("entity_list", "kinds"):
-        if getattr(plan, name) is not None and not entities:
-            yield f"{name} is about entities; {whose} needs none."
-    if plan.protect in plan.targets:
-        yield f"targets repeats {plan.protect}, which epsilon is for; give one of the two."
-    for name in ("records_per_user", "records_per_entity") if flat else ():
-        if getattr(plan, name) is None:
-            yield f"mechanism=flat needs {name}; give a whole number from 1 up."
-    if flat and plan.entity_rate < 1:
-        yield "entity_rate below 1 has no meaning for flat; leave it out."
-    if plan.adjacency == "by-degree":
-        yield from _by_degree_problems(plan)
-    if plan.select == "best" and plan.protect == "tokens":
-        yield "select=best compares whole records, which protect=tokens does not bound; leave it."
-    if plan.selection_noise is not None and plan.select == "last":
-        yield "selection_noise goes with select=best; leave it out."
-    for unit in plan.limits:
-        if unit not in plan.units:
-            yield (
-                f"A target for {unit} cannot be met by {whose}; it bounds {', '.join(plan.units)}."
-            )
 
 
 def _by_degree_problems(plan: Plan) -> Iterator[str]:

@@ -71,19 +71,7 @@ def load_model(
     path, options = reading(where)
     options |= label_fields(task, labels)
     with quiet(), seeded(seed):
-        try:
-            if layers is not None:
-                own = AutoConfig.from_pretrained(path, local_files_only=True).num_hidden_layers
-                options["num_hidden_layers"] = min(layers, own)
-            model, info = _auto(task).from_pretrained(
-                path, output_loading_info=True, ignore_mismatched_sizes=True, **options
-            )
-        except UNREADABLE:
-            # The library's own message guesses at names of remote models.
-            raise DataError(
-                f"{path} holds no model that transformers can load for task={task}; give the "
-                "folder of a causal model for next words, of any text model for the others."
-            ) from None
+        model, info = _from_folder(path, task, options, layers)
     absent = {*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])}
     heads = family_of(model.config.model_type).heads
     new = {"next-word": (), "masked-word": _MASK_HEADS}.get(task, heads)
@@ -96,6 +84,25 @@ def load_model(
     if "gguf_file" in options:
         no_longer_quantized(model)
     return _ready(model, task, pad_token_id)
+
+
+def _from_folder(
+    path: str | Path, task: TaskName, options: dict[str, Any], layers: int | None
+) -> tuple[Any, Any]:
+    """The model as transformers reads it, and what it says was missing."""
+    try:
+        if layers is not None:
+            own = AutoConfig.from_pretrained(path, local_files_only=True).num_hidden_layers
+            options["num_hidden_layers"] = min(layers, own)
+        return _auto(task).from_pretrained(
+            path, output_loading_info=True, ignore_mismatched_sizes=True, **options
+        )
+    except UNREADABLE:
+        # The library's own message guesses at names of remote models.
+        raise DataError(
+            f"{path} holds no model that transformers can load for task={task}; give the "
+            "folder of a causal model for next words, of any text model for the others."
+        ) from None
 
 
 def reading(where: str | Path) -> tuple[Path, dict[str, Any]]:
