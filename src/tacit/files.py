@@ -26,7 +26,7 @@ def require_file(path: Path) -> Path:
     if path.is_dir():
         raise DataError(f"{path} is a folder; give a file.")
     if not path.exists():
-        raise DataError(f"{path} is not there; check the name and the folder.")
+        raise DataError(f"{path} does not exist; check the name and the folder.")
     return path
 
 

@@ -172,7 +172,7 @@ def test_files_and_overrides(tmp_path: Path) -> None:
         file.write_bytes(content.encode("latin-1"))
         with pytest.raises(DataError, match="plan"):
             read_plan(file)
-    with pytest.raises(DataError, match="is not there"):
+    with pytest.raises(DataError, match="does not exist"):
         read_plan(tmp_path / "none.yml")
     for pair in ("steps", "steps={"):
         with pytest.raises(UsageError):

@@ -193,7 +193,7 @@ _OverCheckpoints = Annotated[
 ]
 _TrainedOn = Annotated[
     str | None,
-    typer.Option("--corpus", help="For a model that is no run: what it was trained on."),
+    typer.Option("--corpus", help="For a model that is not a run: what it was trained on."),
 ]
 _Mentions = Annotated[
     Path | None, typer.Option(help="What is sensitive, if the run does not know.")
@@ -202,7 +202,7 @@ _Canaries = Annotated[
     Path | None, typer.Option(help="Plan of canaries, if not beside the run's corpus.")
 ]
 _Context = Annotated[
-    int, typer.Option(min=2, help="For a model that is no run: longest record, in tokens.")
+    int, typer.Option(min=2, help="For a model that is not a run: longest record, in tokens.")
 ]
 _Scores = Annotated[
     Path | None, typer.Option("-o", "--out", help="File for the scores; MODEL/attacks.json.")

@@ -264,7 +264,9 @@ def method_files(config: Path, methods: str) -> dict[str, Path]:
             stems = [path.stem for path in config.parent.glob(f"{config.stem}-*{config.suffix}")]
             there = ", ".join(sorted(stem.removeprefix(f"{config.stem}-") for stem in stems))
             known = f"there are: {there}" if there else "there is none"
-            raise DataError(f"{file} is not there, and method {name} is described in it; {known}.")
+            raise DataError(
+                f"{file} does not exist, and method {name} is described in it; {known}."
+            )
     return found
 
 

@@ -176,8 +176,8 @@ def split(
 
     if by not in ("user", "record") or not 0 < test + valid < 1:
         raise UsageError(
-            f"--by {by} --test {test:g} --valid {valid:g} is no split; give --by user or record, "
-            "and shares above 0 that leave something to train on."
+            f"--by {by} --test {test:g} --valid {valid:g} is not a split; give --by user or "
+            "record, and shares above 0 that leave something to train on."
         )
     if "split" in corpus.columns:
         raise UsageError(f"{corpus.name} has splits already: {', '.join(corpus.splits())}.")

@@ -334,7 +334,7 @@ def _stanza_model(option: str) -> tuple[str, Path | None]:
         if option.isalpha() or option.replace("-", "").isalpha():
             return option, None
         raise MissingExtra(
-            f"stanza={option} is not there; give a language such as en, or the folder that "
+            f"stanza={option} does not exist; give a language such as en, or the folder that "
             "stanza.download(..., model_dir=FOLDER) filled."
         )
     if (folder / "ner").is_dir():

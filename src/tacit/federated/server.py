@@ -256,7 +256,7 @@ def note_refusal(folder: Path, error: TacitError) -> None:
 
 def facts(plan: Plan | None, federation: Federation, cohort: Cohort) -> dict[str, Any]:
     """What a certificate has to say of a federation: who saw what, and who is trusted with what."""
-    told: dict[str, Any] = {
+    found: dict[str, Any] = {
         "federated": "records stayed with clients; the server drew users by coins, was sent one "
         "update for each drawn user, checked its norm, summed, and added noise once"
         if plan is not None
@@ -273,18 +273,18 @@ def facts(plan: Plan | None, federation: Federation, cohort: Cohort) -> dict[str
         "on one user's text",
     }
     if cohort.bounded is not None:
-        told["entity graph"] = (
+        found["entity graph"] = (
             "the server saw, under keyed names, which entities each record of each user names, and "
             "kept the caps on that graph; clients are trusted to use only the records it permitted"
         )
     if plan is not None and plan.record_clip is not None:
-        told["record clipping"] = (
+        found["record clipping"] = (
             "clients are trusted to clip each record, on which the share of an entity rests; the "
             "server can check users' updates alone"
         )
     if federation.personal:
-        told["personal parameters"] = (
+        found["personal parameters"] = (
             f"{', '.join(federation.personal)}: trained and kept at the clients, user by user; in "
             "this model they are as they were at the beginning"
         )
-    return told
+    return found

@@ -90,7 +90,9 @@ def begin_generated(
 def go_on(folder: Path, *, on_progress: Callable[[str], None], workers: int = 2) -> None:
     """Carry out a simulated run, from where it is, in a process that ends with all of Ray's."""
     if not (folder / FOLDER / "dealt.json").exists():
-        raise DataError(f"{folder} is no simulated run; go on with `tacit federate run --resume`.")
+        raise DataError(
+            f"{folder} is not a simulated run; go on with `tacit federate run --resume`."
+        )
     (folder / FOLDER / "ended.json").unlink(missing_ok=True)
     with processes() as running:
         child = running.start(

@@ -88,7 +88,9 @@ def _bytes_of(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError:
-        raise DataError(f"{path} is not there; a run writes its ledger as ledger.jsonl.") from None
+        raise DataError(
+            f"{path} does not exist; a run writes its ledger as ledger.jsonl."
+        ) from None
     except OSError:
         raise DataError(f"{path} cannot be read as a file.") from None
 

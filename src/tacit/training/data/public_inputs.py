@@ -174,7 +174,7 @@ def base_weights(run: Run, private: Callable[[], Pieces] | None = None) -> Itera
         if made_by_a_run(file):
             raise PrivacyRefused(
                 f"{file.name} in model.folder={run.model.folder} was made by a run of tacit whose "
-                "ledger is not there; put the whole folder back and say model.carry_ledger=true."
+                "ledger does not exist; put the whole folder back and say model.carry_ledger=true."
             )
     name, checked = _package_or_folder(str(run.model.folder), place), None
     start = read_start(folder)

@@ -227,14 +227,14 @@ def _make_config(
         default = AutoConfig.for_model(str(family.model_type))
     except ValueError:
         raise UsageError(
-            f"kind={kind} is no model that transformers knows; give {', '.join(MODELS)}, or a "
+            f"kind={kind} is not a model that transformers knows; give {', '.join(MODELS)}, or a "
             "model type."
         ) from None
     accepted = {f.name for f in fields(default)} | set(type(default).attribute_map)
     accepted |= {"num_labels", "id2label", "label2id", "problem_type", *_SPECIAL}
     if unknown := sorted(set(sizes) - accepted):
         common = ", ".join(family.names or type(default).__annotations__)
-        raise UsageError(f"{unknown[0]!r} is no setting of kind={kind}; common ones: {common}.")
+        raise UsageError(f"{unknown[0]!r} is not a setting of kind={kind}; common ones: {common}.")
     try:
         return AutoConfig.for_model(str(family.model_type), **sizes)
     except Exception as error:  # its validation has errors of its own, of no common kind

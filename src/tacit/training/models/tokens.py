@@ -190,7 +190,7 @@ def _count(
     several = object()
     users = corpus.column("user").to_pylist() if "user" in corpus.columns else None
     for row, text in enumerate(corpus.column("text").to_pylist()):
-        # The mark of a word that somebody took out before is no word of the corpus.
+        # The mark of a word that somebody took out before is not a word of the corpus.
         text = text.replace(UNKNOWN, " ")
         text = lowered.normalize_str(text) if lower else text
         words = [word for word, _ in cut.pre_tokenize_str(text)]
