@@ -334,8 +334,8 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
     ),
     "an answer to an earlier attempt is taken": (
         "federated/clients.py",
-        'if (told["step"], told["attempt"]) != (step, attempt):',
-        'if told["step"] != step:',
+        'if (fields["step"], fields["attempt"]) != (step, attempt):',
+        'if fields["step"] != step:',
         f"{FAULTY}[repeats an answer of before]",
     ),
     "a client uses records that it may not": (
