@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 
 from tacit.cli.options import CORPUS, gathers
 from tacit.corpus import Corpus
-from tacit.corpus.reading import Layout, format_of, read
+from tacit.corpus.reading import Layout, format_of
 from tacit.errors import UsageError
 from tacit.files import refuse_overwrite, whole_file
 from tacit.saved_json import spelled
@@ -26,23 +26,16 @@ out = Console(soft_wrap=False, highlight=False, emoji=False)
 err = Console(stderr=True, highlight=False, emoji=False)
 
 
-def open_corpus(
+def named_corpus(
     source: str, data: Path | None = None, split: str | None = None, **layout: Any
 ) -> Corpus:
     """The corpus that a command's options name; the rest of them say how it is laid out."""
     from tacit import corpora
 
-    if source in corpora.CORPORA and not Path(source).exists():
-        if data is None:
-            raise UsageError(
-                f"{source} is a known corpus; say which folder holds it with --data DIR "
-                "(or set TACIT_DATA)."
-            )
-        corpus = corpora.load(source, data)
+    with progress("Reading", None) as advance:
+        corpus = corpora.open_corpus(source, data, layout_of(**layout), advance)
+    if corpora.is_known(source):
         split = split or "train"
-    else:
-        with progress("Reading", None) as advance:
-            corpus = read(Path(source), layout_of(**layout), progress=advance)
     return corpus if split in (None, "all") else corpus.only(split)
 
 
@@ -66,7 +59,7 @@ def layout_of(
     return Layout(columns=named, format=format, encoding=encoding, header=names, quoted=quotes)
 
 
-reads_corpus = gathers("corpus", CORPUS, open_corpus)
+reads_corpus = gathers("corpus", CORPUS, named_corpus)
 """Give a command that takes `corpus: Corpus` all the options that say which corpus."""
 names_corpus = gathers("corpus", CORPUS, dict)
 """The same for a command that takes the options, and opens the corpus in its own way."""

@@ -180,7 +180,8 @@ def _require_spelled(runs: "dict[str, Run]", to: Path, using: str | None) -> Non
     from tacit.attacks.canaries import read_planted
     from tacit.attacks.spelling import spelled_plan
     from tacit.attacks.target import canary_plan
-    from tacit.training.data.training_data import open_corpus, training_part
+    from tacit.corpora import open_corpus
+    from tacit.training.data.training_data import training_part
     from tacit.training.phases.run_context import tokenizer_of
 
     attacks = ATTACKS.values() if using is None else chosen(using)

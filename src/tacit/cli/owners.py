@@ -9,8 +9,8 @@ from rich.markup import escape
 
 from tacit.cli.common import (
     bar,
+    named_corpus,
     names_corpus,
-    open_corpus,
     out,
     print_bars,
     print_json,
@@ -114,7 +114,7 @@ def _graph(corpus: dict[str, Any], mentions: Path, kinds: list[str] | None) -> "
     from tacit.training.data.training_data import provenance_beside, training_part
 
     split = corpus.pop("split")
-    whole = open_corpus(**corpus, split="all")
+    whole = named_corpus(**corpus, split="all")
     part = training_part(whole) if split is None else whole
     part = part if split in (None, "all") else part.only(split)
     found = read_mentions(mentions, whole)

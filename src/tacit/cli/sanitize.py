@@ -11,9 +11,9 @@ import typer
 from rich.markup import escape
 
 from tacit.cli.common import (
+    named_corpus,
     names_corpus,
     new_corpus_file,
-    open_corpus,
     out,
     print_json,
     progress,
@@ -186,7 +186,7 @@ def _replace_mentions(asked: SimpleNamespace) -> None:
     wanted = [kind_of(kind) for kind in asked.kinds.split(",")] if asked.kinds else None
     finder: Any
     if asked.mentions is not None:
-        found = read_mentions(asked.mentions, open_corpus(**asked.corpus))
+        found = read_mentions(asked.mentions, named_corpus(**asked.corpus))
         finder = FromMentions(found, wanted)
         context = {"detectors": f"mentions as in {asked.mentions.name}"}
     else:
@@ -311,9 +311,12 @@ def _batches(corpus: dict[str, Any]) -> Iterator[pa.RecordBatch]:
     from tacit.corpus.reading import stream
 
     source = Path(corpus["source"])
-    named = corpus["source"] in corpora.CORPORA and not source.exists()
-    if named or corpus["split"] not in (None, "all") or source.is_dir():
-        return iter(open_corpus(**corpus).table.to_batches())
+    if (
+        corpora.is_known(corpus["source"])
+        or corpus["split"] not in (None, "all")
+        or source.is_dir()
+    ):
+        return iter(named_corpus(**corpus).table.to_batches())
     layout = {name: value for name, value in corpus.items() if name not in _SOURCE}
     return stream(source, layout_of(**layout))
 

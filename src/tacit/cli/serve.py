@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tacit.cli.common import names_corpus, open_corpus, out, print_json, progress, say
+from tacit.cli.common import named_corpus, names_corpus, out, print_json, progress, say
 from tacit.cli.options import SENSITIVE_WORDS, AsJson, Sanitizing, sanitizes
 from tacit.errors import MissingExtra, UsageError
 
@@ -121,7 +121,7 @@ def contribute(
     `tacit contribute mine.jsonl --dataset diary --sanitize santext+ --epsilon-per-distance 2
     --sensitive-words names.txt`
     """
-    opened = open_corpus(**corpus)
+    opened = named_corpus(**corpus)
     method = sanitizing.method
     name = key or hashlib.sha256(f"{opened.digest()} {method}".encode()).hexdigest()[:32]
     if method is not None:

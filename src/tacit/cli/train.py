@@ -158,8 +158,9 @@ def _planned_run(
     file: Path, changes: dict[str, Any], plan_path: Path | None, owners: Path | None
 ) -> "Run":
     """The run of a file with the plan of another, on the owner graph that was planned with."""
+    from tacit.corpora import open_corpus
     from tacit.planning import pipeline, recipes
-    from tacit.training.data.training_data import find_mentions, open_corpus, training_part
+    from tacit.training.data.training_data import find_mentions, training_part
     from tacit.training.settings import Run
 
     fields, promised = few.asked_fields(file, changes), None

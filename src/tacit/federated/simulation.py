@@ -8,14 +8,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from tacit.corpora import customersim
+from tacit.corpora import customersim, open_corpus
 from tacit.corpus.writing import write
 from tacit.errors import DataError, UsageError
 from tacit.federated.keyed_names import new_key
 from tacit.federated.processes import LOOPBACK, processes, wait_for_run
 from tacit.federated.server import begin
 from tacit.federated.settings import FOLDER, Federation, read_federated
-from tacit.training.data.training_data import open_corpus, training_part
+from tacit.training.data.training_data import training_part
 from tacit.training.settings import Run
 
 _GENERATED = """\

@@ -15,6 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 from safetensors import SafetensorError, safe_open
 
+from tacit.corpora import open_corpus
 from tacit.corpus import Corpus
 from tacit.corpus.overlap import (
     Pieces,
@@ -29,7 +30,6 @@ from tacit.packaged_models import PACKAGES, START_PREFIX, located, tokenizer_of_
 from tacit.privacy.certificates.manifest import file_digest
 from tacit.privacy.certificates.scope import PublicInput
 from tacit.training.data.starts import read_start, start_pieces
-from tacit.training.data.training_data import open_corpus
 from tacit.training.models import tokens, word_vectors
 from tacit.training.models.weights import MARK
 from tacit.training.settings import Names, Run, TextUnit, each
