@@ -16,7 +16,7 @@ from tacit.files import refuse_overwrite
 from tacit.privacy.rounding import down, percent, up
 
 _OPTIONS: tuple[tuple[str, Any, str], ...] = (
-    ("protect", str, "records, users, entities, users+entities or tokens."),
+    ("protect", str, "records, users, entities, users+entities, names, users+names or tokens."),
     ("flat", bool, "Records are the units (flat)."),
     ("replace", bool, "Neighbours replace one unit instead of removing it."),
     ("selective", bool, "Tokens: noise on sensitive segments only."),
@@ -25,6 +25,9 @@ _OPTIONS: tuple[tuple[str, Any, str], ...] = (
     ("entity_rate", float, "Poisson sampling rate of entities in a step."),
     ("users_per_entity", int, "Cap k (1)."),
     ("entity_share", float, "Tau, from 0 to 2 (0.5)."),
+    ("users_per_name", int, "Names: users who show one, at most (2)."),
+    ("names_per_user", int, "Names: names that a user shows, at most (4)."),
+    ("name_share", float, "Names: tau, from 0 to 2 (0: none is shown)."),
     ("records_per_user", int, "Cap on a user's records (flat)."),
     ("records_per_entity", int, "Cap on an entity's records (flat)."),
     ("segments", int, "Selective: sensitive segments of a record, at most (4)."),
@@ -159,9 +162,23 @@ def _token_event(given: Mapping[str, Any], need: _Need, used: set[str]) -> Any:
 
 
 def _unit_event(given: Mapping[str, Any], need: _Need) -> Any:
-    from tacit.privacy.events import Flat, ReplaceOne, SampledGaussian, UserClip
+    from tacit.privacy.events import (
+        Flat,
+        MentionSubstitution,
+        ReplaceOne,
+        SampledGaussian,
+        UserClip,
+    )
 
     protect, noise = given["protect"], given["noise_multiplier"]
+    if "names" in protect:
+        return MentionSubstitution(
+            user_rate=need("user_rate"),
+            users_per_name=need("users_per_name", 2),
+            names_per_user=need("names_per_user", 4),
+            name_share=float(need("name_share", 0.0)),
+            noise_multiplier=noise,
+        )
     if protect != "records" and need("flat"):
         return Flat(
             record_rate=need("record_rate"),
@@ -182,7 +199,7 @@ def _unit_event(given: Mapping[str, Any], need: _Need) -> Any:
     )
 
 
-_UNITS = ("records", "users", "entities", "users+entities", "tokens")
+_UNITS = ("records", "users", "entities", "users+entities", "names", "users+names", "tokens")
 _FOR_EVERY_EVENT = ("protect", "noise_multiplier", "steps", "delta", "curves", "plot")
 _FOR_ALL = ("degrees", "as_json", "overwrite")
 
