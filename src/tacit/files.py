@@ -56,3 +56,15 @@ def whole_file(path: Path) -> Iterator[Path]:
         os.replace(draft, path)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """A whole file, or one sentence why not."""
+    try:
+        with whole_file(path) as draft:
+            draft.write_text(text, encoding="utf-8")
+    except OSError as problem:
+        raise DataError(
+            f"{path} could not be written ({problem.strerror}); is the disk full? Make room, then "
+            "begin or --resume."
+        ) from None

@@ -41,7 +41,7 @@ from tacit.federated.settings import (
     read_federation,
     require_federated,
 )
-from tacit.files import whole_file
+from tacit.files import whole_file, write_text
 from tacit.planning.plan import Plan, calibrated, plan_yaml
 from tacit.privacy.certificates.certificate import commitment, own_salt
 from tacit.training.data.account import write_names
@@ -51,7 +51,7 @@ from tacit.training.phases.checkpoints import read_place
 from tacit.training.phases.continuing import continued
 from tacit.training.phases.loop import Progress
 from tacit.training.phases.run_context import RunContext, open_run
-from tacit.training.phases.session import Session, Trained, saved_plan, write_text
+from tacit.training.phases.session import Session, Trained, saved_plan
 from tacit.training.settings import Run, read_run, run_yaml
 
 
