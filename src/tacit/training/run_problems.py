@@ -60,9 +60,11 @@ def _task_problems(run: Run) -> Iterator[str]:
         yield f"labels are for classification and tagging; task={run.task} has none."
     if run.labels == "pretrained" and run.model.kind != "folder":
         yield "labels=pretrained takes those of model.folder; give model.kind=folder, or a list."
-    cut = run.pretrain is not None and run.pretrain.unit == "sentence"
-    if cut and run.task not in ("next-word", "masked-word"):
-        yield f"pretrain.unit=sentence is for text without labels, and task={run.task} has them."
+    changes = () if run.pretrain is None else (("unit", "sentence"), ("style", "treebank"))
+    for name, other in changes:
+        asked = getattr(run.pretrain, name) == other
+        if asked and run.task not in ("next-word", "masked-word"):
+            yield f"pretrain.{name}={other} is for text without labels; task={run.task} has them."
 
 
 def _model_problems(run: Run) -> Iterator[str]:
@@ -132,6 +134,10 @@ def _plan_problems(run: Run) -> Iterator[str]:
         )
     if plan.clip_quantile is not None and not run.spec.adapts_clip:
         yield f"plan.clip_quantile is not done by method={run.method}; give a fixed clip_norm."
+    if plan.precondition and not run.spec.adapts_clip:
+        yield f"plan.precondition is not done by method={run.method}; leave it out."
+    if plan.precondition and run.optimizer.name != "sgd":
+        yield "plan.precondition gives the direction of Adam; take optimizer.name=sgd."
     yield from run.spec.problems(run, plan)
 
 

@@ -48,6 +48,7 @@ Rate = Annotated[float, Field(gt=0, le=1)]
 Names = str | Annotated[tuple[str, ...], Field(min_length=1)]
 """One name, or several: files and known corpora."""
 TextUnit = Literal["record", "sentence"]
+TextStyle = Literal["as it is", "treebank"]
 
 
 class SettingsPart(BaseModel):
@@ -195,6 +196,13 @@ class PublicStart(SettingsPart):
         TextUnit,
         Field(description="What is learnt at a time: its records, or the sentences in them."),
     ] = "record"
+    style: Annotated[
+        TextStyle,
+        Field(
+            description="How it is written: as it is, or as treebanks write text, clitics apart "
+            "and without the marks that AG News and WikiText-2 put into theirs."
+        ),
+    ] = "as it is"
     steps: Annotated[int, Field(ge=1)] = 300
     batch: Annotated[int, Field(ge=1)] = 32
     optimizer: OptimizerSettings = OptimizerSettings(
