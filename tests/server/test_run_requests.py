@@ -4,10 +4,12 @@ from typing import Any
 
 import pytest
 
+from tacit.detection.detector import DETECTORS
 from tacit.errors import UsageError
 from tacit.server.run_requests import RunRequest, settings_of
 from tacit.training.methods import DEFAULT_METHOD, METHODS
 from tacit.training.methods.uedp import UEDP
+from tacit.training.models.registries import MODELS
 
 
 def test_the_default_method_keeps_a_plan_and_every_method_has_a_title() -> None:
@@ -45,3 +47,22 @@ def test_a_classifier_is_chosen_from_labels_and_declared_numbers() -> None:
     assert settings_of(RunRequest(**asked, plan=loud, method="dp-sgd")).method == "dp-sgd"
     with pytest.raises(UsageError, match="needs the labels"):
         settings_of(RunRequest(**asked | {"labels": None}, plan=plan))
+
+
+def test_a_family_and_a_detector_of_a_package_are_offered_and_files_are_not() -> None:
+    for registry, field, files in (
+        (MODELS, "model", ("folder", "features", "states")),
+        (DETECTORS, "detectors", ("tagger", "spacy")),
+    ):
+        for name in (*files, "toy"):
+            with pytest.raises(ValueError, match="is not offered here"):
+                RunRequest.model_validate(_naming(field, name))
+        registry.add("toy", "toy_package:TOY")
+        try:
+            RunRequest.model_validate(_naming(field, "toy"))
+        finally:
+            registry.remove("toy")
+
+
+def _naming(field: str, name: str) -> dict[str, object]:
+    return {field: {"kind": name} if field == "model" else [name]}
