@@ -4,7 +4,8 @@
 
 Each change is {"name", "file", "old", "new", "test"}. The outcome is pytest's exit code (1: a test
 failed, so the change was caught), or "does not apply". Outcome "unchanged" is that of all tests on
-the copy as it is. Heavy libraries are imported once; our own modules anew for every change.
+the copy as it is. Heavy libraries are imported once; our own modules anew for every change, each
+text compiled once.
 """
 
 import contextlib
@@ -13,7 +14,9 @@ import json
 import os
 import shutil
 import sys
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import Phase, settings
@@ -26,6 +29,20 @@ def forget(folders: tuple[str, ...]) -> None:
         ours = name == "tacit" or name.startswith("tacit.")
         if ours or (file.startswith(folders) and "mutating" not in file):
             del sys.modules[name]
+
+
+def compile_once() -> None:
+    """The same text of a file is the same code: only what a change touches is compiled again."""
+    compiled: dict[tuple[str, bytes], Any] = {}
+    honest = SourceFileLoader.source_to_code
+
+    def source_to_code(self: Any, data: Any, path: Any, **options: Any) -> Any:
+        key = str(path), bytes(data)
+        if key not in compiled:
+            compiled[key] = honest(self, data, path, **options)
+        return compiled[key]
+
+    SourceFileLoader.source_to_code = source_to_code  # type: ignore[method-assign,assignment]
 
 
 class Hurried:
@@ -44,12 +61,15 @@ def outcome(tests: list[str], folders: tuple[str, ...], prices: Path) -> int:
     os.environ["TACIT_TESTS_PRICES"] = str(prices)
     without = ("cacheprovider", "xdist", "unraisableexception")  # the last collects all garbage
     options = ["-q", "-x", "--no-header", *(f"-pno:{name}" for name in without)]
+    options += ["--assert=plain"]  # nobody reads what a failure says
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         return int(pytest.main([*options, *tests], plugins=[Hurried()]))
 
 
 def main() -> None:
     sys.dont_write_bytecode = True
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    compile_once()
     tests, source = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
     sys.path.insert(0, str(source))
     import tacit
