@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.errors import MissingExtra, UsageError
@@ -121,6 +121,7 @@ def test_where_the_graph_is_public_few_users_are_assumed() -> None:
     assert declared.fields["optimizer"] == found.fields["optimizer"]
 
 
+@settings(max_examples=12)  # each finds the noise of three plans; two smooth curves have few corners
 @given(
     epsilon=st.floats(0.5, 16), users=st.integers(50, 100_000),
     task=st.sampled_from(["classification", "next-word"]),
@@ -133,5 +134,6 @@ def test_rates_never_grow_with_the_noise(epsilon: float, users: int, task: str) 
         found = resolve(fields | {"plan": plan}, ALL).fields
         return float(found["optimizer"]["learning_rate"])
 
-    assert rate(epsilon, users) <= rate(2 * epsilon, users) * 1.001
-    assert rate(epsilon, users) <= rate(epsilon, 2 * users) * 1.001
+    own = rate(epsilon, users)
+    assert own <= rate(2 * epsilon, users) * 1.001
+    assert own <= rate(epsilon, 2 * users) * 1.001
