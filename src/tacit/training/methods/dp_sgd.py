@@ -47,7 +47,7 @@ class DpSgd(PlannedSums[MethodSettings]):
     *Guarantee*: the plan's, see docs/explanations/guarantees.md, sections 3 to 5.
     """
 
-    name = "private"
+    name = "dp-sgd"
     title = "DP-SGD: every step is clipped and noised (recommended)"
     summary = (
         "DP-SGD: clipped sums of gradients with noise; the plan protects records, users, entities "

@@ -336,6 +336,8 @@ class Session:
     """Writes whose text was read, where that is not the training part of the corpus."""
     told: list[str] = field(default_factory=list)
     """Sentences that are made of releases alone."""
+    diverged: str = ""
+    """Why training was stopped, where it diverged; made of releases alone, too."""
 
     def run(
         self,
@@ -398,6 +400,8 @@ class Session:
             last = {n: t.detach().clone() for n, t in weights.trainable(model).items()}
             others = {LAST: last} | ({AVERAGE: loop.average} if loop.averaged else {})
             loop.chosen = choose(self.inputs(ledger), task, start, others)
+        if loop.diverged:
+            self.diverged = loop.diverged
         if not loop.chosen:
             self._tell(loop.watch)
             return
@@ -412,8 +416,11 @@ class Session:
             )
         else:
             self.facts["kept"] = f"{kept}, by a comparison with noise, which the ledger holds"
+            if loop.chosen == START:
+                self.facts["kept"] += ": training made them no better"
         self.told.append(f"Kept: {self.facts['kept']}.")
-        self._tell(loop.watch)
+        if loop.chosen not in (LAST, AVERAGE):  # else something was learnt, as the answer shows
+            self._tell(loop.watch)
 
     def _tell(self, watch: Watch | None) -> None:
         """What releases say by themselves."""
@@ -469,9 +476,15 @@ class Session:
         told, line, uniform = self.on_progress, self._budget_line(), self._uniform_loss()
         if told is None:
             return None
-        return lambda at: told(
-            replace(at, spent=line.line(ledger.releases) if line else "", uniform=uniform)
-        )
+        began: list[float] = []
+
+        def tell(at: Progress) -> None:
+            spent = line.line(ledger.releases) if line else ""
+            told(replace(at, spent=spent, uniform=uniform, began=began[0] if began else None))
+            if at.step == 1:
+                began.append(at.stats.loss)
+
+        return tell
 
     def _uniform_loss(self) -> float | None:
         """The loss of who guesses uniformly among tokens or labels; None for a number."""
@@ -546,6 +559,8 @@ class Session:
         metrics |= found_and_kept(training_data, ctx.part, ctx.mentions)
         if self.told:
             metrics["told"] = self.told
+        if self.diverged:
+            metrics["diverged"] = self.diverged
         metrics["time"] = {phase: timed.summary() for phase, timed in took.items() if timed.steps}
         metrics["parameters"] = {"moved": len(moved.moved), "unmoved": len(moved.still)}
         learns = {name for name, p in ctx.model.named_parameters() if p.requires_grad}
