@@ -42,7 +42,12 @@ from tacit.training.data.fingerprint import code_digest, training_data_digest
 from tacit.training.data.protected_entities import list_digest
 from tacit.training.data.public_inputs import shown_names
 from tacit.training.data.scope import scope_of
-from tacit.training.data.training_data import TrainingData, found_and_kept, prepare
+from tacit.training.data.training_data import (
+    TrainingData,
+    found_and_kept,
+    prepare,
+    records_learnt_from,
+)
 from tacit.training.evaluation.model_card import model_card
 from tacit.training.evaluation.scoring import scores
 from tacit.training.methods import METHODS
@@ -380,7 +385,8 @@ class Session:
         if self.account is not None:
             self.account(folder)
         else:
-            write_account(folder, ctx.part, own_salt())
+            # by the texts as they were written, as other runs name them
+            write_account(folder, records_learnt_from(run, ctx.corpus), own_salt())
         return self._finish(before, stopped, took)
 
     def _start(self) -> dict[str, Tensor]:
