@@ -40,7 +40,7 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
         "training/dp/gradients.py",
         "    for gradient in gradients.values():\n        found.add(",
         "    for gradient in list(gradients.values())[1:]:\n        found.add(",
-        f"{NEIGHBOURS}[private users user]",
+        f"{NEIGHBOURS}[dp-sgd users user]",
     ),
     "the count of clipped units beside a whole gradient": (
         "training/dp/gradients.py",
@@ -300,7 +300,7 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
         "training/methods/dp_sgd.py",
         "record_clip=plan.record_clip,",
         "record_clip=plan.record_clip and 1e9,",
-        f"{NEIGHBOURS}[private both entity]",
+        f"{NEIGHBOURS}[dp-sgd both entity]",
     ),
     "weights of one user carried over to the next": (
         "training/dp/updates.py",
