@@ -42,7 +42,7 @@ def compile_once() -> None:
             compiled[key] = honest(self, data, path, **options)
         return compiled[key]
 
-    SourceFileLoader.source_to_code = source_to_code  # type: ignore[method-assign,assignment]
+    SourceFileLoader.source_to_code = source_to_code  # type: ignore[method-assign]
 
 
 class Hurried:
