@@ -8,6 +8,7 @@ libraries, none of ours among them, and forks for each call. Nothing of one call
 import atexit
 import contextlib
 import functools
+import gc
 import importlib
 import json
 import os
@@ -122,6 +123,7 @@ def _serve() -> None:
     for name in LIBRARIES:
         importlib.import_module(name)
     assert not any(name.partition(".")[0] == "tacit" for name in sys.modules)
+    gc.freeze()  # what is loaded stays: no child looks through it for garbage
     own = [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
     while line := sys.stdin.readline():
         asked = json.loads(line)
