@@ -121,9 +121,8 @@ def test_where_the_graph_is_public_few_users_are_assumed() -> None:
     assert declared.fields["optimizer"] == found.fields["optimizer"]
 
 
-@settings(
-    max_examples=12
-)  # each finds the noise of three plans; two smooth curves have few corners
+# Each example finds the noise of three plans, and two smooth curves have few corners.
+@settings(max_examples=12)
 @given(
     epsilon=st.floats(0.5, 16), users=st.integers(50, 100_000),
     task=st.sampled_from(["classification", "next-word"]),
