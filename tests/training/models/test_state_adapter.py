@@ -46,7 +46,9 @@ def a_base(folder: Path, kind: str = "llama") -> str:
     return str(folder)
 
 
-@pytest.fixture(params=["llama map", "gpt2 map", "llama bias", "llama last-block", "gpt2 last-block"])
+@pytest.fixture(
+    params=["llama map", "gpt2 map", "llama bias", "llama last-block", "gpt2 last-block"]
+)
 def fields(tmp_path: Path, request: pytest.FixtureRequest) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     words = [word for word in TOKENIZER.get_vocab() if word.isalpha()]
