@@ -187,6 +187,10 @@ def test_scores_of_a_run_stand_beside_those_of_the_untouched_model(
     train(Run(**fields, method="dp-sgd", plan=PLAN), tmp_path / "run")
     scores = evaluate(tmp_path / "run", "test")
     assert scores["perplexity"] != scores["public_only_perplexity"]
+    ctx = open_run(Run(**fields, method="dp-sgd", plan=PLAN))
+    base = networks.load_model(fields["model"]["folder"], "next-word")
+    alone = ctx.task.score(Whole(base), tokenize(ctx, ctx.corpus.only("test")))
+    assert scores["public_only_perplexity"] == pytest.approx(alone["perplexity"], rel=2e-3)
 
 
 def test_a_run_that_was_stopped_goes_on_to_the_same_weights(

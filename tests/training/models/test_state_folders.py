@@ -34,18 +34,25 @@ from tacit.training.settings import Run, run_yaml
 from tacit.training.tasks.measuring import forward
 from tacit.verification.runs import verify
 
-SMALL = {
+SMALL: dict[str, Any] = {
     "vocab_size": len(TOKENIZER), "hidden_size": 16, "num_hidden_layers": 3, "head_dim": 8,
     "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 32,
     "max_position_embeddings": 32, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
 }  # fmt: skip
-GPT2 = {"vocab_size": len(TOKENIZER), "n_embd": 16, "n_layer": 3, "n_head": 2, "n_positions": 32}
+GPT2: dict[str, Any] = {
+    "vocab_size": len(TOKENIZER),
+    "n_embd": 16,
+    "n_layer": 3,
+    "n_head": 2,
+    "n_positions": 32,
+}
+KINDS = ["sliding_attention", "full_attention", "sliding_attention"]
 CONFIGS = {
     "llama": lambda: LlamaConfig(**SMALL),
     "llama tied": lambda: LlamaConfig(**SMALL, tie_word_embeddings=True),
     "gpt2": lambda: GPT2Config(**GPT2, bos_token_id=1, eos_token_id=2),
     "qwen2": lambda: Qwen2Config(**SMALL),
-    "gemma3": lambda: Gemma3TextConfig(**SMALL, sliding_window=4, sliding_window_pattern=3),
+    "gemma3": lambda: Gemma3TextConfig(**SMALL, sliding_window=4, layer_types=KINDS),
     "gemma2": lambda: Gemma2Config(**SMALL, final_logit_softcapping=2.0),
     "phi": lambda: PhiConfig(**SMALL | {"num_key_value_heads": 2}),
 }

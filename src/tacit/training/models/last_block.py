@@ -6,7 +6,7 @@ wrote. Its weights are frozen; low-rank adapters in it are trained.
 
 from copy import deepcopy
 from importlib import util
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -45,7 +45,7 @@ class LastBlock(nn.Module):
 
     @torch.no_grad()
     def take(self, whole: nn.Module) -> None:
-        """Take the weights of the whole model's last block; adapters add nothing to it yet."""
+        """Take the weights of the whole model's last block."""
         theirs = whole.state_dict()
         for name, tensor in self.inner.state_dict().items():
             plain = name.replace(".base_layer.", ".")
@@ -55,6 +55,11 @@ class LastBlock(nn.Module):
         for module in self.inner.modules():  # states come from below: no word, no place is added
             if isinstance(module, nn.Embedding):
                 module.weight.zero_()
+        self.begin()
+
+    @torch.no_grad()
+    def begin(self) -> None:
+        """Put adapters where they begin, always at the same place: they add nothing yet."""
         with seeded(0):
             for name, parameter in self.inner.named_parameters():
                 if "lora_A" in name:
@@ -81,7 +86,7 @@ def _of_one_block(config: PretrainedConfig) -> PretrainedConfig:
     one.pad_token_id = None
     if kinds:
         one.layer_types = [kinds[-1]]
-    return one  # type: ignore[no-any-return]
+    return cast("PretrainedConfig", one)
 
 
 def _add_adapters(inner: Any, rank: int) -> None:

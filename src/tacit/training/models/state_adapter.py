@@ -8,6 +8,7 @@ moved together: their shares among each other stay those of the frozen model, an
 softmax, hence sums to one. What is frozen never changes, so it is computed once for each record.
 """
 
+from copy import deepcopy
 from typing import Any, cast
 
 import numpy as np
@@ -164,6 +165,22 @@ class StateAdapterForCausalLM(AboveFrozen, GenerationMixin):
                 parameter.requires_grad_("lora_" in name)
 
     @torch.no_grad()
+    def untouched(self) -> "StateAdapterForCausalLM":
+        """The same model before anything was moved; what is frozen is shared."""
+        parts, encoder = dict(self._modules), self._modules.pop("encoder")
+        try:
+            new = deepcopy(self)
+        finally:
+            self._modules = parts
+        new.encoder = cast("FrozenStates", encoder)
+        new.spread.bias.zero_()
+        if self.above:
+            new.mix.weight.zero_()
+        else:
+            new.block.begin()
+        return new
+
+    @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         """Nothing is moved at first."""
         if self.above and module is self.mix:
@@ -186,11 +203,12 @@ class StateAdapterForCausalLM(AboveFrozen, GenerationMixin):
         """The table of word vectors."""
         return cast("nn.Module", self.encoder.model.get_input_embeddings())
 
-    def prepare_inputs_for_generation(self, input_ids: Tensor, **kwargs: Any) -> dict[str, Any]:
+    def prepare_inputs_for_generation(self, input_ids: Any, *args: Any, **kwargs: Any) -> Any:
         """A last block remembers nothing, so it reads all of the text each time."""
         if self.above:
-            made: dict[str, Any] = super().prepare_inputs_for_generation(input_ids, **kwargs)
-            return made
+            return GenerationMixin.prepare_inputs_for_generation(
+                cast("Any", self), input_ids, *args, **kwargs
+            )
         return {"input_ids": input_ids, "attention_mask": kwargs.get("attention_mask")}
 
     def forward(
