@@ -513,6 +513,8 @@ def main() -> None:
             if name == "wikitext2-pretrained" and not given.only_draw:
                 settings["corpus"] = str(_few_lines(Path(scratch), given.data))
                 settings["pipeline"] = given.pipeline or sys.exit("give --pipeline")
+            if name == "conll2003-adapters" and not given.only_draw:
+                settings["corpus"] = str(_without_valid("conll2003", Path(scratch), given.data))
             if name == "agnews" and not given.only_draw:
                 settings["mentions"] = str(_mentions("ag_news", Path(scratch), given.data))
             todo = [] if given.only_draw else list(missing(name, given.seeds))
@@ -552,6 +554,18 @@ def _few_lines(folder: Path, data: str | None) -> Path:
     test = [row for row in long if splits[row] == "test"][:100]
     path = folder / "lines.jsonl"
     write(whole.take(train + test), path)
+    return path
+
+
+def _without_valid(corpus: str, folder: Path, data: str | None) -> Path:
+    """A corpus without what every run would score first: a pretrained model takes minutes for it."""
+    from tacit.corpus.writing import write
+    from tacit.training.data.training_data import open_corpus
+
+    whole = open_corpus(corpus, data)
+    splits = whole.column("split").to_pylist()
+    path = folder / f"{corpus}.jsonl"
+    write(whole.take([row for row, split in enumerate(splits) if split != "valid"]), path)
     return path
 
 

@@ -51,6 +51,8 @@ class BoundedSum:
     units: int
     clipped: int
     not_finite: int
+    name_clip: float = 0.0
+    """How far one shown name moves its user, at most; 0 where no name was shown."""
     made: InitVar[object] = None
 
     def __post_init__(self, made: object) -> None:

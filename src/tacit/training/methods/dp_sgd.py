@@ -27,7 +27,9 @@ class PlannedSums(NoisySumMethod[S]):
     """Poisson sampling, events and denominators as the plan has them."""
 
     standing = "proved"
-    protects: ClassVar[tuple[str, ...]] = ("users", "entities", "users+entities")
+    protects: ClassVar[tuple[str, ...]] = (
+        "users", "entities", "users+entities", "names", "users+names",
+    )  # fmt: skip
 
     def sampler(self, inputs: MethodInputs) -> PoissonUsers | PoissonRecords:
         """Poisson sampling of users or records."""
@@ -50,10 +52,10 @@ class DpSgd(PlannedSums[MethodSettings]):
     name = "dp-sgd"
     title = "DP-SGD: every step is clipped and noised (recommended)"
     summary = (
-        "DP-SGD: clipped sums of gradients with noise; the plan protects records, users, entities "
-        "or users+entities"
+        "DP-SGD: clipped sums of gradients with noise; the plan protects records, users, entities, "
+        "users+entities, names or users+names"
     )
-    protects: ClassVar[tuple[str, ...]] = ("records", "users", "entities", "users+entities")
+    protects: ClassVar[tuple[str, ...]] = ("records", *PlannedSums.protects)
     federated = True
     adapts_clip = True
 
