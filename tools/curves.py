@@ -562,7 +562,7 @@ def _few_lines(folder: Path, data: str | None) -> Path:
 
 
 def _without_valid(corpus: str, folder: Path, data: str | None) -> Path:
-    """A corpus without what every run would score first: a pretrained model takes minutes for it."""
+    """A corpus without valid, which every run scores: a pretrained model takes minutes for it."""
     from tacit.corpus.writing import write
     from tacit.training.data.training_data import open_corpus
 
