@@ -254,9 +254,9 @@ def adapters() -> list[Case]:
     return [
         Case("plain, LoRA", None, "conll2003-lora-plain"),
         Case("users, LoRA", 8.0, "conll2003-lora-users"),
-        Case("plain", None, "conll2003-smollm2-plain"),
         Case("users", 8.0, users),
         Case("users", 2.0, users, {"plan.epsilon": 2.0, "optimizer.learning_rate": 8.0}),
+        Case("plain", None, "conll2003-smollm2-plain"),
     ]
 
 

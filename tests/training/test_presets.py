@@ -1,6 +1,7 @@
 """Every preset is a run that can be read, and the ones of a study exist for every method."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ PRESETS = Path(tacit.presets.__file__).parent
 WHOLE = sorted(p for p in PRESETS.glob("*.yml") if p.stem.count("-") >= 2)
 
 
-DECLARED = {
+DECLARED: dict[str, dict[str, Any]] = {
     "own-data-classifier": {"labels": ["work", "home"], "plan.users": 500},
     "own-data-smollm2": {"plan.users": 500},
 }
