@@ -572,8 +572,8 @@ def _dialogs(folder: Path) -> Path:
 
 def _few_lines(folder: Path, data: str | None) -> Path:
     """Long lines of WikiText-2, so few that two cores run a pretrained model over them."""
+    from tacit.corpora import open_corpus
     from tacit.corpus.writing import write
-    from tacit.training.data.training_data import open_corpus
 
     whole = open_corpus("wikitext2", data)
     splits, texts = whole.column("split").to_pylist(), whole.column("text").to_pylist()
