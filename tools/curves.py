@@ -595,8 +595,8 @@ def _few_lines(folder: Path, data: str | None) -> Path:
 
 def _few_authors(folder: Path, data: str | None) -> Path:
     """The first post of some authors, and some posts of others to test on."""
+    from tacit.corpora import open_corpus
     from tacit.corpus.writing import write
-    from tacit.training.data.training_data import open_corpus
 
     whole = open_corpus("newsgroups20", data)
     users = whole.require_users().to_pylist()
@@ -611,8 +611,8 @@ def _few_authors(folder: Path, data: str | None) -> Path:
 
 def _without_valid(corpus: str, folder: Path, data: str | None) -> Path:
     """A corpus without valid, which every run scores: a pretrained model takes minutes for it."""
+    from tacit.corpora import open_corpus
     from tacit.corpus.writing import write
-    from tacit.training.data.training_data import open_corpus
 
     whole = open_corpus(corpus, data)
     splits = whole.column("split").to_pylist()
