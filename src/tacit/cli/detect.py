@@ -34,7 +34,7 @@ app = typer.Typer(
     help="Find what is sensitive: mentions, entities, a page to look at.\n\n"
     "`tacit detect CORPUS ...` is short for `tacit detect run CORPUS ...`; `tacit detect run "
     "--help` has its options.\n\n"
-    "Example: `tacit detect mail.jsonl --with patterns,lists -o mentions.jsonl`",
+    "Example: `tacit detect mail.jsonl -o mentions.jsonl`",
     cls=OrDefault.to("run"),
     no_args_is_help=True,
 )
@@ -78,8 +78,14 @@ def run(
     to: Annotated[
         Path | None, typer.Option("-o", "--out", help="Mentions file to write (.jsonl).")
     ] = None,
-    using: With = "patterns,lists",
-    kinds: Annotated[str, typer.Option(help="Only these kinds, comma-separated.")] = "",
+    using: With = "patterns,lists,names",
+    kinds: Annotated[
+        str,
+        typer.Option(
+            help="Only these kinds, comma-separated, or `all`. If not given: PERSON, ORG and PII "
+            "with the default detectors, all kinds with others."
+        ),
+    ] = "",
     minimum_score: Annotated[
         float, typer.Option(min=0, max=1, help="Only findings at least this sure.")
     ] = 0.0,
@@ -104,7 +110,7 @@ def run(
     summary, and a page to browse. `tacit detect train` trains a tagger, `tacit detect list` lists
     the detectors.
 
-    Examples: `tacit detect mail.jsonl --with patterns,lists -o mentions.jsonl` ·
+    Examples: `tacit detect mail.jsonl -o mentions.jsonl` ·
     `tacit detect conll2003 --split test --with tagger=my-tagger --score`
     """
     from tacit.detection import detect, scoring

@@ -127,7 +127,7 @@ def sanitize(
     vocabulary: VocabularyList = None,
     vocabulary_from_corpus: VocabularyFromCorpus = False,
     unknown: Unknown = "random",
-    using: With = "patterns,lists",
+    using: With = "patterns,lists,names",
     mentions: Mentions = None,
     kinds: Kinds = "",
     same_within: SameWithin = "document",

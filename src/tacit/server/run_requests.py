@@ -23,7 +23,7 @@ Name = Annotated[str, StringConstraints(pattern=r"^[\w][\w .,()+@-]{0,98}$")]
 Id = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]{1,40}$")]
 Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_+-]{1,60}$")]
 Label = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]{1,100}$")]
-DetectorName = Literal["patterns", "lists", "gold"]
+DetectorName = Literal["patterns", "lists", "names", "gold"]
 Policy = Annotated[
     str,
     StringConstraints(pattern=r"^(digits|patterns|lists)(\+(digits|patterns|lists)){0,2}$"),
@@ -81,7 +81,7 @@ class RunRequest(RequestModel):
     plan: dict[Word, Any] = Field(default={})
     """Whom to protect (`protect`: users, entities, users+entities or `both`, records, tokens), the
     targets, rates and caps: the fields of `tacit plan --schema`."""
-    detectors: Annotated[tuple[DetectorName, ...], Field(max_length=3)] = ()
+    detectors: Annotated[tuple[DetectorName, ...], Field(max_length=4)] = ()
     """What finds the entities."""
     entity_list: Id | None = None
     """Protect only what this list names."""

@@ -238,7 +238,7 @@ class Run(SettingsPart):
     ] = None
     detect: Annotated[
         str | None,
-        Field(description="Detectors to run if no file of mentions is given: patterns,lists"),
+        Field(description="Detectors to run if no file of mentions is given: patterns,lists,names"),
     ] = None
     policy: Annotated[
         str | None,
@@ -445,7 +445,7 @@ def _without_folders(text: str) -> str:
 
 _NO_MATTER = {"device", "token_budget", "checkpoint_every", "keep_checkpoints"}
 """Settings that change no weight."""
-_MENTIONS = "mentions (the file that `tacit detect` writes) or detect (patterns,lists)"
+_MENTIONS = "mentions (the file that `tacit detect` writes) or detect (patterns,lists,names)"
 
 
 def _problems(run: Run) -> Iterator[str]:

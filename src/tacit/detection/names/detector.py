@@ -1,0 +1,135 @@
+"""Detector `names`: people, organisations and places in English prose and mail, offline."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.corpus import Record
+from tacit.detection.detector import Finding
+from tacit.detection.lists import read_embedded
+from tacit.detection.names import mail
+from tacit.detection.names.network import KINDS, Network, load
+from tacit.detection.names.tokens import TOKEN
+from tacit.errors import UsageError
+
+OPEN = 1.0
+"""How much less the score of "no name" counts: a name overlooked costs more than one too many."""
+
+LEANING = (0.3, 0.5, -0.6, 0.0)
+"""What is added to the scores of each of `KINDS`: people and organisations count as entities."""
+
+FLOOR = 0.2
+"""Names less sure than this are not reported."""
+
+LOWER_CASE = 0.6
+"""Names in lower case have to be surer than this."""
+
+_BATCH = 256
+_BREAKS = frozenset("\n0123456789")
+
+
+class NamesDetector:
+    """What a small network and the forms of mail tell of names; it comes with the package."""
+
+    name = "names"
+    summary = "people, organisations and places in English prose and mail, found offline"
+    option = ""
+    kinds = ("LOC", "ORG", "PERSON")
+
+    def __init__(self, network: Network) -> None:
+        """Take a network that `network.load` or `network.read` gave."""
+        self._network = network
+        self._countries = {term.text.lower() for term in read_embedded("countries")}
+
+    @classmethod
+    def open(cls, option: str | None) -> "NamesDetector":
+        """The detector of `names`."""
+        if option is not None:
+            raise UsageError("names takes nothing after `=`; write names.")
+        return cls(load())
+
+    def find(self, records: Sequence[Record]) -> Iterator[list[Finding]]:
+        """The names in each record's text; nothing but that text is looked at."""
+        for first in range(0, len(records), _BATCH):
+            texts = [r.text for r in records[first : first + _BATCH]]
+            places = [[m.span() for m in TOKEN.finditer(text)] for text in texts]
+            words = [
+                [text[s:e] for s, e in spans] for text, spans in zip(texts, places, strict=True)
+            ]
+            scores = self._network.scores(words)
+            for text, spans, given in zip(texts, places, scores, strict=True):
+                yield self._findings(text, spans, given)
+
+    def _findings(
+        self, text: str, places: list[tuple[int, int]], scores: NDArray[np.float64]
+    ) -> list[Finding]:
+        found = []
+        for first, last, kind, sure in runs(scores, [text[s] in _BREAKS for s, _ in places]):
+            start, end = trimmed(text, places[first:last])
+            kind, sure = self._judged(text[start:end], kind, sure)
+            if kind != "MISC" and sure >= FLOOR:
+                found.append(Finding(start, end, kind, sure, f"names: {kind}"))
+        found += mail.find(text, self._network.listed)
+        people = [f for f in found if f.kind == "PERSON"]
+        return found + mail.repeated(text, people, self._network.listed)
+
+    def _judged(self, name: str, kind: str, sure: float) -> tuple[str, float]:
+        """What the network says, put right where the name itself says more."""
+        if not any(map(str.isalnum, name)):
+            return kind, 0.0
+        if not any(map(str.isupper, name)):
+            # Names in lower case are rare, and organisations among them rarer.
+            return kind, sure if sure >= LOWER_CASE and kind != "ORG" else 0.0
+        if kind == "ORG" and name.lower() in self._countries:
+            return "LOC", sure
+        return kind, sure
+
+
+def trimmed(text: str, places: list[tuple[int, int]]) -> tuple[int, int]:
+    """Where a name begins and ends without the signs and the small words at its ends."""
+    capitals = any(text[s].isupper() for s, _ in places)
+    first, last = 0, len(places)
+
+    def outside(at: int) -> bool:
+        opens = text[places[at][0]]
+        return not opens.isalnum() or (capitals and opens.islower())
+
+    while last > first + 1 and outside(last - 1):
+        last -= 1
+    while last > first + 1 and outside(first):
+        first += 1
+    return places[first][0], places[last - 1][1]
+
+
+def runs(
+    scores: NDArray[np.float64], breaks: Sequence[bool]
+) -> Iterator[tuple[int, int, str, float]]:
+    """Where names stand among the tokens, what they are, and how sure that is.
+
+    A name goes on while "inside" tags follow, whatever their kind; its kind is the one that all
+    its tokens together are most likely to be.
+    """
+    if not len(scores):
+        return
+    shifted = scores - scores.max(axis=1, keepdims=True)
+    shifted[:, 0] -= OPEN
+    shifted[:, 1:] += np.repeat(LEANING, 2)
+    best = shifted.argmax(axis=1)
+    best[np.asarray(breaks)] = 0
+    named = np.flatnonzero(best)
+    if not len(named):
+        return
+    weights = np.exp(shifted)
+    shares = weights[:, 1:].reshape(len(scores), len(KINDS), 2).sum(axis=2)
+    shares /= weights.sum(axis=1, keepdims=True)
+    tags = best.tolist()
+    places = named.tolist()
+    first = places[0]
+    for i, at in enumerate(places):
+        after = places[i + 1] if i + 1 < len(places) else -1
+        if after != at + 1 or tags[after] % 2:  # odd numbers open a name
+            some = shares[first : at + 1]
+            kind = int(np.log(some + 1e-9).sum(axis=0).argmax())
+            yield first, at + 1, KINDS[kind], round(float(some[:, kind].mean()), 4)
+            first = after
