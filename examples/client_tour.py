@@ -17,7 +17,7 @@ from tacit.verification.runs import verify
 
 RUN = {
     "name": "tour",
-    "method": "private",
+    "method": "dp-sgd",
     "plan": {"protect": "both", "epsilon": 8, "steps": 4, "user_rate": 0.3, "clip_norm": 0.5},
     "detectors": ["patterns", "lists"],
     "model": {"kind": "lstm", "config": {"embedding_size": 8, "hidden_size": 8, "layers": 1}},

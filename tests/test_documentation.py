@@ -135,6 +135,9 @@ def test_your_own_data(
     shown = " ".join(capsys.readouterr().out.split())
     assert "bob@example.org" in shown  # the entity that two users share
     assert "What this plan promises" in shown
+    # A model that nobody judged is the worst way to end.
+    assert re.search(r"Error rate [\d.]+: .*than always naming the most frequent label", shown)
+    assert re.search(r"Perplexity [\d.,]+: .*than its public start", shown)
 
 
 def test_sanitizing(

@@ -95,7 +95,7 @@ def loop_of(name: str, contest: Contest, training_data: TrainingData, ledger: Le
     plan = {"record_rate": 1.0, "noise_multiplier": 1.0, "epsilon": 1e6, "steps": 10**6}
     settings: dict[str, Any] = {"method": name, "steps": 10**6, "batch": size, "corpus": "none"}
     if name == "records":
-        settings |= {"method": "private", "plan": plan | {"protect": "records", "records": size}}
+        settings |= {"method": "dp-sgd", "plan": plan | {"protect": "records", "records": size}}
     if name == "selective":
         settings |= {"plan": plan | {"segments": 4, "states": 2}, "policy": "digits",
                      "selective": {"state_clip": 1.0}}  # fmt: skip

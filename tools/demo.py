@@ -66,7 +66,7 @@ optimizer: {{name: adamw, learning_rate: 0.01, schedule: linear, warmup: 10}}
     "run-users": """\
 # Every customer is protected. Their number is public: a round one, known in advance.
 base: run.yml
-method: private
+method: dp-sgd
 plan: {{protect: users, epsilon: 8, steps: 60, user_rate: 0.2, users: 1400, clip_norm: 0.5}}
 optimizer: {{name: dp-adam, learning_rate: 0.015, schedule: linear}}
 """,
@@ -75,7 +75,7 @@ optimizer: {{name: dp-adam, learning_rate: 0.015, schedule: linear}}
 # An entity may move a user by all of the clip norm (entity_share: 2), so a customer may name it in
 # as many dialogs as they like: no planted secret is dropped, and only noise can hide it.
 base: run.yml
-method: private
+method: dp-sgd
 plan:
 {plan}optimizer: {{name: dp-adam, learning_rate: 0.006, schedule: linear}}
 """,

@@ -210,7 +210,7 @@ PLANS = {
 }  # fmt: skip
 
 
-def settings(plan: Plan, method: str = "private") -> Run:
+def settings(plan: Plan, method: str = "dp-sgd") -> Run:
     given = {"plan": plan.model_dump(mode="json", exclude_none=True), "corpus": "none"}
     if "entities" in plan.protect:
         given["detect"] = "gold"
@@ -227,11 +227,11 @@ def bound(run: Run, plan: Plan, unit: Any, epsilon: float, canaries: int | None 
     return audit(auditing, {unit: epsilon})[unit]
 
 
-@pytest.mark.parametrize("name", [*PLANS, "fedavg"])
+@pytest.mark.parametrize("name", [*PLANS, "dp-fedavg"])
 def test_honest_steps_stay_below_their_certificate(name: str) -> None:
     fields = PLANS.get(name, PLANS["users"])
     plan = calibrated(Plan(epsilon=3, steps=4, clip_norm=0.3, **fields))
-    run = settings(plan, "fedavg" if name == "fedavg" else "private")
+    run = settings(plan, "dp-fedavg" if name == "dp-fedavg" else "dp-sgd")
     found = bound(run, plan, plan.protect, 3, canaries=1024)
     assert 0.3 < found.lower <= 3
 
@@ -364,7 +364,7 @@ AUDITS = {
     "users": """
 plan = calibrated(
     Plan(protect="users", epsilon=1, steps=6, clip_norm=0.01, users=500, user_rate=0.05))
-run = Run(method="private", plan=plan.model_dump(mode="json", exclude_none=True), corpus="none")
+run = Run(method="dp-sgd", plan=plan.model_dump(mode="json", exclude_none=True), corpus="none")
 given = Auditing(run, plan, 2048, rng=rng, randomness=RandomSource(1))
 print(audit_sums(given, {"users": 1.0})["users"].lower, 1.0)
 """,
@@ -372,7 +372,7 @@ print(audit_sums(given, {"users": 1.0})["users"].lower, 1.0)
 plan = calibrated(Plan(protect="entities", epsilon=1, steps=6, clip_norm=0.1, users=500,
                        user_rate=0.25, entity_share=0.05))
 fields = plan.model_dump(mode="json", exclude_none=True)
-run = Run(method="private", plan=fields, corpus="none", detect="gold")
+run = Run(method="dp-sgd", plan=fields, corpus="none", detect="gold")
 given = Auditing(run, plan, 2048, rng=rng, randomness=RandomSource(1))
 print(audit_sums(given, {"entities": 1.0})["entities"].lower, 1.0)
 """,

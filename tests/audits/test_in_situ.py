@@ -133,7 +133,7 @@ METHODS: dict[str, tuple[dict[str, Any], set[str]]] = {
                   "records": 40, "noise_multiplier": 1.5}},
         {"records"},
     ),
-    "fedavg": ({"method": "fedavg", "plan": USERS | {"steps": 3}}, {"users"}),
+    "dp-fedavg": ({"method": "dp-fedavg", "plan": USERS | {"steps": 3}}, {"users"}),
     "redacted": (
         {"method": "redact-then-private", "redact-then-private": {"steps": 2},
          "plan": {"epsilon": 90, "steps": 3, "record_rate": 0.5, "noise_multiplier": 2.0}},

@@ -327,7 +327,7 @@ def test_what_promises_nothing_is_not_audited(tacit: Tacit, attacked: Path) -> N
 def test_a_private_run_is_audited(
     tacit: Tacit, attacked: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = RUN.replace("method: plain\nsteps: 3\nbatch: 8\n", "method: private\n") + (
+    settings = RUN.replace("method: plain\nsteps: 3\nbatch: 8\n", "method: dp-sgd\n") + (
         "plan: {{protect: users, epsilon: 3, steps: 4, user_rate: 0.5, users: 20}}\n"
     )
     (attacked / "private.yml").write_text(settings.format(corpus=attacked / "planted.jsonl"))
@@ -387,7 +387,7 @@ def test_a_model_of_classes_is_audited_and_not_attacked(tacit: Tacit, tmp_path: 
 
 COINS = """
 corpus: {corpus}
-method: private
+method: dp-sgd
 plan: {{protect: users, epsilon: 0.5, steps: 4, user_rate: 0.5, users: 60, delta: 1.0e-5}}
 context: 32
 model: {{kind: lstm, config: {{hidden_size: 32, embedding_size: 16}}}}
@@ -424,7 +424,7 @@ def test_a_model_that_was_not_trained_as_certified_is_found_out(
 
     (tmp_path / "plain.yml").write_text(
         COINS.format(corpus=planted)
-        .replace("method: private\n", "method: plain\nsteps: 150\nbatch: 16\n")
+        .replace("method: dp-sgd\n", "method: plain\nsteps: 150\nbatch: 16\n")
         .replace("plan:", "# plan:")
         + "optimizer: {name: adam, learning_rate: 0.01}\ncheckpoint_every: 150\nseed: 1\n"
     )
@@ -451,7 +451,7 @@ def test_methods_are_compared_and_finished_ones_left_alone(
     (tmp_path / "small.yml").write_text(shared.format(corpus=attacked / "planted.jsonl"))
     (tmp_path / "small-plain.yml").write_text("base: small.yml\nmethod: plain\nsteps: 2\n")
     (tmp_path / "small-users.yml").write_text(
-        "base: small.yml\nmethod: private\n"
+        "base: small.yml\nmethod: dp-sgd\n"
         "plan: {protect: users, epsilon: 3, steps: 2, user_rate: 0.5, users: 20}\n"
     )
     call = ("compare", tmp_path / "small.yml", "--methods", "plain,users", "-o", tmp_path / "out")

@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from support.driving import Tacit
+from tacit.cli.recipes import few_words
 from tacit.owners import Owners
 
 SMALL = "--set protect=users --set epsilon=3 --set steps=20 --set user_rate=0.1 --set users=100"
@@ -202,3 +203,8 @@ def test_what_was_planned_is_what_is_trained(tacit: Tacit, made: Path, tmp_path:
     assert certificate["plan"] == planned["plan"]
     assert certificate["plan_digest"] == planned["plan_digest"]
     assert tacit("verify", tmp_path / "run").code == 0
+
+
+def test_many_labels_are_a_list_and_not_a_path_that_is_too_long() -> None:
+    names = [f"folder {number}" for number in range(200)]
+    assert few_words(labels=",".join(names)) == {"labels": names}

@@ -22,7 +22,7 @@ from tacit.verification.runs import verify
 
 RUN = """
 corpus: {corpus}
-method: private
+method: dp-sgd
 plan: {{protect: users, epsilon: 8, steps: 2, user_rate: 0.5, users: 12, clip_norm: 0.5}}
 tokenizer: {{kind: folder, folder: {tokenizer}}}
 model: {{kind: lstm, config: {{hidden_size: 12, embedding_size: 12}}}}

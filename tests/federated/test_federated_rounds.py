@@ -41,17 +41,18 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.param({"plan": ALL}, id="users"),
         pytest.param({"plan": PLANS["both"] | ALL | LOOSE}, id="users and entities"),
         pytest.param(
-            {"plan": ALL, "method": "fedavg", "fedavg": {"local_steps": 1, "local_batch": 99}},
+            {"plan": ALL, "method": "dp-fedavg",
+             "dp-fedavg": {"local_steps": 1, "local_batch": 99}},
             id="one local step",
         ),
         pytest.param(
-            {"plan": ALL | {"user_weight_cap": 4}, "method": "fedavg",
-             "fedavg": {"local_epochs": 3, "local_batch": 99}},
+            {"plan": ALL | {"user_weight_cap": 4}, "method": "dp-fedavg",
+             "dp-fedavg": {"local_epochs": 3, "local_batch": 99}},
             id="several local steps, weighted",
         ),
         pytest.param(
-            {"plan": PLANS["both"] | ALL | LOOSE | {"entity_share": 2.0}, "method": "fedavg",
-             "fedavg": {"local_epochs": 2, "local_batch": 99}},
+            {"plan": PLANS["both"] | ALL | LOOSE | {"entity_share": 2.0}, "method": "dp-fedavg",
+             "dp-fedavg": {"local_epochs": 2, "local_batch": 99}},
             id="several local steps, entities too",
         ),
     ],
@@ -274,7 +275,7 @@ def counting(made: Any) -> Any:
     return make
 
 
-@pytest.mark.parametrize("method", ["private", "fedavg"])
+@pytest.mark.parametrize("method", ["dp-sgd", "dp-fedavg"])
 def test_clients_whose_users_would_meet_in_the_model_do_not_join(
     tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture, method: str,

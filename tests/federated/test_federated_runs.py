@@ -139,7 +139,7 @@ def test_averaging_without_protection_promises_nothing_and_learns(
 
 
 def test_personal_parameters_never_leave_their_client(tmp_path: Path, corpus: Path) -> None:
-    run = small_run(corpus, method="fedavg", plan={"user_rate": 1.0, "steps": 2})
+    run = small_run(corpus, method="dp-fedavg", plan={"user_rate": 1.0, "steps": 2})
     personal = ("body.layers",)
     folder, grid = begun(tmp_path, run, personal=personal)
     done = serve(grid, folder, clock=FakeClock())
@@ -509,7 +509,7 @@ BOTH = PLANS["both"]
          {}, "draws users"),
         ({"plan": BOTH | {"mechanism": "flat", "record_rate": 0.1, "user_rate": None,
                           "records_per_user": 3, "records_per_entity": 3}}, {}, "draws users"),
-        ({"plan": BOTH, "method": "fedavg"}, {}, "entity_share=2"),
+        ({"plan": BOTH, "method": "dp-fedavg"}, {}, "entity_share=2"),
         ({"plan": BOTH}, {"personal": ("x",)}, "entity_share=2"),
         ({"tokenizer": {"kind": "words"}}, {}, "public_text"),
         ({"model": {"kind": "lstm", "lora_rank": 2}}, {}, "model.kind=folder"),

@@ -13,6 +13,7 @@ from tacit.privacy.events import (
     UNITS,
     AnyEvent,
     Flat,
+    MentionSubstitution,
     NotPrivate,
     Public,
     ReplaceOne,
@@ -30,6 +31,9 @@ EXAMPLES: list[AnyEvent] = [
     SampledGaussian(unit="users", rate=1, noise_multiplier=0),
     UserClip(user_rate=0.05, users_per_entity=2, entity_share=0.5, noise_multiplier=8),
     Flat(record_rate=0.05, records_per_user=4, records_per_entity=1, noise_multiplier=4),
+    MentionSubstitution(
+        user_rate=0.1, users_per_name=2, names_per_user=4, name_share=0.05, noise_multiplier=3
+    ),
     ReplaceOne(unit="tokens", rate=0.01, noise_multiplier=1),
     Selective(noise_multiplier=4, state_noise_multiplier=4, segments=2, states=2),
     SelectivePart(noise_multiplier=4, state_noise_multiplier=4, segments=2, states=2, segment=1),

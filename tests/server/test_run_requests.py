@@ -14,8 +14,8 @@ def test_the_default_method_keeps_a_plan_and_every_method_has_a_title() -> None:
 
 
 def test_an_unknown_method_is_refused_with_what_is_near() -> None:
-    with pytest.raises(UsageError, match="Did you mean 'private'"):
-        settings_of(RunRequest(method="privat"))
+    with pytest.raises(UsageError, match="Did you mean 'dp-sgd'"):
+        settings_of(RunRequest(method="dpsgd"))
 
 
 def test_a_list_goes_to_the_plan_or_to_the_methods_own_settings() -> None:

@@ -42,7 +42,7 @@ def make_run(
     certificate = certify(
         read_ledger(folder / "ledger.jsonl"),
         promise,
-        context={"method": "private"},
+        context={"method": "dp-sgd"},
         files=make_manifest(folder),
     )
     publish(certificate, folder)

@@ -148,7 +148,7 @@ def step_of(
     with Ledger(folder / "ledger.jsonl", {}) as ledger:
         own = settings if isinstance(settings, UedpSettings) else local
         made = make_step(
-            method if method in ("uedp", "fedavg") else "private", model, by, training_data, plan,
+            method if method in ("uedp", "dp-fedavg") else "dp-sgd", model, by, training_data, plan,
             ledger=ledger, randomness=randomness, options=own,
         )  # fmt: skip
         gradient, seen = made.gradient(step)

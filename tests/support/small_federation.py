@@ -61,7 +61,7 @@ def small_run(corpus: Path, **changes: Any) -> Run:
     plan |= PLANS["users"] | changes.pop("plan", {})
     fields: dict[str, Any] = {
         "corpus": str(corpus),
-        "method": "private",
+        "method": "dp-sgd",
         "seed": 1,
         "plan": plan,
         "model": {"kind": "lstm", "config": {"hidden_size": 12, "embedding_size": 12}},

@@ -91,7 +91,7 @@ def sum_over(
     seed: int = 5,
 ) -> torch.Tensor:
     """The clipped sum over some units of one step, flat and in double precision."""
-    total = totals_of("private", model, losses, training_data, plan, token_budget=token_budget)
+    total = totals_of("dp-sgd", model, losses, training_data, plan, token_budget=token_budget)
     model.train()
     with dropout.step(seed):
         sums = total(1, np.asarray(units)).tensors

@@ -87,7 +87,7 @@ def test_every_adapter_moves_in_a_private_step(tmp_path: Path) -> None:
     before = weights.snapshot(model)
     with Ledger(tmp_path / "ledger.jsonl", {}) as ledger:
         made = make_step(
-            "private", model, task.losses, training_data, plan, ledger=ledger, token_budget=256
+            "dp-sgd", model, task.losses, training_data, plan, ledger=ledger, token_budget=256
         )
         gradient, _ = made.gradient(1)
     with torch.no_grad():

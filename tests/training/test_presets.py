@@ -92,7 +92,7 @@ def test_a_copied_preset_is_the_same_run(name: str, tmp_path: Path) -> None:
 def test_a_preset_can_be_a_base(tmp_path: Path) -> None:
     (tmp_path / "run.yml").write_text("base: preset:own-data-lstm\ncorpus: notes.jsonl\n")
     run = read_run(tmp_path / "run.yml")
-    assert (run.corpus, run.method) == ("notes.jsonl", "private")
+    assert (run.corpus, run.method) == ("notes.jsonl", "dp-sgd")
 
 
 def test_an_unknown_preset_is_refused_with_the_near_one() -> None:

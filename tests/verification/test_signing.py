@@ -60,7 +60,7 @@ def test_keys_are_not_overwritten_and_bad_ones_refused(signed: Path, key: Path) 
 def restate(folder: Path) -> None:
     """A forger who edits what the ledger cannot show, and binds it anew."""
     said = read_certificate(folder / "certificate.json")
-    publish(said.model_copy(update={"context": {"method": "private", "recall": 1.0}}), folder)
+    publish(said.model_copy(update={"context": {"method": "dp-sgd", "recall": 1.0}}), folder)
 
 
 def reissue(folder: Path) -> None:

@@ -32,7 +32,7 @@ class HowToAudit:
 
 
 AUDITED: dict[str, HowToAudit] = {
-    "fedavg": HowToAudit(slow=4),  # every user trains by themselves
+    "dp-fedavg": HowToAudit(slow=4),  # every user trains by themselves
     "selective": HowToAudit(audit_selective, CopyOfSelective),
     "uedp": HowToAudit(audit_published, CopyOfUedp, only="entities"),
 }

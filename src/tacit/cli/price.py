@@ -25,7 +25,7 @@ from tacit.files import refuse_overwrite
 from tacit.privacy.rounding import down, percent, up
 
 _OPTIONS: tuple[tuple[str, Any, str], ...] = (
-    ("protect", str, "records, users, entities, users+entities or tokens."),
+    ("protect", str, "records, users, entities, users+entities, names, users+names or tokens."),
     ("flat", bool, "Records are the units (flat)."),
     ("replace", bool, "Neighbours replace one unit instead of removing it."),
     ("selective", bool, "Tokens: noise on sensitive segments only."),
@@ -34,6 +34,9 @@ _OPTIONS: tuple[tuple[str, Any, str], ...] = (
     ("entity_rate", float, "Poisson sampling rate of entities in a step."),
     ("users_per_entity", int, "Cap k (1)."),
     ("entity_share", float, "Tau, from 0 to 2 (0.5)."),
+    ("users_per_name", int, "Names: users who show one, at most (2)."),
+    ("names_per_user", int, "Names: names that a user shows, at most (4)."),
+    ("name_share", float, "Names: tau, from 0 to 2 (0: none is shown)."),
     ("records_per_user", int, "Cap on a user's records (flat)."),
     ("records_per_entity", int, "Cap on an entity's records (flat)."),
     ("segments", int, "Selective: sensitive segments of a record, at most (4)."),
@@ -137,7 +140,14 @@ def price(given: dict[str, Any]) -> None:
 
 def _event(given: Mapping[str, Any]) -> Any:
     """The event that the options describe; an option that has no meaning there is refused."""
-    from tacit.privacy.events import Flat, ReplaceOne, SampledGaussian, Selective, UserClip
+    from tacit.privacy.events import (
+        Flat,
+        MentionSubstitution,
+        ReplaceOne,
+        SampledGaussian,
+        Selective,
+        UserClip,
+    )
 
     protect, noise = given["protect"], given["noise_multiplier"]
     used = set(_FOR_EVERY_EVENT)
@@ -164,6 +174,14 @@ def _event(given: Mapping[str, Any]) -> Any:
         # Neighbours of tokens always replace: another value for the same secret.
         used.add("replace")
         event = ReplaceOne(unit="tokens", rate=need("record_rate"), noise_multiplier=noise)
+    elif "names" in protect:
+        event = MentionSubstitution(
+            user_rate=need("user_rate"),
+            users_per_name=need("users_per_name", 2),
+            names_per_user=need("names_per_user", 4),
+            name_share=float(need("name_share", 0.0)),
+            noise_multiplier=noise,
+        )
     elif protect != "records" and need("flat"):
         event = Flat(
             record_rate=need("record_rate"),
@@ -187,7 +205,7 @@ def _event(given: Mapping[str, Any]) -> Any:
     return event
 
 
-_UNITS = ("records", "users", "entities", "users+entities", "tokens")
+_UNITS = ("records", "users", "entities", "users+entities", "names", "users+names", "tokens")
 _FOR_EVERY_EVENT = ("protect", "noise_multiplier", "steps", "delta", "curves", "plot")
 _FOR_ALL = ("degrees", "as_json", "overwrite")
 

@@ -35,7 +35,8 @@ def few_words(**options: Any) -> dict[str, Any]:
         if name in given:
             given[f"plan.{name}"] = given.pop(name)
     labels = given.get("labels")
-    if labels is not None and not Path(labels).is_file():
+    # Many names are a longer path than a disk can have, so a comma decides before it is asked.
+    if labels is not None and ("," in labels or not Path(labels).is_file()):
         given["labels"] = [one.strip() for one in labels.split(",") if one.strip()]
     return given
 

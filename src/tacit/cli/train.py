@@ -124,7 +124,7 @@ def train(
             on_progress(at)
 
         done = begin(told)
-    if done.stopped:
+    if done.stopped and not done.metrics.get("diverged"):  # else the last line says it
         err.print(done.stopped)
     if as_json:
         said = verdict_of(done.metrics).as_json()
@@ -170,12 +170,15 @@ def _noting(file: Path | None) -> Iterator[Callable[[Any], None]]:
     if file is None:
         yield lambda at: None
         return
+    from tacit.training.evaluation.verdicts import so_far
+
     with file.open("a", encoding="utf-8") as lines:
 
         def note(at: Any) -> None:
             seen = {"loss": at.stats.loss, "drawn": at.stats.units, "clipped": at.stats.clipped}
             if not math.isfinite(at.stats.loss):
                 seen["loss"] = None
+            seen["beside"] = so_far(at.stats.loss, at.began, at.uniform)
             fields = {"at": time.time(), "phase": at.phase, "step": at.step, "steps": at.steps}
             fields |= {"spent": at.spent, "uniform_loss": at.uniform, "not_private": seen}
             lines.write(json.dumps(spelled(fields), allow_nan=False) + "\n")
@@ -208,13 +211,16 @@ class _live:
         self._bars.stop()
 
     def _tell(self, at: Any) -> None:
+        from tacit.training.evaluation.verdicts import so_far
+
         if at.phase not in self._tasks:
             self._tasks[at.phase] = self._bars.add_task(
                 self._name + at.phase, total=at.steps, said=""
             )
-        said = f"not private: loss {at.stats.loss:.3f}, drawn {at.stats.units}"
-        if at.uniform is not None:
-            said = said.replace(",", f" (a uniform guess: {at.uniform:.3f}),", 1)
+        said = f"not private: loss {at.stats.loss:.3f}, "
+        if at.uniform is not None or at.began is not None:
+            said += so_far(at.stats.loss, at.began, at.uniform) + ", "
+        said += f"drawn {at.stats.units}"
         said = "records" if at.phase == "features" else said
         if at.stats.units and (at.stats.clipped or at.spent):
             said += f", clipped {at.stats.clipped / at.stats.units:.0%}"

@@ -91,7 +91,7 @@ def _deal(folder: Path, users: int, rounds: int, clients: int) -> tuple[Run, lis
     run = Run(
         corpus=str(folder / "server" / "held-out.jsonl"),
         detect="gold",
-        method="private",
+        method="dp-sgd",
         plan={
             "protect": "users+entities",
             "epsilon": 8,

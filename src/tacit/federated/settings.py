@@ -1,7 +1,7 @@
 """What a federation adds to a run: who is waited for, how long, and what stays with the clients.
 
 corpus: held-out.jsonl
-method: fedavg
+method: dp-fedavg
 plan: {protect: users, epsilon: 8, steps: 20, user_rate: 0.1, users: 5000}
 federation: {clients: 40, round_seconds: 900}
 """

@@ -20,7 +20,7 @@ from tacit.training.settings import Run
 
 _GENERATED = """\
 corpus: {corpus}
-method: private
+method: dp-sgd
 plan: {{protect: users, epsilon: 8, steps: 10, user_rate: 0.05, users: {users}, clip_norm: 0.3}}
 model: {{kind: lstm, config: {{hidden_size: 32, embedding_size: 32}}}}
 tokenizer: {{size: 1000}}

@@ -20,6 +20,7 @@ from tacit.privacy.certificates.documents import canonical_digest
 from tacit.privacy.events import (
     AnyEvent,
     Flat,
+    MentionSubstitution,
     NotPrivate,
     Public,
     ReplaceOne,
@@ -102,6 +103,28 @@ class Plan(BaseModel):
             "clip norm. 2 is plain clipping.",
         ),
     ] = 0.5
+    users_per_name: Annotated[
+        int, Field(ge=1, le=256, description="Names: one is shown in at most so many users (k).")
+    ] = 2
+    names_per_user: Annotated[
+        int, Field(ge=1, le=256, description="Names: of a user at most so many are shown (m).")
+    ] = 4
+    name_share: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=2,
+            description="Names: the most one shown name can move its user's update, as a share of "
+            "the clip norm (tau). 0 shows none: every marked name is replaced by an invented one.",
+        ),
+    ] = 0.0
+    public_entities: Annotated[
+        tuple[str, ...],
+        Field(
+            description="Names: harmless ones (countries, the own company, mailing lists) that are "
+            "always shown, and not protected."
+        ),
+    ] = ()
     records_per_user_entity: Annotated[
         Cap, Field(description="Cap on one user's records that name one entity (userclip).")
     ] = 1
@@ -198,7 +221,14 @@ class Plan(BaseModel):
         """The units that the plan's releases bound."""
         if self.protect in ("records", "users", "tokens"):
             return (self.protect,)
+        if self.about_names:
+            return ("users", "names", "users+names")
         return ("users", "entities", "users+entities")
+
+    @property
+    def about_names(self) -> bool:
+        """Whether names are substituted, so that every record is kept."""
+        return "names" in self.protect
 
     @property
     def budget(self) -> Budget:
@@ -267,10 +297,21 @@ class Plan(BaseModel):
             return None
         if self.selection_noise is None:
             raise UsageError("The plan has no selection_noise yet; calibrate it first.")
-        return self._sum_of(1.0, self.selection_noise)
+        return self._sum_of(1.0, self.selection_noise, compared=True)
 
-    def _sum_of(self, rate: float, noise: float) -> AnyEvent:
-        """The event of a noisy sum over units that are drawn at this rate."""
+    def _sum_of(self, rate: float, noise: float, *, compared: bool = False) -> AnyEvent:
+        """The event of a noisy sum over units that are drawn at this rate.
+
+        Models are `compared` on texts in which no name is shown.
+        """
+        if self.about_names:
+            return MentionSubstitution(
+                user_rate=rate,
+                users_per_name=self.users_per_name,
+                names_per_user=self.names_per_user,
+                name_share=0.0 if compared else self.name_share,
+                noise_multiplier=noise,
+            )
         if self.protect in ("records", "users"):
             return SampledGaussian(unit=self.protect, rate=rate, noise_multiplier=noise)
         if self.mechanism == "selective":
@@ -329,7 +370,7 @@ def _problems(plan: Plan) -> Iterator[str]:
         names = " or ".join(str(a) for a in accepted if a) or "none: leave it out"
         yield f"mechanism={plan.mechanism} does not protect {plan.protect}; accepted: {names}."
     flat = plan.mechanism == "flat"
-    by_user = plan.protect == "users" or (entities and not flat)
+    by_user = plan.protect == "users" or plan.about_names or (entities and not flat)
     rate, other = ("user_rate", "record_rate") if by_user else ("record_rate", "user_rate")
     if getattr(plan, rate) is None:
         yield f"{whose} needs {rate}; give a probability above 0, up to 1."
@@ -339,19 +380,22 @@ def _problems(plan: Plan) -> Iterator[str]:
         yield (
             f"records_per_user drops records by a rule over the whole graph, and {whose} does not "
             "hold the graph fixed; leave it out"
-            + (", or give records_per_step." if plan.protect == "users" else ".")
+            + (", or give records_per_step." if by_user else ".")
         )
     if plan.records_per_step is not None and not by_user:
         yield (
             f"records_per_step is about drawn users, and {whose} here draws records; leave it out."
         )
-    if plan.clip_quantile is not None and plan.protect not in ("users", "records"):
+    adapts = plan.protect in ("users", "records") or (plan.about_names and plan.name_share == 0)
+    if plan.clip_quantile is not None and not adapts:
         yield f"clip_quantile is for users and records; {whose} needs a fixed clip_norm."
     if plan.clip_quantile is not None and plan.user_weight_cap is not None:
         yield "clip_quantile counts units as equals, and user_weight_cap weighs them; give one."
-    for name in ("entity_list", "kinds"):
-        if getattr(plan, name) is not None and not entities:
-            yield f"{name} is about entities; {whose} needs none."
+    if plan.entity_list is not None and not entities:
+        yield f"entity_list is about entities; {whose} needs none."
+    if plan.kinds is not None and not (entities or plan.about_names):
+        yield f"kinds is about entities; {whose} needs none."
+    yield from _names_problems(plan)
     if plan.protect in plan.targets:
         yield f"targets repeats {plan.protect}, which epsilon is for; give one of the two."
     for name in ("records_per_user", "records_per_entity") if flat else ():
@@ -370,6 +414,18 @@ def _problems(plan: Plan) -> Iterator[str]:
             yield (
                 f"A target for {unit} cannot be met by {whose}; it bounds {', '.join(plan.units)}."
             )
+
+
+_OF_NAMES = ("users_per_name", "names_per_user", "name_share", "public_entities")
+_OF_ENTITIES = ("users_per_entity", "entity_share", "records_per_user_entity", "entity_rate")
+
+
+def _names_problems(plan: Plan) -> Iterator[str]:
+    """A field of the one way to protect entities has no meaning in the other."""
+    other, whom = (_OF_ENTITIES, "entities") if plan.about_names else (_OF_NAMES, "names")
+    for name in other if plan.about_names or plan.protect != "tokens" else _OF_NAMES:
+        if getattr(plan, name) != Plan.model_fields[name].default:
+            yield f"{name} is about {whom}, and protect={plan.protect} is not; leave it out."
 
 
 def _by_degree_problems(plan: Plan) -> Iterator[str]:
@@ -556,7 +612,9 @@ def _with_selection(plan: Plan) -> Plan:
     if plan.select == "last" or plan.selection_noise is not None:
         return plan
     alone = max(
-        calibrate(lambda noise: plan._sum_of(1.0, noise), target, plan.delta, unit, 1)
+        calibrate(
+            lambda noise: plan._sum_of(1.0, noise, compared=True), target, plan.delta, unit, 1
+        )
         for unit, target in plan.limits.items()
     )
     return plan.model_copy(update={"selection_noise": float(up(SELECTION_SHARE * alone))})

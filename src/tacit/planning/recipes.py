@@ -20,7 +20,7 @@ from tacit.files import require_file
 from tacit.planning.plan import Plan, least_noise
 
 Fields = dict[str, Any]
-METHODS = ("private",)
+METHODS = ("dp-sgd",)
 """The methods that it chooses settings for."""
 
 

@@ -7,6 +7,8 @@ divided by the clip norm of one unit, never by a sensitivity.
     SampledGaussian   Poisson-sampled records or users, clipped, summed, noised
     UserClip          Poisson-sampled users; each entity in at most k users, moving each by tau
     Flat              Poisson-sampled records; at most k_u per user and k_e per entity
+    MentionSubstitution   Poisson-sampled users whose texts have surrogates for names; few names
+                      are shown, each in at most k users, moving each by tau
     ReplaceOne        as SampledGaussian, stated for neighbours that replace one unit
     Selective         one pass over a record whose sensitive segments alone are noised
     SelectivePart     one release of such a pass: the gradient of a segment, or a hidden state
@@ -25,8 +27,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from tacit.errors import PrivacyRefused, UsageError
 
-Unit: TypeAlias = Literal["records", "users", "entities", "users+entities", "tokens"]
-Adjacency: TypeAlias = Literal["add-or-remove", "zero-out", "replace"]
+Unit: TypeAlias = Literal[
+    "records", "users", "entities", "users+entities", "names", "users+names", "tokens"
+]
+Adjacency: TypeAlias = Literal["add-or-remove", "zero-out", "substitute", "replace"]
 
 UNITS: tuple[Unit, ...] = get_args(Unit)
 
@@ -137,6 +141,41 @@ class Flat(_Release):
     @property
     def adjacency(self) -> Adjacency:
         return "zero-out"
+
+
+Shown = Annotated[int, Field(ge=0, le=256, description="a whole number from 0 to 256")]
+
+
+class MentionSubstitution(_Release):
+    """Poisson-sampled users, clipped, whose texts have surrogates in place of marked names.
+
+    Of every user at most `names_per_user` names are shown, and every name in at most
+    `users_per_name` users; a shown name moves its user's vector by at most `name_share` of the
+    clip norm. With a share of 0 no name is shown at all.
+
+    Guarantee: for neighbours in which one user is absent, every marked occurrence of one name is
+    replaced by reserved names of its kind, or both. Nothing but the marks is held fixed.
+    """
+
+    event: Literal["mention-substitution"] = "mention-substitution"
+    user_rate: Rate
+    users_per_name: Shown
+    names_per_user: Shown
+    name_share: Annotated[float, Field(ge=0, le=2, description="a number from 0 to 2")]
+    noise_multiplier: Noise
+
+    @property
+    def shows(self) -> bool:
+        """Whether any name is ever shown."""
+        return self.name_share > 0 and self.users_per_name > 0 and self.names_per_user > 0
+
+    @property
+    def bounds(self) -> tuple[Unit, ...]:
+        return ("users", "names", "users+names")
+
+    @property
+    def adjacency(self) -> Adjacency:
+        return "substitute"
 
 
 class ReplaceOne(_Release):
@@ -341,6 +380,7 @@ AnyEvent: TypeAlias = (
     SampledGaussian
     | UserClip
     | Flat
+    | MentionSubstitution
     | ReplaceOne
     | Selective
     | SelectivePart
@@ -387,7 +427,7 @@ def require_event(thing: object) -> AnyEvent:
 
 
 def require_unit(unit: object) -> Unit:
-    """The unit, if it is one of the five words for what is protected."""
+    """The unit, if it is one of the seven words for what is protected."""
     if not isinstance(unit, str) or unit not in UNITS:
         raise UsageError(f"unit={_short(unit)} is not protected; give one of {', '.join(UNITS)}.")
     return unit

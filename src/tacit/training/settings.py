@@ -2,7 +2,7 @@
 
 corpus: dialogs.jsonl
 mentions: mentions.jsonl
-method: private
+method: dp-sgd
 plan: {protect: users+entities, epsilon: 8, steps: 50, user_rate: 0.2}
 model: {kind: lstm, hidden_size: 64, embedding_size: 64}
 optimizer: {name: sgd, learning_rate: 2.0, momentum: 0.9}
@@ -484,7 +484,8 @@ def _problems(run: Run) -> Iterator[str]:
         yield "model.kind=states trains its adapter and nothing else; leave out lora_rank, trained."
     if run.model.adapter_text is not None and run.model.kind != "states":
         yield "model.adapter_text is for model.kind=states; leave it out."
-    if run.first_records is not None and run.spec.planned and run.plan.get("protect") != "users":
+    of_users = run.plan.get("protect") in ("users", "names", "users+names")
+    if run.first_records is not None and run.spec.planned and not of_users:
         yield (
             "first_records leaves out records by the order of a user's own, which is a matter of "
             "one user alone only where the plan protects users; leave it out."
@@ -541,8 +542,10 @@ def _plan_problems(run: Run) -> Iterator[str]:
         return
     plan = run.made_plan()
     assert plan is not None
-    if "entities" in plan.protect and not run.knows_entities:
+    if ("entities" in plan.protect or plan.about_names) and not run.knows_entities:
         yield f"protect={plan.protect} needs {_MENTIONS}."
+    if plan.about_names:
+        yield from _names_problems(run, plan)
     if plan.protect not in run.spec.protects or any(
         getattr(plan, name) != value for name, value in run.spec.plan_fields.items()
     ):
@@ -553,6 +556,20 @@ def _plan_problems(run: Run) -> Iterator[str]:
     if plan.clip_quantile is not None and not run.spec.adapts_clip:
         yield f"plan.clip_quantile is not done by method={run.method}; give a fixed clip_norm."
     yield from run.spec.problems(run, plan)
+
+
+def _names_problems(run: Run, plan: Plan) -> Iterator[str]:
+    """What stands against replacing names by invented ones."""
+    if run.task == "tagging":
+        yield (
+            f"protect={plan.protect} replaces names by others of other lengths, and the tags of "
+            "a record belong to the words that stood there; protect users, or users+entities."
+        )
+    if plan.name_share > 0 and not getattr(run.spec, "shows_names", False):
+        yield (
+            f"method={run.method} shows no names: the change that a shown name makes is clipped "
+            "as a gradient by itself, which it has not; leave name_share at 0, or take dp-sgd."
+        )
 
 
 def read_run(path: Path, overrides: Mapping[str, Any] | None = None) -> Run:

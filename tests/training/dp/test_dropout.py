@@ -89,7 +89,7 @@ def test_one_short_user_does_not_move_the_others(tmp_path: Path) -> None:
         training_data = TrainingData(examples, rows, tuple(np.split(rows, users)), None, None)
         with Ledger(tmp_path / f"{users}.jsonl", {}) as ledger:
             method = make_step(
-                "private", model, NextWord().losses, training_data, plan, ledger=ledger,
+                "dp-sgd", model, NextWord().losses, training_data, plan, ledger=ledger,
                 token_budget=256,
             )  # fmt: skip
             gradient, _ = method.gradient(1)
@@ -107,7 +107,7 @@ def test_local_steps_have_masks_of_their_own_which_all_users_share() -> None:
         lambda module, _: seen.append((module.weight_hh_l0 == 0).detach().clone())
     )
     total = totals_of(
-        "fedavg", model.train(), NextWord().losses, training_data, USERS,
+        "dp-fedavg", model.train(), NextWord().losses, training_data, USERS,
         options=LocalSettings(local_steps=2),
     )  # fmt: skip
     with dropout.step(5):
@@ -315,7 +315,7 @@ def test_an_update_refuses_training_that_draws_by_place() -> None:
     def losses(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         return NextWord().losses(model, batch) * (1 + torch.rand(1))
 
-    total = totals_of("fedavg", model, losses, training_data, USERS)
+    total = totals_of("dp-fedavg", model, losses, training_data, USERS)
     with dropout.step(1), pytest.raises(PrivacyRefused, match="random numbers of its own"):
         total(1, np.arange(2))
 

@@ -742,3 +742,18 @@ def test_what_rules_cannot_see_is_found() -> None:
         found = ClippedSums(case.model).apart(case.losses, case.batch)
         assert found is not None
         assert "cannot be split by record" in found
+
+
+def test_long_rows_that_are_not_trained_hide_nothing() -> None:
+    """A planted bug in a trained row, beside a row that is far longer and in no sum."""
+    case = make("lstm projected, some rows")
+    table = case.model.body.embedding.weight
+
+    def losses(bug: float) -> Callable[[Batch], Tensor]:
+        return lambda b: case.losses(b) + 1e7 * table[2].sum() + bug * table[9].sum()
+
+    sums = ClippedSums(case.model)
+    assert sums.apart(losses(0), case.batch) is None
+    found = sums.apart(losses(1), case.batch)
+    assert found is not None
+    assert "body.embedding.weight" in found

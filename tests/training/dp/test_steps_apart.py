@@ -32,7 +32,7 @@ CORPUS = Vectors(
 PLANS = {
     "users": Plan(protect="users", user_rate=0.3, users=USERS, **NOISY),
     "records": Plan(protect="records", record_rate=0.3, records=USERS, **NOISY),
-    "fedavg": Plan(protect="users", user_rate=0.3, users=USERS, **NOISY),
+    "dp-fedavg": Plan(protect="users", user_rate=0.3, users=USERS, **NOISY),
 }
 PAPER = UedpSettings(user_rate=0.3, entity_rate=0.5, plain_rate=0.5)
 CHANCES = {"seed": RandomSource(1), "system": RandomSource(None)}
@@ -41,7 +41,7 @@ CHANCES = {"seed": RandomSource(1), "system": RandomSource(None)}
 def made(name: str, randomness: RandomSource, ledger: Ledger) -> NoisySums[Any]:
     model, plan = Two(WIDTH), PLANS.get(name)
     training_data = data_of(CORPUS, plan)
-    which = "uedp" if plan is None else "fedavg" if name == "fedavg" else "private"
+    which = "uedp" if plan is None else "dp-fedavg" if name == "dp-fedavg" else "dp-sgd"
     made_step: NoisySums[Any] = make_step(
         which, model, losses, training_data, plan, ledger=ledger, randomness=randomness,
         token_budget=4096, options=PAPER if plan is None else None,

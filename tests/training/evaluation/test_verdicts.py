@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from tacit.training.evaluation.verdicts import verdict, verdict_of
+from tacit.training.evaluation.verdicts import so_far, verdict, verdict_of
 
 BESIDE = {
     "public_only_perplexity": 100.0,
@@ -31,11 +31,11 @@ BESIDE = {
         ),
         (
             2154.0,
-            "Worse than its public start and counted trigrams and counted words; better than "
+            "Worse than its public start, counted trigrams and counted words; better than "
             "guessing uniformly.",
             "bad",
         ),
-        (math.inf, "Worse than its public start and counted trigrams and counted words and "
+        (math.inf, "Worse than its public start, counted trigrams, counted words and "
          "guessing uniformly.", "bad"),
     ],
 )  # fmt: skip
@@ -70,3 +70,28 @@ def test_what_was_not_measured_or_is_no_number_is_said() -> None:
 def test_test_counts_before_validation() -> None:
     metrics = {"valid": {"perplexity": 50.0, **BESIDE}, "test": {"perplexity": 500.0, **BESIDE}}
     assert verdict_of(metrics).grade == "bad"
+
+
+@pytest.mark.parametrize(
+    ("loss", "began", "words"),
+    [
+        (6.2, None, "better than guessing uniformly (8.3)"),
+        (5.0, 6.2, "better than where it began (6.2) and guessing uniformly (8.3)"),
+        (7.0, 6.2, "worse than where it began (6.2); better than guessing uniformly (8.3)"),
+        (9.0, 6.2, "worse than where it began (6.2) and guessing uniformly (8.3)"),
+        (math.nan, 6.2, "no number"),
+    ],
+)
+def test_a_step_is_held_against_the_first_and_guessing(
+    loss: float, began: float | None, words: str
+) -> None:
+    assert so_far(loss, began, 8.3) == words
+
+
+def test_what_diverged_says_so_first() -> None:
+    found = verdict_of(
+        {"diverged": "Training diverged: a reason.", "valid": {"perplexity": 50.0, **BESIDE}}
+    )
+    assert found.words == "Training diverged. Better than its public start and counted trigrams."
+    assert found.figures.startswith("Training diverged: a reason. Perplexity 50")
+    assert found.grade == "bad"

@@ -41,7 +41,7 @@ def test_a_user_moves_sum_and_count_together_by_at_most_the_clip_norm(
     more: list[Record], user: int, share: float
 ) -> None:
     vectors = Vectors((*(Record(u, (), (0.1, 0.0)) for u in range(4)), *more))
-    total = totals_of("private", Two(2), losses, data_of(vectors), Plan(**USERS))
+    total = totals_of("dp-sgd", Two(2), losses, data_of(vectors), Plan(**USERS))
     everybody = np.arange(4)
     flat = [
         torch.cat(
@@ -58,7 +58,7 @@ def test_a_user_moves_sum_and_count_together_by_at_most_the_clip_norm(
 def steps_of(plan: Plan, vectors: Vectors, folder: Path, steps: int) -> tuple[Any, list[Any]]:
     with Ledger(folder / "ledger.jsonl", {}) as ledger:
         method = make_step(
-            "private", Two(2), losses, data_of(vectors), plan, ledger=ledger,
+            "dp-sgd", Two(2), losses, data_of(vectors), plan, ledger=ledger,
             randomness=RandomSource(3),
         )  # fmt: skip
         return method, [method.gradient(step) for step in range(1, steps + 1)]
@@ -111,7 +111,7 @@ def test_a_run_goes_on_with_its_clip_norm(tmp_path: Path) -> None:
     [
         ({"plan": {"protect": "users+entities", "users": None}}, "for users and records"),
         ({"plan": {"user_weight_cap": 2}}, "counts units as equals"),
-        ({"method": "fedavg"}, "not done by method=fedavg"),
+        ({"method": "dp-fedavg"}, "not done by method=dp-fedavg"),
     ],
 )
 def test_what_is_not_done_is_refused(tmp_path: Path, change: dict[str, Any], says: str) -> None:

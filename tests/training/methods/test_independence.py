@@ -32,7 +32,7 @@ PLANS = {"users": USERS, "records": RECORDS, "both": BOTH}
 
 def check_of(model: nn.Module, task: str = "next-word", plan: str = "users") -> UnitCheck:
     return steps.check_of(
-        "private", model, TASKS[task].losses, records(task), PLANS[plan], token_budget=4096
+        "dp-sgd", model, TASKS[task].losses, records(task), PLANS[plan], token_budget=4096
     )
 
 
@@ -180,13 +180,15 @@ def test_a_frozen_batchnorm_that_would_train_later_is_refused() -> None:
 def test_users_who_train_for_themselves_must_not_meet_in_the_model(fault: str) -> None:
     model, training_data = planted(fault, "lstm"), records("next-word")
     with pytest.raises(PrivacyRefused):
-        steps.check_of("fedavg", model, NextWord().losses, training_data, USERS).need()
+        steps.check_of("dp-fedavg", model, NextWord().losses, training_data, USERS).need()
 
 
 def test_records_of_a_user_may_meet_where_the_user_trains_for_itself() -> None:
     model, training_data = planted("mean over the batch", "lstm"), records("next-word")
     local = LocalSettings(local_steps=2)
-    steps.check_of("fedavg", model, NextWord().losses, training_data, USERS, options=local).need()
+    steps.check_of(
+        "dp-fedavg", model, NextWord().losses, training_data, USERS, options=local
+    ).need()
 
 
 def test_a_head_that_begins_at_zero_hides_nothing() -> None:
@@ -217,7 +219,7 @@ def test_rounding_alone_refuses_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_one_record_has_nobody_to_be_among() -> None:
     model, training_data = planted("mean over the batch", "lstm"), records("next-word", (5,))
     steps.check_of(
-        "private", model, NextWord().losses, training_data, USERS, token_budget=4096
+        "dp-sgd", model, NextWord().losses, training_data, USERS, token_budget=4096
     ).need()
 
 
@@ -242,7 +244,10 @@ METHODS: dict[str, dict[str, Any]] = {
     "users": {"plan": {"protect": "users", "user_rate": 0.3, "users": 50}},
     "records": {"plan": {"protect": "records", "record_rate": 0.1, "records": 120}},
     "both": {"plan": {"protect": "users+entities", "user_rate": 0.3}},
-    "fedavg": {"method": "fedavg", "plan": {"protect": "users", "user_rate": 0.3, "users": 50}},
+    "dp-fedavg": {
+        "method": "dp-fedavg",
+        "plan": {"protect": "users", "user_rate": 0.3, "users": 50},
+    },
     "redacted": {
         "method": "redact-then-private",
         "plan": {"protect": "tokens", "record_rate": 0.1},
@@ -290,7 +295,7 @@ def test_what_begins_later_is_refused_before_its_release(tmp_path: Path) -> None
     plan = USERS.model_copy(update={"noise_multiplier": 1.0, "steps": 20})
     with Ledger(tmp_path / "ledger.jsonl", {}) as ledger:
         method = make_step(
-            "private", model, NextWord().losses, training_data, plan, ledger=ledger,
+            "dp-sgd", model, NextWord().losses, training_data, plan, ledger=ledger,
             token_budget=4096,
         )  # fmt: skip
         settings = OptimizerSettings()

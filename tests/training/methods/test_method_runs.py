@@ -44,7 +44,11 @@ EVERY: dict[str, dict[str, Any]] = {
     },
     "users": {"plan": USERS | {"records_per_step": 2}},
     "flat": {"plan": FLAT},
-    "fedavg": {"method": "fedavg", "plan": USERS, "fedavg": {"local_steps": 2, "local_batch": 2}},
+    "dp-fedavg": {
+        "method": "dp-fedavg",
+        "plan": USERS,
+        "dp-fedavg": {"local_steps": 2, "local_batch": 2},
+    },
     "uedp": {"method": "uedp", "steps": 4, "uedp": {"user_rate": 0.3}},
     "selective": {
         "method": "selective",
@@ -119,7 +123,7 @@ def test_stopped_and_resumed_equals_uninterrupted(
 def test_fedavg_promises_users_and_charges_what_it_does(
     tmp_path: Path, base: dict[str, Any]
 ) -> None:
-    run = Run(**base | {"seed": None}, **EVERY["fedavg"])
+    run = Run(**base | {"seed": None}, **EVERY["dp-fedavg"])
     assert (run.optimizer.learning_rate, run.optimizer.momentum) == (1.0, 0.0)
     done = session.train(run, tmp_path / "run")
     assert done.certificate.standing == "proved"
@@ -401,15 +405,15 @@ def test_a_list_that_names_nobody_is_refused(
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"method": "fedavg"}, "needs a plan"),
-        ({"method": "fedavg", "plan": BOTH}, "entity_share=2"),
-        ({"method": "fedavg", "plan": EVERY["records"]["plan"]}, "it protects users"),
+        ({"method": "dp-fedavg"}, "needs a plan"),
+        ({"method": "dp-fedavg", "plan": BOTH}, "entity_share=2"),
+        ({"method": "dp-fedavg", "plan": EVERY["records"]["plan"]}, "it protects users"),
         ({"method": "uedp"}, "needs steps"),
         ({"method": "uedp", "steps": 3, "plan": USERS}, "takes no plan"),
         ({"method": "uedp", "steps": 3, "mentions": None}, "needs mentions"),
         ({"method": "uedp", "steps": 3, "uedp": {"user_rate": 2}}, "uedp.user_rate"),
-        ({"method": "private", "plan": USERS, "uedp": {}}, "leave them out"),
-        ({"method": "fedavg", "plan": USERS, "fedavg": {"local_step": 1}}, "local_steps"),
+        ({"method": "dp-sgd", "plan": USERS, "uedp": {}}, "leave them out"),
+        ({"method": "dp-fedavg", "plan": USERS, "dp-fedavg": {"local_step": 1}}, "local_steps"),
         ({"plan": USERS | {"entity_list": "x"}}, "about entities"),
     ],
 )
@@ -446,10 +450,10 @@ def test_the_examples_of_the_docs_are_runs(tmp_path: Path) -> None:
 
 
 def test_every_method_has_its_standing_and_is_carried_out_above() -> None:
-    tested = {fields.get("method", "private") for fields in EVERY.values()}
+    tested = {fields.get("method", "dp-sgd") for fields in EVERY.values()}
     assert tested | {"statistics"} == set(METHODS)  # its runs are in test_statistics.py
     assert {spec.name: spec.standing for spec in METHODS.values()} == {
-        "plain": "heuristic", "deidentify": "heuristic", "private": "proved", "fedavg": "proved",
+        "plain": "heuristic", "deidentify": "heuristic", "dp-sgd": "proved", "dp-fedavg": "proved",
         "statistics": "proved", "uedp": "published", "selective": "proved",
         "redact-then-private": "proved", "adversarial": "heuristic", "triplet": "heuristic",
     }  # fmt: skip

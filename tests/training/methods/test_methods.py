@@ -50,7 +50,7 @@ def test_records_without_noise_and_clipping_are_plain_sgd(tmp_path: Path) -> Non
     optimizer = OptimizerSettings(learning_rate=0.1, momentum=0.9)
     plan = Plan(protect="records", record_rate=1.0, records=6, **QUIET)
     ended = []
-    for name in ("plain", "private"):
+    for name in ("plain", "dp-sgd"):
         model = Two(2)
         training_data = data_of(CORPUS)
         with Ledger(tmp_path / name / "ledger.jsonl", {}) as ledger:
@@ -64,7 +64,7 @@ def test_records_without_noise_and_clipping_are_plain_sgd(tmp_path: Path) -> Non
 
 def test_users_without_noise_and_clipping_are_the_sum_over_the_denominator(tmp_path: Path) -> None:
     plan = Plan(protect="users", user_rate=1.0, users=50, **QUIET)
-    got, seen = step_of("private", CORPUS, plan, tmp_path, by=curved)
+    got, seen = step_of("dp-sgd", CORPUS, plan, tmp_path, by=curved)
     assert np.allclose(got, gradient(range(6)) / 50, rtol=1e-5)
     assert (seen.units, seen.records) == (3, 6)
 
@@ -73,12 +73,12 @@ def test_one_local_step_is_a_mean_gradient_and_several_are_local_sgd(tmp_path: P
     plan = Plan(protect="users", user_rate=1.0, users=50, **QUIET)
     of_users = [[0, 1, 2], [3, 4], [5]]
     local = LocalSettings(local_batch=99, local_learning_rate=0.25)
-    got, seen = step_of("fedavg", CORPUS, plan, tmp_path, local=local, by=curved)
+    got, seen = step_of("dp-fedavg", CORPUS, plan, tmp_path, local=local, by=curved)
     assert (seen.units, seen.records) == (3, 6)
     wanted = sum(gradient(rows) / len(rows) for rows in of_users) * 0.25 / 50
     assert np.allclose(got, wanted, rtol=1e-5)
     several = LocalSettings(local_epochs=3, local_batch=99, local_learning_rate=0.25)
-    got, _ = step_of("fedavg", CORPUS, plan, tmp_path, local=several, by=curved)
+    got, _ = step_of("dp-fedavg", CORPUS, plan, tmp_path, local=several, by=curved)
     wanted = np.zeros_like(got)
     for rows in of_users:
         model = Two(2)
@@ -155,10 +155,10 @@ def test_published_noise_has_the_published_deviation(
 
 NOISY = {"epsilon": 1e9, "steps": 1, "noise_multiplier": 1.5, "clip_norm": 0.5}
 EVERY: dict[str, tuple[str, Any]] = {
-    "records": ("private", Plan(protect="records", record_rate=0.5, records=6, **NOISY)),
-    "users": ("private", Plan(protect="users", user_rate=0.5, users=3, **NOISY)),
-    "both": ("private", Plan(protect="users+entities", user_rate=0.5, **NOISY)),
-    "fedavg": ("fedavg", Plan(protect="users", user_rate=0.5, users=3, **NOISY)),
+    "records": ("dp-sgd", Plan(protect="records", record_rate=0.5, records=6, **NOISY)),
+    "users": ("dp-sgd", Plan(protect="users", user_rate=0.5, users=3, **NOISY)),
+    "both": ("dp-sgd", Plan(protect="users+entities", user_rate=0.5, **NOISY)),
+    "dp-fedavg": ("dp-fedavg", Plan(protect="users", user_rate=0.5, users=3, **NOISY)),
     "uedp": ("uedp", UedpSettings(user_rate=0.5)),
 }
 
@@ -225,7 +225,7 @@ def test_a_record_whose_loss_is_nan_changes_nothing_but_a_count(tmp_path: Path, 
     got, seen = step_of(which, CORPUS, settings, tmp_path, by=broken, local=local)
     assert seen.not_finite == 1
     assert np.all(np.isfinite(got))
-    if name in ("records", "users", "fedavg"):
+    if name in ("records", "users", "dp-fedavg"):
         without = Vectors(CORPUS.records[:1] + CORPUS.records[2:])
         wanted, _ = step_of(which, without, settings, tmp_path, by=curved, local=local)
         assert np.allclose(got, wanted, rtol=1e-5)
@@ -257,11 +257,11 @@ def test_who_else_is_drawn_decides_nothing_about_a_user(name: str) -> None:
     training_data, model = data_of(CORPUS, plan), Two(2)
     if name == "some records":
         plan = plan.model_copy(update={"records_per_step": 1})
-        total = totals_of("private", model, curved, training_data, plan, randomness=RandomSource(3))
+        total = totals_of("dp-sgd", model, curved, training_data, plan, randomness=RandomSource(3))
     else:
         local = LocalSettings(local_epochs=2, local_batch=1, local_learning_rate=0.9)
         total = totals_of(
-            "fedavg", model, curved, training_data, plan, randomness=RandomSource(3),
+            "dp-fedavg", model, curved, training_data, plan, randomness=RandomSource(3),
             options=local,
         )  # fmt: skip
 
@@ -312,4 +312,4 @@ def test_fedavg_cannot_promise_a_small_share_of_an_entity(tmp_path: Path) -> Non
     """Nothing clips its records one by one, and noise refuses what the sum does not bound."""
     plan = Plan(protect="users+entities", user_rate=1.0, entity_share=0.5, **NOISY)
     with pytest.raises(PrivacyRefused, match="records clipped before users are"):
-        step_of("fedavg", CORPUS, plan, tmp_path)
+        step_of("dp-fedavg", CORPUS, plan, tmp_path)

@@ -66,7 +66,7 @@ def gap(
     seed: int,
 ) -> float:  # fmt: skip
     """How far the direction of a step is from its neighbour's."""
-    by = curved if method == "fedavg" else losses
+    by = curved if method == "dp-fedavg" else losses
     one, other = (
         step_of(method, each, plan, folder, local=LOCAL, randomness=RandomSource(seed), by=by)[0]
         for each in (vectors, vectors.without(user, entity))
@@ -98,15 +98,15 @@ NAMED = {
 CASES = [
     pytest.param(method, NAMED[name], unit, id=f"{method} {name} {unit}")
     for method, name, units in [
-        ("private", "users", ["user"]),
-        ("private", "weighed", ["user"]),
-        ("fedavg", "users", ["user"]),
-        ("fedavg", "weighed", ["user"]),
-        ("private", "both", ["user", "entity", "both"]),
-        ("private", "turned", ["user", "entity", "both"]),
-        ("private", "degree", ["user", "entity", "both"]),
-        ("private", "flat", ["user", "entity", "both"]),
-        ("fedavg", "turned", ["user", "entity", "both"]),
+        ("dp-sgd", "users", ["user"]),
+        ("dp-sgd", "weighed", ["user"]),
+        ("dp-fedavg", "users", ["user"]),
+        ("dp-fedavg", "weighed", ["user"]),
+        ("dp-sgd", "both", ["user", "entity", "both"]),
+        ("dp-sgd", "turned", ["user", "entity", "both"]),
+        ("dp-sgd", "degree", ["user", "entity", "both"]),
+        ("dp-sgd", "flat", ["user", "entity", "both"]),
+        ("dp-fedavg", "turned", ["user", "entity", "both"]),
     ]
     for unit in units
 ]
@@ -136,7 +136,7 @@ def test_one_record_moves_a_step_by_at_most_the_clip_norm(tmp_path: Path) -> Non
     def search(vectors: Vectors, record: int, seed: int) -> None:
         less = Vectors(vectors.records, frozenset({record}))
         one, other = (
-            step_of("private", each, RECORDS, tmp_path, randomness=RandomSource(seed))[0]
+            step_of("dp-sgd", each, RECORDS, tmp_path, randomness=RandomSource(seed))[0]
             for each in (vectors, less)
         )
         moved = float(np.linalg.norm(one - other)) * denominator(RECORDS, data_of(vectors))
@@ -184,7 +184,7 @@ def test_an_entity_can_turn_clipped_users_around(tmp_path: Path) -> None:
     """The bound of two clip norms for each holder is attained, so nothing less may be declared."""
     plan = Plan(**DEGREE.model_dump() | {"user_rate": 1.0, "records_per_step": None})
     public = denominator(plan, data_of(turning(), plan))
-    moved = gap("private", turning(), plan, None, 0, tmp_path, 1) * public
+    moved = gap("dp-sgd", turning(), plan, None, 0, tmp_path, 1) * public
     assert moved == pytest.approx(2 * 4 * plan.clip_norm, rel=1e-4)
     paper = UedpSettings(**PAPER.model_dump() | {"user_rate": 1.0, "entity_rate": 1.0})
     weights = Weights.count(data_of(turning()), turning().owners(), paper)
@@ -199,7 +199,7 @@ def test_really_removing_a_user_leaves_the_others_as_they_were(tmp_path: Path) -
     everybody = Vectors(tuple(Record(u, (), (0.1 * (u + 1), 0.2)) for u in range(4)))
     fewer = Vectors(everybody.records[:3])
     plan = Plan(**USERS.model_dump() | {"user_rate": 1.0})
-    for method in ("private", "fedavg"):
+    for method in ("dp-sgd", "dp-fedavg"):
         one, other = (
             step_of(method, each, plan, tmp_path, local=LOCAL)[0] for each in (everybody, fewer)
         )

@@ -448,7 +448,7 @@ def test_what_cannot_be_trained_selectively_is_refused(tmp_path: Path) -> None:
         ({"task": "classification"}, "serves the tasks"),
         ({"model": {"kind": "gpt2"}}, "model.kind=gpt2"),
         ({"plan": {"protect": "users", "user_rate": 0.1, "epsilon": 1, "steps": 2}}, "selective"),
-        ({"method": "private"}, "does not carry out"),
+        ({"method": "dp-sgd"}, "does not carry out"),
         ({"selective": {"state_clip": 0}}, "state_clip"),
         ({"method": "plain", "plan": {}, "steps": 2, "selective": {}}, "leave them out"),
     ],

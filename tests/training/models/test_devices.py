@@ -150,7 +150,7 @@ RUNS: dict[str, dict[str, Any]] = {
         "plan": RECORDS,
         "optimizer": {"name": "adam", "learning_rate": 0.01, "average": 0.5},
     },
-    "local steps": {"method": "fedavg", "plan": USERS, "fedavg": {"local_epochs": 2}},
+    "local steps": {"method": "dp-fedavg", "plan": USERS, "dp-fedavg": {"local_epochs": 2}},
     "published": {"method": "uedp", "steps": 2, "uedp": {"user_rate": 0.5}},
     "selective": {"method": "selective", "plan": TOKENS},
     "adversarial": {"method": "adversarial", "steps": 2},

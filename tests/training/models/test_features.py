@@ -110,7 +110,7 @@ def test_a_private_run_folder_stands_alone(
         text = (tmp_path / "posts.jsonl").read_text()
         (tmp_path / "posts.jsonl").write_text(text.replace('"sea"', '"1"').replace('"hill"', '"0"'))
         fields = {k: v for k, v in fields.items() if k != "labels"} | {"label_range": (0, 1)}
-    run = Run(**fields | {"task": task, "seed": None}, method="private", plan=PLAN)
+    run = Run(**fields | {"task": task, "seed": None}, method="dp-sgd", plan=PLAN)
     done = train(run, tmp_path / "run")
     assert done.certificate.standing == "proved"
     assert done.certificate.epsilon <= 8
@@ -161,7 +161,7 @@ def test_a_missing_package_is_refused_with_the_line_that_helps(
 def test_static_vectors_need_no_transformer(tmp_path: Path) -> None:
     pytest.importorskip("wordllama")
     run = Run(
-        **posts(tmp_path), model={"kind": "features"}, method="private",
+        **posts(tmp_path), model={"kind": "features"}, method="dp-sgd",
         plan=PLAN | {"steps": 8, "epsilon": 2000}, optimizer={"learning_rate": 8.0},
     )  # fmt: skip
     done = train(run, tmp_path / "run")

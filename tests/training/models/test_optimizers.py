@@ -70,7 +70,7 @@ def test_a_private_step_says_how_much_noise_its_gradient_has(tmp_path: Path) -> 
     corpus = Vectors((Record(0, (), (0.3, -0.2)), Record(1, (), (0.8, 0.1))))
     model, seen = Two(2), []
     with Ledger(tmp_path / "ledger.jsonl", {}) as ledger:
-        method = make_step("private", model, curved, data_of(corpus), plan, ledger=ledger)
+        method = make_step("dp-sgd", model, curved, data_of(corpus), plan, ledger=ledger)
         released = method.gradient
 
         def heard(step: int) -> Any:

@@ -64,7 +64,7 @@ def fields(tmp_path: Path, request: pytest.FixtureRequest) -> dict[str, Any]:
 
 def moved(fields: dict[str, Any]) -> Any:
     """An open run whose adapter is somewhere else than where it begins."""
-    ctx = open_run(Run(**fields, method="private", plan=PLAN))
+    ctx = open_run(Run(**fields, method="dp-sgd", plan=PLAN))
     torch.manual_seed(1)
     for parameter in weights.trainable(ctx.model).values():
         parameter.add_(torch.randn(parameter.shape))
@@ -72,7 +72,7 @@ def moved(fields: dict[str, Any]) -> Any:
 
 
 def test_few_numbers_are_trained_and_nothing_is_moved_at_first(fields: dict[str, Any]) -> None:
-    ctx = open_run(Run(**fields, method="private", plan=PLAN))
+    ctx = open_run(Run(**fields, method="dp-sgd", plan=PLAN))
     assert isinstance(ctx.model, StateAdapterForCausalLM)
     learns = weights.trainable(ctx.model)
     assert {name: tuple(p.shape) for name, p in learns.items()} == {
@@ -152,7 +152,7 @@ def test_clipped_sums_are_those_of_autograd(fields: dict[str, Any]) -> None:
 
 
 def test_a_private_run_stands_alone_and_generates(tmp_path: Path, fields: dict[str, Any]) -> None:
-    done = train(Run(**fields | {"seed": None}, method="private", plan=PLAN), tmp_path / "run")
+    done = train(Run(**fields | {"seed": None}, method="dp-sgd", plan=PLAN), tmp_path / "run")
     assert done.certificate.standing == "proved"
     (tmp_path / "base").rename(tmp_path / "gone")
     assert all(check.ok for check in verify(tmp_path / "run"))
@@ -174,7 +174,7 @@ def test_a_private_run_stands_alone_and_generates(tmp_path: Path, fields: dict[s
 def test_scores_of_a_run_stand_beside_those_of_the_untouched_model(
     tmp_path: Path, fields: dict[str, Any]
 ) -> None:
-    train(Run(**fields, method="private", plan=PLAN), tmp_path / "run")
+    train(Run(**fields, method="dp-sgd", plan=PLAN), tmp_path / "run")
     scores = evaluate(tmp_path / "run", "test")
     assert scores["perplexity"] != scores["public_only_perplexity"]
 
@@ -182,7 +182,7 @@ def test_scores_of_a_run_stand_beside_those_of_the_untouched_model(
 def test_a_run_that_was_stopped_goes_on_to_the_same_weights(
     tmp_path: Path, fields: dict[str, Any]
 ) -> None:
-    run = Run(**fields, method="private", plan=PLAN)
+    run = Run(**fields, method="dp-sgd", plan=PLAN)
     whole = train(run, tmp_path / "whole")
 
     def stop(at: Any) -> None:
@@ -202,19 +202,19 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_weights(
 def test_a_run_is_continued_with_the_adapter_that_it_has(
     tmp_path: Path, fields: dict[str, Any]
 ) -> None:
-    train(Run(**fields | {"seed": None}, method="private", plan=PLAN), tmp_path / "one")
+    train(Run(**fields | {"seed": None}, method="dp-sgd", plan=PLAN), tmp_path / "one")
     on = fields["model"] | {"folder": str(tmp_path / "one")}
     with pytest.raises(PrivacyRefused, match="carry_ledger"):
-        open_run(Run(**fields | {"model": on}, method="private", plan=PLAN))
+        open_run(Run(**fields | {"model": on}, method="dp-sgd", plan=PLAN))
     ctx = open_run(
-        Run(**fields | {"model": on | {"carry_ledger": True}}, method="private", plan=PLAN)
+        Run(**fields | {"model": on | {"carry_ledger": True}}, method="dp-sgd", plan=PLAN)
     )
     assert bool(ctx.model.mix.weight.any())
 
 
 def test_first_records_are_a_matter_of_one_user_alone(fields: dict[str, Any]) -> None:
     def texts(corpus: str) -> dict[str, list[str]]:
-        run = Run(**fields | {"corpus": corpus}, method="private", plan=PLAN, first_records=2)
+        run = Run(**fields | {"corpus": corpus}, method="dp-sgd", plan=PLAN, first_records=2)
         part = open_run(run).part
         found: dict[str, list[str]] = {}
         for user, text in zip(
@@ -234,7 +234,7 @@ def test_first_records_are_a_matter_of_one_user_alone(fields: dict[str, Any]) ->
 
 def test_what_may_be_shared_names_no_folder() -> None:
     model = {"kind": "states", "folder": "/home/ann/lm", "adapter_text": "/home/ann/news.txt"}
-    run = Run(corpus="x", method="private", plan=PLAN, model=model)
+    run = Run(corpus="x", method="dp-sgd", plan=PLAN, model=model)
     assert run.shareable()["model"]["adapter_text"] == "news.txt"
 
 
@@ -249,7 +249,7 @@ def test_what_may_be_shared_names_no_folder() -> None:
     ],
 )  # fmt: skip
 def test_what_does_not_go_together_is_refused(change: dict[str, Any], named: str) -> None:
-    given: dict[str, Any] = {"corpus": "x", "method": "private", "plan": PLAN}
+    given: dict[str, Any] = {"corpus": "x", "method": "dp-sgd", "plan": PLAN}
     with pytest.raises(UsageError, match=named):
         Run(**given | change)
 
@@ -258,7 +258,7 @@ def test_activations_are_for_their_owner_alone(
     tmp_path: Path, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TACIT_CACHE", str(tmp_path / "cache"))
-    ctx = open_run(Run(**fields, method="private", plan=PLAN))
+    ctx = open_run(Run(**fields, method="dp-sgd", plan=PLAN))
     encode(ctx, ctx.part)
     [kept] = (tmp_path / "cache" / "activations").glob("*.npy")
     assert kept.stat().st_mode & 0o777 == 0o600

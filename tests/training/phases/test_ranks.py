@@ -128,10 +128,10 @@ def test_a_lost_rank_stops_the_run_which_goes_on_with_another_number_of_ranks(
         {"plan": BOTH},
         {"plan": USERS},
         {"plan": RECORDS},
-        {"plan": USERS, "method": "fedavg", "fedavg": {"local_steps": 2}},
+        {"plan": USERS, "method": "dp-fedavg", "dp-fedavg": {"local_steps": 2}},
         {"method": "uedp", "steps": 3, "uedp": PUBLISHED},
     ],
-    ids=["both", "users", "records", "fedavg", "uedp"],
+    ids=["both", "users", "records", "dp-fedavg", "uedp"],
 )
 def test_any_number_of_ranks_gives_the_same_model_and_ledger(
     tmp_path: Path, base: dict[str, Any], settings: dict[str, Any], ranks: int

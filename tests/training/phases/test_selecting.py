@@ -17,6 +17,7 @@ from tacit.errors import PrivacyRefused, UsageError
 from tacit.planning.plan import Plan, calibrated, prices
 from tacit.privacy.events import SampledGaussian
 from tacit.privacy.ledger import Ledger, read_ledger
+from tacit.training.evaluation.verdicts import verdict_of
 from tacit.training.phases import selecting, session
 from tacit.training.phases.divergence import Watch
 from tacit.training.phases.selecting import CLIP, compared, gain
@@ -147,12 +148,31 @@ def test_what_training_spoilt_is_not_kept(tmp_path: Path, base: dict[str, Any], 
     assert float(promised) <= KINDS[kind]["epsilon"]
 
 
+def test_noise_that_was_worth_keeping_is_not_called_noise(
+    tmp_path: Path, base: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Watch, "signal", 0.0)
+    told = {}
+    for kept in (selecting.LAST, selecting.START):
+        monkeypatch.setattr(session, "choose", lambda *_, kept=kept: kept)
+        told[kept] = session.train(Run(**base, plan=USERS, select="best"), tmp_path / kept).told
+    assert not any("noise alone" in line for line in told[selecting.LAST])
+    assert any("noise alone" in line for line in told[selecting.START])
+    assert any("made them no better" in line for line in told[selecting.START])
+
+
+def test_a_card_says_whether_anybody_asked(tmp_path: Path, base: dict[str, Any]) -> None:
+    session.train(Run(**base, plan=USERS), tmp_path / "run")
+    assert "was not asked of the private text" in (tmp_path / "run" / "README.md").read_text()
+
+
 def test_what_training_made_better_is_kept(tmp_path: Path, base: dict[str, Any]) -> None:
     plan = USERS | {"epsilon": 2000, "steps": 4, "user_rate": 1.0}
     run = Run(**base, plan=plan, select="best", optimizer={"momentum": 0.0, "average": 0.5})
     done = session.train(run, tmp_path / "run")
     assert "by a comparison" in done.certificate.context["kept"]
     assert "began with" not in done.certificate.context["kept"]
+    assert "releases" not in done.certificate.context
     assert done.metrics["valid"]["perplexity"] < 400
 
 
@@ -260,6 +280,10 @@ def test_a_run_that_diverges_stops_and_is_its_start(tmp_path: Path, base: dict[s
     assert done.metrics["valid"]["perplexity"] < 420  # a new model, which knows nothing
     again = session.resume(tmp_path / "run")
     assert again.certificate.phases == {"train": 1}
+    for metrics in (done.metrics, again.metrics):
+        assert verdict_of(metrics).words.startswith("Training diverged at step 1 of 20")
+        assert verdict_of(metrics).grade == "bad"
+    assert "since training diverged" in (tmp_path / "run" / "README.md").read_text()
     assert [c.what for c in verify(tmp_path / "run") if not c.ok] == []
 
 

@@ -4,6 +4,8 @@ pld   the loss on a grid, composed numerically by dp-accounting
 rdp   Renyi moments (of the Poisson-sampled Gaussian by dp-accounting, else of the gridded
       loss), composed by addition: looser, without numerical limits
 gdp   all coins revealed, one Gaussian, in closed form: loosest with sampling, exact without
+
+Chains of names have a further opinion: the same chain merged loss by loss, on grids of its links.
 """
 
 import logging
@@ -31,6 +33,8 @@ from tacit.privacy.accounting.composition import (
 from tacit.privacy.accounting.divergences import Array, gaussian_epsilon
 from tacit.privacy.accounting.dominating_curves import ShiftMixture
 from tacit.privacy.accounting.dominating_pairs import Items
+from tacit.privacy.accounting.merged_chains import MergedChain
+from tacit.privacy.accounting.name_chains import NameChain
 from tacit.privacy.accounting.pld_grid import GridTooLarge, Losses
 
 ACCURACY = 0.005  # how far the grid may push a price above its limit, as a share of it
@@ -49,6 +53,20 @@ def all_opinions(
         found, chosen = _refined(items, delta, chosen, fixed=step is not None)
         opinions += found
     return opinions, chosen
+
+
+def merged_opinion(items: Items, delta: float, step: float) -> list[tuple[str, float]]:
+    """What merging says of chains of names, on a grid half as wide as that of the price."""
+    if step <= 0 or not any(isinstance(pair, NameChain) for pair, _ in items):
+        return []
+    others = tuple(
+        (MergedChain(pair, tail_of(delta)) if isinstance(pair, NameChain) else pair, count)
+        for pair, count in items
+    )
+    try:
+        return [("pld, merged", grid_epsilon(others, step / 2, delta))]
+    except GridTooLarge:
+        return []
 
 
 def _refined(

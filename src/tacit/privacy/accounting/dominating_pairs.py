@@ -6,11 +6,13 @@ from typing import Any, TypeAlias
 
 from tacit.errors import PrivacyRefused, UsageError
 from tacit.privacy.accounting.dominating_curves import OwnerMixture, Pair, ShiftMixture, VisibleCoin
+from tacit.privacy.accounting.name_chains import NameChain
 from tacit.privacy.events import (
     MOST,
     Adjacency,
     AnyEvent,
     Flat,
+    MentionSubstitution,
     NotPrivate,
     Public,
     ReplaceOne,
@@ -52,10 +54,16 @@ def counted_releases(releases: Releases) -> dict[AnyEvent, int]:
 def common_adjacency(counted: Mapping[AnyEvent, int], unit: Unit) -> Adjacency | None:
     """The neighbours for which all releases are priced: the strictest any of them was stated for.
 
-    Removing a unit is a case of zeroing it out while the graph is fixed, so those two mix.
+    Removing a unit is a case of zeroing it out while the graph is fixed, so those two mix; where
+    names are substituted, users are really removed, so those two mix as well.
     """
     stated = {event.adjacency for event in counted if unit in event.bounds}
-    strictest_first: tuple[Adjacency, ...] = ("replace", "zero-out", "add-or-remove")
+    strictest_first: tuple[Adjacency, ...] = (
+        "replace",
+        "zero-out",
+        "substitute",
+        "add-or-remove",
+    )
     for adjacency in strictest_first:
         if adjacency in stated:
             return adjacency
@@ -74,6 +82,8 @@ def dominating_items(
             return None
         if adjacency == "replace" and isinstance(event, UserClip | Flat):
             return None  # zeroing out says nothing about replacing
+        if adjacency != "substitute" and isinstance(event, MentionSubstitution):
+            return None  # nor does substituting say anything about either
         pair = _pair(event, unit, adjacency)
         if pair is None:
             continue
@@ -104,6 +114,8 @@ def _pair(event: AnyEvent, unit: Unit, adjacency: Adjacency | None) -> Pair | No
             if event.record_rate == 0 or units == 0:
                 return None
             return ShiftMixture(event.record_rate, units, _inverse(event.noise_multiplier))
+        case MentionSubstitution():
+            return _mention_substitution(event, unit)
         case Selective():
             return _selective(event)
         case _:
@@ -122,6 +134,23 @@ def _user_clip(event: UserClip, unit: Unit) -> Pair | None:
     return OwnerMixture(
         event.user_rate, holders, event.entity_share, event.entity_rate, with_user, scale
     )
+
+
+def _mention_substitution(event: MentionSubstitution, unit: Unit) -> Pair | None:
+    """A user who leaves, then every shown name that may come or go with the user and the name.
+
+    A user's nominations free at most `names_per_user` places in the lists of names, a name stands
+    in at most `users_per_name` users; where everybody takes part all of it is one Gaussian.
+    """
+    holders = event.users_per_name if event.shows and unit != "users" else 0
+    promotions = event.names_per_user if event.shows and unit != "names" else 0
+    with_user, moves = unit != "names", holders + promotions
+    if event.user_rate == 0 or not (moves or with_user):
+        return None
+    scale = _inverse(event.noise_multiplier)
+    if moves == 0 or event.user_rate == 1:
+        return ShiftMixture(event.user_rate, 1, (with_user + moves * event.name_share) * scale)
+    return NameChain(event.user_rate, holders, promotions, event.name_share, with_user, scale)
 
 
 def _selective(event: Selective) -> Pair | None:

@@ -26,7 +26,7 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from tacit.errors import PrivacyRefused, UsageError
-from tacit.privacy.accounting.accountants import all_opinions
+from tacit.privacy.accounting.accountants import all_opinions, merged_opinion
 from tacit.privacy.accounting.calibration import Progress, least_noise
 from tacit.privacy.accounting.composition import (
     attained,
@@ -228,7 +228,10 @@ def _price(
     accountant, epsilon = min(
         (item for item in opinions if item[0] in ("pld", "rdp", "gdp")), key=lambda item: item[1]
     )
-    floor = attained(items, delta, used, epsilon) if lower and math.isfinite(epsilon) else 0.0
+    floor = 0.0
+    if lower and math.isfinite(epsilon):
+        floor = attained(items, delta, used, epsilon)
+        opinions += merged_opinion(items, delta, used)
     if not (epsilon >= 0 and epsilon >= floor * (1 - 1e-6)):
         raise PrivacyRefused(
             f"The accountants contradict each other (upper {epsilon!r}, lower {floor!r}); no price "

@@ -282,13 +282,15 @@ def _stands(
 
 def _need_scope(scope: Scope, promise: Promise) -> None:
     """Refuse a promise about entities that does not say which, or says other ones than the plan."""
-    if "entities" not in promise.protect or not promise.plan:
+    about = "entities" in promise.protect or "names" in promise.protect
+    if not about or not promise.plan:
         return
     meant, kinds = scope.entities, promise.plan.get("kinds")
     if (
         meant is None
         or meant.kinds != (None if kinds is None else tuple(kinds))
         or meant.entity_list != promise.plan.get("entity_list")
+        or meant.public != tuple(promise.plan.get("public_entities") or ())
     ):
         raise PrivacyRefused(
             "The ledger's first line does not say which entities the plan protects, so nothing can "

@@ -32,6 +32,11 @@ _PROTECTED = {
     "users+entities": "Everybody who wrote a part of the training text, and every {entity} that "
     "was detected: any one writer with all they wrote, together with any one such entity in "
     "everybody's texts.",
+    "names": "Every {name} that was marked: which name stood there, for any one of them, in "
+    "everybody's texts. What others wrote about somebody is not hidden.",
+    "users+names": "Everybody who wrote a part of the training text, and every {name} that was "
+    "marked: the model hardly depends on whether any one writer took part, or on which name stood "
+    "where any one of them was found. What others wrote about somebody is not hidden.",
     "tokens": "The words that the policy marks as sensitive ({policy}), in any one text.",
 }
 
@@ -79,7 +84,8 @@ def in_short(c: Certificate) -> list[str]:
 def whom(protect: str, scope: Scope) -> str:
     """Who is protected, in plain words that name the kinds or the policy."""
     entity = scope.entities.noun if scope.entities else "entity"
-    return _PROTECTED[protect].format(entity=entity, policy=scope.policy or "see below")
+    name = scope.entities.name_noun if scope.entities else "name"
+    return _PROTECTED[protect].format(entity=entity, name=name, policy=scope.policy or "see below")
 
 
 def gained(cost: Cost) -> Gained:
@@ -94,6 +100,8 @@ def protected(c: Certificate) -> list[str]:
     said = [whom(c.protect, c.scope)]
     if c.scope.entities is not None and "entities" in c.protect:
         said.append(c.scope.entities.marked_by)
+    if c.scope.entities is not None and "names" in c.protect:
+        said += c.scope.entities.name_sentences[:1]
     if c.scope.users is not None and "users" in c.protect:
         said.append(f"A user is {c.scope.users}.")
     return said

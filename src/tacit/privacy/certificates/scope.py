@@ -62,6 +62,8 @@ class EntityScope(Frozen):
     unsought: tuple[str, ...] | None = None
     recall: dict[str, float] | None = None
     recall_from: str | None = None
+    public: tuple[str, ...] = ()
+    """Names that are always shown, and not protected."""
 
     @property
     def _of_kinds(self) -> str:
@@ -75,6 +77,25 @@ class EntityScope(Frozen):
         said = f"entity{self._of_kinds}"
         if self.entity_list is not None:
             said += f" on the list {self.entity_list}"
+        return said
+
+    @property
+    def name_noun(self) -> str:
+        """One protected name: `name of the kinds ORG, PERSON`."""
+        return f"name{self._of_kinds}"
+
+    @property
+    def name_sentences(self) -> list[str]:
+        """Who marks names, what is held fixed, and what is left out, for the end of a promise."""
+        by = f" what {_and([d.said for d in self.detectors])} marked" if self.detectors else ""
+        rules = f" ({self.rules})" if self.rules else ""
+        said = [f"A name is{by or ' what a detector marks'}{rules}. Marks are held fixed."]
+        if self.public:
+            said.append(f"Shown and not protected: {len(self.public):,} public names.")
+        said.append(
+            "Words around a name, its kind and place, unmarked occurrences and other spellings are "
+            "not covered."
+        )
         return said
 
     @property
@@ -115,6 +136,9 @@ class EntityScope(Frozen):
         if self.unprotected:
             kinds = ", ".join(self.unprotected)
             said.append(f"Entities of kinds that were found and are not protected: {kinds}.")
+        if self.public:
+            listed = ", ".join(self.public[:20]) + (", ..." if len(self.public) > 20 else "")
+            said.append(f"Public names, which are always shown: {listed}.")
         if self.entity_list is not None:
             said.append("Entities that are not on the list, whatever their kind.")
         if self.missing:
@@ -147,6 +171,9 @@ class Scope(Frozen):
         >>> Scope(entities=EntityScope(kinds=("PII",))).named("users+entities")
         'users and entities of the kind PII'
         """
+        if "names" in unit:
+            said = f"names{self.entities._of_kinds}" if self.entities is not None else "names"
+            return f"users and {said}" if unit == "users+names" else said
         if "entities" not in unit:
             return unit
         said = self.entities.plural if self.entities is not None else "entities"
@@ -161,7 +188,7 @@ class Scope(Frozen):
             return "who counts as a user differs"
         if unit == "tokens" and self.policy != earlier.policy:
             return "their policies differ"
-        if "entities" not in unit:
+        if "entities" not in unit and "names" not in unit:
             return None
         mine, theirs = self.entities, earlier.entities
         if mine is None or theirs is None:
@@ -174,6 +201,8 @@ class Scope(Frozen):
             return f"the earlier run protected the kinds {', '.join(theirs.kinds)} only"
         if theirs.entity_list not in (None, mine.entity_list):
             return "their lists of entities differ"
+        if not set(theirs.public) <= set(mine.public):
+            return "the earlier run showed other public names"
         return None
 
 

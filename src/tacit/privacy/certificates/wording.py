@@ -10,6 +10,7 @@ from tacit.privacy.certificates.scope import EntityScope, Inherited, PublicInput
 from tacit.privacy.events import (
     AnyEvent,
     Flat,
+    MentionSubstitution,
     NotPrivate,
     Public,
     ReplaceOne,
@@ -45,6 +46,15 @@ _ADD_OR_REMOVE = {
     "users": "without any one user's records in the training data",
     "records": "without any one record in the training data",
 }
+_INVENTED = (
+    "with every marked occurrence of any one {name}, in everyone's texts, replaced by invented "
+    "names of that kind"
+)
+_SUBSTITUTE = {
+    "users": _ADD_OR_REMOVE["users"],
+    "names": _INVENTED,
+    "users+names": f"without any one user's records in the training data and {_INVENTED}",
+}
 _REPLACE = {
     "users": "if the records of any one user had been replaced by others",
     "records": "if any one record had been replaced by another",
@@ -79,19 +89,26 @@ def guarantee(
     """
     if epsilon == float("inf"):
         return f"Nothing is promised for {unit}."
-    wording = {"zero-out": _ZERO_OUT, "add-or-remove": _ADD_OR_REMOVE, "replace": _REPLACE}
+    wording = {
+        "zero-out": _ZERO_OUT,
+        "add-or-remove": _ADD_OR_REMOVE,
+        "substitute": _SUBSTITUTE,
+        "replace": _REPLACE,
+    }
     if adjacency is None:
         return f"No release depends on the protected data, so nothing about {unit} can leak."
     apart = wording[adjacency][unit]
     if by_degree is not None and adjacency == "zero-out":
         apart = _BY_DEGREE[unit]
     meant = entities or EntityScope(kinds=None)
-    apart = apart.format(entity=meant.noun, most=by_degree)
-    promise = (
-        f"The released model is ({up(epsilon)}, {up(delta)})-indistinguishable from the one "
-        f"obtained {apart}."
-    )
-    return " ".join([promise, *(meant.sentences if "entities" in unit else [])])
+    apart = apart.format(entity=meant.noun, name=meant.name_noun, most=by_degree)
+    likeness = f"({up(epsilon)}, {up(delta)})-indistinguishable from"
+    if epsilon == 0 and adjacency == "substitute":
+        likeness = "made by exactly the same computation as"
+    promise = f"The released model is {likeness} the one obtained {apart}."
+    said = meant.sentences if "entities" in unit else []
+    said = meant.name_sentences if "names" in unit else said
+    return " ".join([promise, *said])
 
 
 def claimed(source: str, epsilon: float, delta: float, proved: str) -> str:
@@ -116,8 +133,11 @@ def not_covered(
     """
     events = list(events)
     found = list(leaks)
-    if any(isinstance(e, UserClip | Flat) for e in events) and entities is not None:
+    bounded = UserClip | Flat | MentionSubstitution
+    if any(isinstance(e, bounded) for e in events) and entities is not None:
         found += entities.left_open()
+    if any(isinstance(e, MentionSubstitution) for e in events):
+        found += _LEFT_OPEN_OF_NAMES
     found += _left_open_of_graph(events, by_degree)
     if any(isinstance(e, SampledGaussian) and e.unit == "users" for e in events):
         found += [
@@ -145,6 +165,17 @@ def not_covered(
     return found
 
 
+_LEFT_OPEN_OF_NAMES = (
+    "The words around a name, its kind and its place: what others wrote about somebody is not "
+    "hidden. This is not anonymisation.",
+    "Occurrences that no detector marked, and spellings that are not joined with the marked one: "
+    "they are protected as their user's, not as their name's.",
+    "What a detector, run again on the replaced text, would mark elsewhere: marks are held fixed.",
+    "Two users, or two names, at once; a person who writes as several users, and facts that many "
+    "users' texts tell together.",
+)
+
+
 def _left_open_of_graph(events: Sequence[AnyEvent], by_degree: int | None) -> list[str]:
     """What is left open where entities are protected through the owner graph."""
     if by_degree is not None:
@@ -168,7 +199,7 @@ def _left_open_of_graph(events: Sequence[AnyEvent], by_degree: int | None) -> li
     return []
 
 
-_SUMS = SampledGaussian | ReplaceOne | UserClip | Flat | Selective
+_SUMS = SampledGaussian | ReplaceOne | UserClip | Flat | MentionSubstitution | Selective
 
 
 def _about_tokens(event: AnyEvent) -> bool:
@@ -212,6 +243,13 @@ def assumptions(
     if all(isinstance(e, NotPrivate | Public) for e in events):
         found = []  # nothing was drawn, summed or noised
     found += _assumed_of_graph(events, by_degree, capped)
+    if any(isinstance(e, MentionSubstitution) for e in events):
+        found += [
+            "Users and records have ids that were given without looking at names and that stay "
+            "the same when others come or go.",
+            "A name is marked by looking at its own record alone, and names are joined by a rule "
+            "that was fixed before.",
+        ]
     if any(isinstance(e, Public) for e in events):
         named = "; ".join(e.what for e in events if isinstance(e, Public))
         found += [f"What is recorded as public is public: {named}."]

@@ -66,6 +66,7 @@ class RunMonitor:
             with card("Loss", "How badly the model guesses the next word; lower is better.",
                       tag=layout.NOT_PRIVATE):  # fmt: skip
                 self._loss = layout.plot(_loss_chart([]), "Loss over steps", short=True)
+                self._beside = html("")
         with card("Log"):
             self._log = html("")
 
@@ -110,6 +111,7 @@ class RunMonitor:
             layout.redraw(self._spent, _epsilon_chart(spent, planned))
             losses = ((line["step"], line.get("not_private", {}).get("loss")) for line in train)
             guess = latest.get("uniform_loss")
+            self._beside.set_content(fragment("beside", latest.get("not_private") or {}))
             layout.redraw(self._loss, _loss_chart([p for p in losses if p[1] is not None], guess))
 
     async def _cancel(self) -> None:

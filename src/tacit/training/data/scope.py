@@ -38,6 +38,10 @@ def scope_of(ctx: RunContext, plan: Plan | None, salt: bytes) -> Scope:
     elif plan is not None and "entities" in plan.protect:
         fixed = plan.adjacency == "fixed-graph"
         entities = _entities(ctx, plan.kinds, plan.entity_list, fixed, salt)
+    elif plan is not None and plan.about_names:
+        # Which kinds were found is told by users' texts, and users are really removed.
+        entities = _entities(ctx, plan.kinds, None, False, salt)
+        entities = entities.model_copy(update={"public": plan.public_entities})
     users = KEYED_USERS if ctx.elsewhere else USERS
     return Scope(users=users, entities=entities, policy=policy)
 

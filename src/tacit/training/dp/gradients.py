@@ -51,6 +51,8 @@ class BoundedSum:
     units: int
     clipped: int
     not_finite: int
+    name_clip: float = 0.0
+    """How far one shown name moves its user, at most; 0 where no name was shown."""
     made: InitVar[object] = None
 
     def __post_init__(self, made: object) -> None:
@@ -167,7 +169,7 @@ class ClippedSums:
 
         Finds what no rule can see: a weight used outside its layer, records that see each other,
         a dimension that is not the record. A sentence if something is farther apart than the
-        tolerance, over the length of the record's whole gradient; None if nothing is.
+        tolerance, over the length of what is trained of the record's gradient; None if nothing is.
         """
         size = len(next(iter(batch.values())))
         parts, values = self._run(losses, batch, size)
@@ -178,21 +180,35 @@ class ClippedSums:
                 truth = torch.autograd.grad(
                     losses(alone).sum(), list(self._parameters.values()), allow_unused=True
                 )
-            length = math.sqrt(sum(float(sum_of_squares(g)) for g in truth if g is not None))
-            if not math.isfinite(length):  # it would be left out of every sum
+            whole = _length(truth)
+            if not math.isfinite(whole):  # it would be left out of every sum
                 continue
-            for (name, like), right in zip(self._summed.items(), truth, strict=True):
+            own = [
+                g[self._rows[name]] if g is not None and name in self._rows else g
+                for name, g in zip(self._summed, truth, strict=True)
+            ]
+            # Rows that are not trained may be far longer: they excuse their rounding, no more.
+            allowed = tolerance * _length(own) + _rounding(values) * whole
+            for (name, like), right in zip(self._summed.items(), own, strict=True):
                 out = torch.empty_like(like)
                 got = together[name].of(torch.tensor([row]).to(out.device), None, out)
-                own = right[self._rows[name]] if right is not None and name in self._rows else right
-                gap = got if own is None else got - own
-                if not float(gap.norm()) <= tolerance * length:
+                gap = got if right is None else got - right
+                if not float(gap.norm()) <= allowed:
                     return (
                         f"The gradient of '{name}' cannot be split by record: a record by itself "
                         "has another one. Is the weight used outside its layer, or does a record "
                         "see others of its batch? Freeze it, or change the model."
                     )
         return None
+
+
+def _length(gradients: Iterable[Tensor | None]) -> float:
+    return math.sqrt(sum(float(sum_of_squares(g)) for g in gradients if g is not None))
+
+
+def _rounding(like: Tensor) -> float:
+    """What sums over a record may lose, as a share of their length."""
+    return 16 * torch.finfo(like.dtype).eps
 
 
 def _join(parameters: dict[str, Tensor], parts: Parts) -> dict[str, Gradient]:

@@ -16,6 +16,7 @@ from tacit.errors import PrivacyRefused
 from tacit.privacy.events import (
     AnyEvent,
     Flat,
+    MentionSubstitution,
     ReplaceOne,
     SampledGaussian,
     SelectivePart,
@@ -64,6 +65,14 @@ def noise_std_of(total: BoundedSum, event: AnyEvent) -> float:
                 raise PrivacyRefused(
                     f"entity_share={event.entity_share:g} needs records clipped before users are; "
                     "this sum clips users only."
+                )
+        case MentionSubstitution():
+            unit, multiplier = "users", event.noise_multiplier
+            allowed = event.name_share * total.clip_norm if event.shows else 0.0
+            if total.name_clip > allowed:
+                raise PrivacyRefused(
+                    f"name_share={event.name_share:g} lets a shown name move its user by "
+                    f"{allowed:g}, and this sum lets it move by {total.name_clip:g}."
                 )
         case SampledGaussian() | ReplaceOne():
             unit, multiplier = event.unit, event.noise_multiplier

@@ -10,6 +10,7 @@ from tacit.errors import PrivacyRefused
 from tacit.privacy.events import (
     AnyEvent,
     Flat,
+    MentionSubstitution,
     NotPrivate,
     Public,
     ReplaceOne,
@@ -50,6 +51,8 @@ class PoissonUsers:
         match event:
             case UserClip():
                 return event.user_rate == self.rate and event.entity_rate == 1.0
+            case MentionSubstitution():
+                return event.user_rate == self.rate
             case SampledGaussian(unit="users") | ReplaceOne(unit="users"):
                 return event.rate == self.rate
         return False

@@ -26,6 +26,7 @@ OTHERS = {
     "constant": "always naming the mean",
     "uniform": "guessing uniformly",
 }
+_NAMES = STARTS | OTHERS | {"began": "where it began"}
 _ALIKE = 0.005
 """Scores that differ by less than this share are called alike: no user would notice."""
 
@@ -64,9 +65,7 @@ def verdict(values: Mapping[str, Any]) -> Verdict:
         return Verdict(said, said, "bad")
     beside = {n: _number(values.get(f"{n}_{measure}")) for n in (*STARTS, *OTHERS)}
     known = {name: other for name, other in beside.items() if not math.isnan(other)}
-    sides: dict[int, list[str]] = {-1: [], 0: [], 1: []}
-    for name, other in known.items():
-        sides[_compared(value, other, less)].append(name)
+    sides = _sides(value, known, less)
     sides[1] = _strongest(sides[1], known, less)
     words, figures = (_sentence(sides, known, shown) for shown in (False, True))
     figures = f"{called.capitalize()} {_shown(value)}: {figures}."
@@ -74,12 +73,29 @@ def verdict(values: Mapping[str, Any]) -> Verdict:
 
 
 def verdict_of(metrics: Mapping[str, Any]) -> Verdict:
-    """The verdict on a run: from its scores on test where it has some, else on validation."""
-    for split in ("test", "valid"):
-        found = verdict(metrics.get(split) or {})
-        if found.grade != "none":
-            return found
-    return UNMEASURED
+    """The verdict on a run: from its scores on test where it has some, else on validation.
+
+    One that diverged says so first: what is left of it is its start.
+    """
+    splits = (verdict(metrics.get(split) or {}) for split in ("test", "valid"))
+    found = next((one for one in splits if one.grade != "none"), UNMEASURED)
+    if diverged := metrics.get("diverged"):
+        short = diverged.split(":")[0].rstrip(".")
+        return Verdict(f"{short}. {found.words}", f"{diverged} {found.figures}", "bad")
+    return found
+
+
+def so_far(loss: float, began: float | None, uniform: float | None) -> str:
+    """How the loss of a step stands beside that of the first one, and of a uniform guess.
+
+    >>> so_far(4.1, 6.25, 8.3)
+    'better than where it began (6.25) and guessing uniformly (8.3)'
+    """
+    if math.isnan(loss):
+        return "no number"
+    beside = {"began": began, "uniform": uniform}
+    known = {name: other for name, other in beside.items() if other is not None}
+    return _sentence(_sides(loss, known, less=True), known, shown=True)
 
 
 def _number(value: Any) -> float:
@@ -96,6 +112,14 @@ def _compared(value: float, other: float, less: bool) -> int:
     return 1 if (value < other) == less else -1
 
 
+def _sides(value: float, known: Mapping[str, float], less: bool) -> dict[int, list[str]]:
+    """Those that are better (-1), alike, and worse (1) than a value."""
+    sides: dict[int, list[str]] = {-1: [], 0: [], 1: []}
+    for name, other in known.items():
+        sides[_compared(value, other, less)].append(name)
+    return sides
+
+
 def _strongest(better: list[str], known: Mapping[str, float], less: bool) -> list[str]:
     """Of those that are beaten: where it began, and the strongest of the others."""
     others = sorted((n for n in better if n in OTHERS), key=known.__getitem__, reverse=not less)
@@ -104,16 +128,21 @@ def _strongest(better: list[str], known: Mapping[str, float], less: bool) -> lis
 
 def _sentence(sides: Mapping[int, list[str]], known: Mapping[str, float], shown: bool) -> str:
     def named(name: str) -> str:
-        called = (STARTS | OTHERS)[name]
+        called = _NAMES[name]
         return f"{called} ({_shown(known[name])})" if shown else called
 
     says = {-1: "worse than", 0: "no better than", 1: "better than"}
     parts = [
-        f"{said} {' and '.join(named(name) for name in sides[side])}"
+        f"{said} {_listed([named(name) for name in sides[side]])}"
         for side, said in says.items()
         if sides[side]
     ]
     return "; ".join(parts) or "nothing stands beside it"
+
+
+def _listed(names: list[str]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _shown(value: float) -> str:

@@ -15,7 +15,7 @@ from tacit.registry import Registry
 if TYPE_CHECKING:
     from tacit.training.methods.method import MethodSpec
 
-DEFAULT_METHOD = "private"
+DEFAULT_METHOD = "dp-sgd"
 _HERE = "tacit.training.methods"
 
 METHODS: "Registry[MethodSpec[Any]]" = Registry(
@@ -24,9 +24,9 @@ METHODS: "Registry[MethodSpec[Any]]" = Registry(
     {
         "plain": f"{_HERE}.plain:PLAIN",
         "deidentify": f"{_HERE}.deidentify:DEIDENTIFY",
-        "private": f"{_HERE}.dp_sgd:DP_SGD",
+        "dp-sgd": f"{_HERE}.dp_sgd:DP_SGD",
         "statistics": f"{_HERE}.statistics:STATISTICS",
-        "fedavg": f"{_HERE}.dp_fedavg:DP_FEDAVG",
+        "dp-fedavg": f"{_HERE}.dp_fedavg:DP_FEDAVG",
         "selective": f"{_HERE}.selective:SELECTIVE",
         "redact-then-private": f"{_HERE}.redact_then_private:REDACT_THEN_PRIVATE",
         "adversarial": f"{_HERE}.adversarial:ADVERSARIAL",

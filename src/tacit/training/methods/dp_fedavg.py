@@ -45,7 +45,7 @@ class DpFedAvg(PlannedSums[LocalSettings]):
     because local steps mix a user's records before anything is clipped.
     """
 
-    name = "fedavg"
+    name = "dp-fedavg"
     title = "DP-FedAvg: users train by themselves, their updates are noised"
     summary = (
         "DP-FedAvg: users train for some steps each, their whole update is clipped and noised; the "
@@ -64,7 +64,7 @@ class DpFedAvg(PlannedSums[LocalSettings]):
         if plan.record_clip is not None:
             yield (
                 f"entity_share={plan.entity_share:g} needs records clipped one by one, which "
-                "several local steps do not do; give entity_share=2, or method=private."
+                "several local steps do not do; give entity_share=2, or method=dp-sgd."
             )
 
     def totals(self, inputs: MethodInputs, meter: LossMeter) -> Totals:

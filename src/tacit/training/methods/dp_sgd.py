@@ -27,7 +27,9 @@ class PlannedSums(NoisySumMethod[S]):
     """Poisson sampling, events and denominators as the plan has them."""
 
     standing = "proved"
-    protects: ClassVar[tuple[str, ...]] = ("users", "entities", "users+entities")
+    protects: ClassVar[tuple[str, ...]] = (
+        "users", "entities", "users+entities", "names", "users+names",
+    )  # fmt: skip
 
     def sampler(self, inputs: MethodInputs) -> PoissonUsers | PoissonRecords:
         """Poisson sampling of users or records."""
@@ -47,13 +49,13 @@ class DpSgd(PlannedSums[MethodSettings]):
     *Guarantee*: the plan's, see docs/explanations/guarantees.md, sections 3 to 5.
     """
 
-    name = "private"
+    name = "dp-sgd"
     title = "DP-SGD: every step is clipped and noised (recommended)"
     summary = (
-        "DP-SGD: clipped sums of gradients with noise; the plan protects records, users, entities "
-        "or users+entities"
+        "DP-SGD: clipped sums of gradients with noise; the plan protects records, users, entities, "
+        "users+entities, names or users+names"
     )
-    protects: ClassVar[tuple[str, ...]] = ("records", "users", "entities", "users+entities")
+    protects: ClassVar[tuple[str, ...]] = ("records", *PlannedSums.protects)
     federated = True
     adapts_clip = True
 

@@ -202,7 +202,7 @@ def require_lstm(model: nn.Module, plan: Plan) -> LSTMForCausalLM:
     if not isinstance(model, LSTMForCausalLM):
         raise UsageError(
             "method=selective is for LSTMs that predict the next token; give model.kind=lstm, or "
-            "method=private."
+            "method=dp-sgd."
         )
     states = 2 * len(model.body.layers)
     if plan.states != states:

@@ -38,6 +38,8 @@ class Progress:
     spent: str = ""
     uniform: float | None = None
     """The loss of a uniform guess, to be held against that of `stats`: a public constant."""
+    began: float | None = None
+    """The loss of the first step, where this process saw it: exact, as `stats` are."""
 
 
 OnProgress = Callable[[Progress], None]

@@ -22,6 +22,7 @@ from tacit.training.data.public_inputs import (
     public_corpus,
     public_inputs,
 )
+from tacit.training.data.substitution import Marked, marked
 from tacit.training.data.training_data import Found, find_mentions, open_corpus, records_learnt_from
 from tacit.training.dp.random_source import RandomSource
 from tacit.training.models import networks, tokens, weights, word_vectors
@@ -56,6 +57,9 @@ class RunContext:
     provenance: Provenance = UNKNOWN
     elsewhere: bool = False
     """Whether the private text lies with others, as in a federation."""
+    names: Marked | None = None
+    """Where names are protected: the records as written. `part` then has invented names, and
+    nothing that learns reads anything else of these records."""
 
 
 def _focus(run: Run, found: Found) -> ProtectedEntities | None:
@@ -85,6 +89,11 @@ def open_run(run: Run, *, private_here: bool = True) -> RunContext:
     found = find_mentions(run, corpus)
     mentions = found.mentions
     part = run.spec.read(part, mentions)
+    plan = run.made_plan()
+    names = None
+    if plan is not None and plan.about_names and private_here:
+        names = marked(plan, part, mentions, found.entities)
+        part = names.base_corpus(part)
     randomness = RandomSource(run.seed)
     # Users of other splits are users too, so public text may come from none of them.
     public = list(public_inputs(run, corpus if private_here else None))
@@ -108,7 +117,7 @@ def open_run(run: Run, *, private_here: bool = True) -> RunContext:
     return RunContext(
         run, corpus, part, mentions, tokenizer, task, model, randomness, leaks, protected, policy,
         attribute_of(hidden, part, run.corpus) if hidden else None,
-        tuple(public), found.provenance, not private_here,
+        tuple(public), found.provenance, not private_here, names,
     )  # fmt: skip
 
 
@@ -211,7 +220,8 @@ def sensitive_spans(ctx: RunContext, corpus: Corpus) -> dict[str, list[tuple[int
     if ctx.policy is not None:
         return dict(mark(corpus, ctx.policy))
     spans: dict[str, list[tuple[int, int]]] = {}
-    if not ctx.run.spec.changes_text:
+    replaced = ctx.names is not None and corpus is ctx.part  # marks stand elsewhere there
+    if not ctx.run.spec.changes_text and not replaced:
         for m in ctx.mentions:
             spans.setdefault(m.record, []).append((m.start, m.end))
     return spans

@@ -42,7 +42,12 @@ from tacit.training.data.fingerprint import code_digest, training_data_digest
 from tacit.training.data.protected_entities import list_digest
 from tacit.training.data.public_inputs import shown_names
 from tacit.training.data.scope import scope_of
-from tacit.training.data.training_data import TrainingData, found_and_kept, prepare
+from tacit.training.data.training_data import (
+    TrainingData,
+    found_and_kept,
+    prepare,
+    records_learnt_from,
+)
 from tacit.training.evaluation.model_card import model_card
 from tacit.training.evaluation.scoring import scores
 from tacit.training.methods import METHODS
@@ -336,6 +341,8 @@ class Session:
     """Writes whose text was read, where that is not the training part of the corpus."""
     told: list[str] = field(default_factory=list)
     """Sentences that are made of releases alone."""
+    diverged: str = ""
+    """Why training was stopped, where it diverged; made of releases alone, too."""
 
     def run(
         self,
@@ -378,7 +385,8 @@ class Session:
         if self.account is not None:
             self.account(folder)
         else:
-            write_account(folder, ctx.part, own_salt())
+            # by the texts as they were written, as other runs name them
+            write_account(folder, records_learnt_from(run, ctx.corpus), own_salt())
         return self._finish(before, stopped, took)
 
     def _start(self) -> dict[str, Tensor]:
@@ -398,6 +406,8 @@ class Session:
             last = {n: t.detach().clone() for n, t in weights.trainable(model).items()}
             others = {LAST: last} | ({AVERAGE: loop.average} if loop.averaged else {})
             loop.chosen = choose(self.inputs(ledger), task, start, others)
+        if loop.diverged:
+            self.diverged = loop.diverged
         if not loop.chosen:
             self._tell(loop.watch)
             return
@@ -412,8 +422,11 @@ class Session:
             )
         else:
             self.facts["kept"] = f"{kept}, by a comparison with noise, which the ledger holds"
+            if loop.chosen == START:
+                self.facts["kept"] += ": training made them no better"
         self.told.append(f"Kept: {self.facts['kept']}.")
-        self._tell(loop.watch)
+        if loop.chosen not in (LAST, AVERAGE):  # else something was learnt, as the answer shows
+            self._tell(loop.watch)
 
     def _tell(self, watch: Watch | None) -> None:
         """What releases say by themselves."""
@@ -469,9 +482,15 @@ class Session:
         told, line, uniform = self.on_progress, self._budget_line(), self._uniform_loss()
         if told is None:
             return None
-        return lambda at: told(
-            replace(at, spent=line.line(ledger.releases) if line else "", uniform=uniform)
-        )
+        began: list[float] = []
+
+        def tell(at: Progress) -> None:
+            spent = line.line(ledger.releases) if line else ""
+            told(replace(at, spent=spent, uniform=uniform, began=began[0] if began else None))
+            if at.step == 1:
+                began.append(at.stats.loss)
+
+        return tell
 
     def _uniform_loss(self) -> float | None:
         """The loss of who guesses uniformly among tokens or labels; None for a number."""
@@ -546,6 +565,8 @@ class Session:
         metrics |= found_and_kept(training_data, ctx.part, ctx.mentions)
         if self.told:
             metrics["told"] = self.told
+        if self.diverged:
+            metrics["diverged"] = self.diverged
         metrics["time"] = {phase: timed.summary() for phase, timed in took.items() if timed.steps}
         metrics["parameters"] = {"moved": len(moved.moved), "unmoved": len(moved.still)}
         learns = {name for name, p in ctx.model.named_parameters() if p.requires_grad}
