@@ -1,6 +1,6 @@
 """Train the network of the detector `names` from public corpora, word vectors and lists of names.
 
-    python tools/names_model.py CORPORA OUT.npz --vectors glove.npz --lists FOLDER [--epochs 6]
+    python tools/names_model.py CORPORA OUT.npz --vectors glove.npz --lists FOLDER --stop 4
 
 CORPORA is read by `names_corpora.py`. `--vectors` has arrays `words` and `vectors` (GloVe 6B 100d,
 PDDL 1.0, most frequent words first). `--lists` holds `dist.all.last`, `dist.female.first` and
@@ -358,7 +358,7 @@ def train(args: argparse.Namespace) -> None:
     mean = copy.deepcopy(net)  # of the weights along the way, which is what is written
     best = torch.optim.AdamW(net.parameters(), lr=2e-3, weight_decay=0.01)
     done, start = 0, time.time()
-    for number in range(args.epochs):
+    for number in range(args.stop or args.epochs):
         chosen = epoch(sentences, names, args.made, rng)
         for tokens, _, _ in chosen:
             for t in tokens:
@@ -430,6 +430,7 @@ if __name__ == "__main__":
     parser.add_argument("--vectors", type=Path, required=True)
     parser.add_argument("--lists", type=Path, required=True)
     parser.add_argument("--epochs", type=int, default=6)
-    parser.add_argument("--made", type=int, default=12_000)
+    parser.add_argument("--stop", type=int, help="end after so many epochs of that schedule")
+    parser.add_argument("--made", type=int, default=16_000)
     parser.add_argument("--seed", type=int, default=1)
     train(parser.parse_args())

@@ -9,6 +9,7 @@ from tacit.corpus import Record
 from tacit.detection.detector import Finding
 from tacit.detection.lists import read_embedded
 from tacit.detection.names import mail
+from tacit.detection.names.mail import FIRST, TITLE
 from tacit.detection.names.network import KINDS, Network, load
 from tacit.detection.names.tokens import TOKEN
 from tacit.errors import UsageError
@@ -16,7 +17,7 @@ from tacit.errors import UsageError
 OPEN = 1.0
 """How much less the score of "no name" counts: a name overlooked costs more than one too many."""
 
-LEANING = (0.3, 0.5, -0.6, 0.0)
+LEANING = (0.8, 0.6, -0.5, 0.0)
 """What is added to the scores of each of `KINDS`: people and organisations count as entities."""
 
 FLOOR = 0.2
@@ -24,6 +25,9 @@ FLOOR = 0.2
 
 LOWER_CASE = 0.6
 """Names in lower case have to be surer than this."""
+
+FIRST_NAME = 2.0
+"""How much more likely a name that opens with a first name is a person's."""
 
 _BATCH = 256
 _BREAKS = frozenset("\n0123456789")
@@ -65,50 +69,60 @@ class NamesDetector:
         self, text: str, places: list[tuple[int, int]], scores: NDArray[np.float64]
     ) -> list[Finding]:
         found = []
-        for first, last, kind, sure in runs(scores, [text[s] in _BREAKS for s, _ in places]):
-            start, end = trimmed(text, places[first:last])
-            kind, sure = self._judged(text[start:end], kind, sure)
+        for first, last, shares in runs(scores, [text[s] in _BREAKS for s, _ in places]):
+            inside = trimmed(text, places[first:last])
+            words = [text[s:e] for s, e in inside]
+            kind, sure = self._judged(words, shares)
+            if kind == "PERSON" and len(inside) > 1 and self._listed(words[0]) & TITLE:
+                del inside[0]
             if kind != "MISC" and sure >= FLOOR:
-                found.append(Finding(start, end, kind, sure, f"names: {kind}"))
-        found += mail.find(text, self._network.listed)
+                start, end = inside[0][0], inside[-1][1]
+                found.append(Finding(start, end, kind, round(sure, 4), f"names: {kind}"))
+        found += mail.find(text, self._listed)
         people = [f for f in found if f.kind == "PERSON"]
-        return found + mail.repeated(text, people, self._network.listed)
+        return found + mail.repeated(text, people, self._listed)
 
-    def _judged(self, name: str, kind: str, sure: float) -> tuple[str, float]:
-        """What the network says, put right where the name itself says more."""
+    def _listed(self, word: str) -> int:
+        return self._network.listed(word.rstrip(".") or word)
+
+    def _judged(self, words: list[str], shares: NDArray[np.float64]) -> tuple[str, float]:
+        """What the network says of a name, put right where the name itself says more."""
+        name = " ".join(words)
         if not any(map(str.isalnum, name)):
-            return kind, 0.0
+            return "MISC", 0.0
+        if len(words) > 1 and self._listed(words[0]) & FIRST:
+            shares = shares * (FIRST_NAME, 1, 1, 1)
+        at = int(shares.argmax())
+        kind, sure = KINDS[at], min(float(shares[at]), 1.0)
         if not any(map(str.isupper, name)):
             # Names in lower case are rare, and organisations among them rarer.
             return kind, sure if sure >= LOWER_CASE and kind != "ORG" else 0.0
-        if kind == "ORG" and name.lower() in self._countries:
-            return "LOC", sure
-        return kind, sure
+        return ("LOC" if kind == "ORG" and name.lower() in self._countries else kind), sure
 
 
-def trimmed(text: str, places: list[tuple[int, int]]) -> tuple[int, int]:
-    """Where a name begins and ends without the signs and the small words at its ends."""
+def trimmed(text: str, places: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The tokens of a name without the signs and the small words at its ends."""
     capitals = any(text[s].isupper() for s, _ in places)
-    first, last = 0, len(places)
 
     def outside(at: int) -> bool:
-        opens = text[places[at][0]]
-        return not opens.isalnum() or (capitals and opens.islower())
+        start = places[at][0]
+        small = capitals and text[start].islower() and text[start - 1 : start] != "-"
+        return not text[start].isalnum() or small
 
+    first, last = 0, len(places)
     while last > first + 1 and outside(last - 1):
         last -= 1
     while last > first + 1 and outside(first):
         first += 1
-    return places[first][0], places[last - 1][1]
+    return places[first:last]
 
 
 def runs(
     scores: NDArray[np.float64], breaks: Sequence[bool]
-) -> Iterator[tuple[int, int, str, float]]:
-    """Where names stand among the tokens, what they are, and how sure that is.
+) -> Iterator[tuple[int, int, NDArray[np.float64]]]:
+    """Where names stand among the tokens, and how likely each of `KINDS` is, over all tokens.
 
-    A name goes on while "inside" tags follow, whatever their kind; its kind is the one that all
-    its tokens together are most likely to be.
+    A name goes on while "inside" tags follow, whatever their kind.
     """
     if not len(scores):
         return
@@ -117,19 +131,17 @@ def runs(
     shifted[:, 1:] += np.repeat(LEANING, 2)
     best = shifted.argmax(axis=1)
     best[np.asarray(breaks)] = 0
-    named = np.flatnonzero(best)
-    if not len(named):
+    places = np.flatnonzero(best).tolist()
+    if not places:
         return
     weights = np.exp(shifted)
     shares = weights[:, 1:].reshape(len(scores), len(KINDS), 2).sum(axis=2)
     shares /= weights.sum(axis=1, keepdims=True)
     tags = best.tolist()
-    places = named.tolist()
     first = places[0]
     for i, at in enumerate(places):
         after = places[i + 1] if i + 1 < len(places) else -1
         if after != at + 1 or tags[after] % 2:  # odd numbers open a name
-            some = shares[first : at + 1]
-            kind = int(np.log(some + 1e-9).sum(axis=0).argmax())
-            yield first, at + 1, KINDS[kind], round(float(some[:, kind].mean()), 4)
+            # The geometric mean: a kind that one token cannot be is not the kind of the name.
+            yield first, at + 1, np.exp(np.log(shares[first : at + 1] + 1e-9).mean(axis=0))
             first = after

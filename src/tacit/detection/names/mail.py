@@ -12,7 +12,7 @@ from tacit.detection.detector import Finding
 Listed = Callable[[str], int]
 """What the lists of names say of a word: the bits of `FIRST` and the others, 0 where nothing."""
 
-FIRST, LAST, RARE, SMALL, PARTICLE = 1 << 0, 1 << 1, 1 << 2, 1 << 9, 1 << 12
+FIRST, LAST, RARE, TITLE, SMALL = 1 << 0, 1 << 1, 1 << 2, 1 << 8, 1 << 9
 
 _PART = r"(?:van|von|de|der|den|la|le|di|da|bin|ibn|al|el|del|dos|du|ten|ter|zu)"
 _WORD = r"(?:[^\W\d_a-z][\w'’]{0,24}(?:-[^\W\d_][\w'’]{0,24}){0,2}\.?)"
