@@ -261,7 +261,8 @@ def _print_verdict(found: "Verdict", folder: Path) -> None:
     """The last line: is it any good? Exact, like the figures above it."""
     said = f"not private: {found.figures}"
     if found.grade == "none":
-        said = f"{found.words} Score it on some: tacit evaluate {folder} --test FILE"
+        how = "Score it on its test split, or on other text with --test FILE"
+        said = f"{found.words} {how}: tacit evaluate {folder}"
     out.print(said, style="bold red" if found.grade == "bad" else "bold", soft_wrap=True)
 
 

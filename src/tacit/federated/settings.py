@@ -138,6 +138,8 @@ def _problems(run: Run, federation: Federation, plan: Plan | None) -> list[str]:
         )
     if plan is not None and plan.clip_quantile is not None:
         found.append("clip_quantile is not federated; give a fixed clip_norm.")
+    if plan is not None and plan.precondition:
+        found.append("precondition is not federated: clients know no scales; leave it out.")
     if plan is not None and plan.select == "best":
         found.append("select=best is not federated: clients send no losses; leave it out.")
     if run.entity_list is not None:

@@ -159,6 +159,13 @@ class Plan(BaseModel):
             "clip_norm is where it begins; it stays as it is if not given.",
         ),
     ] = None
+    precondition: Annotated[
+        bool,
+        Field(
+            description="Gradients are scaled before they are clipped, entry by entry, by the "
+            "sizes that earlier steps released (scale-then-privatize)."
+        ),
+    ] = False
     user_weight_cap: Annotated[
         Cap | None,
         Field(
@@ -391,6 +398,10 @@ def _problems(plan: Plan) -> Iterator[str]:
         yield f"clip_quantile is for users and records; {whose} needs a fixed clip_norm."
     if plan.clip_quantile is not None and plan.user_weight_cap is not None:
         yield "clip_quantile counts units as equals, and user_weight_cap weighs them; give one."
+    if plan.clip_quantile is not None and plan.precondition:
+        yield "precondition keeps the clip norm as it is, and clip_quantile moves it; give one."
+    if plan.precondition and plan.about_names:
+        yield f"precondition is not done for names, and {whose} is about them; leave it out."
     if plan.entity_list is not None and not entities:
         yield f"entity_list is about entities; {whose} needs none."
     if plan.kinds is not None and not (entities or plan.about_names):

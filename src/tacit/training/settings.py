@@ -47,6 +47,7 @@ Rate = Annotated[float, Field(gt=0, le=1)]
 Names = str | Annotated[tuple[str, ...], Field(min_length=1)]
 """One name, or several: files and known corpora."""
 TextUnit = Literal["record", "sentence"]
+TextStyle = Literal["as it is", "treebank"]
 
 
 class SettingsPart(BaseModel):
@@ -194,6 +195,13 @@ class PublicStart(SettingsPart):
         TextUnit,
         Field(description="What is learnt at a time: its records, or the sentences in them."),
     ] = "record"
+    style: Annotated[
+        TextStyle,
+        Field(
+            description="How it is written: as it is, or as treebanks write text, clitics apart "
+            "and without the marks that AG News and WikiText-2 put into theirs."
+        ),
+    ] = "as it is"
     steps: Annotated[int, Field(ge=1)] = 300
     batch: Annotated[int, Field(ge=1)] = 32
     optimizer: OptimizerSettings = OptimizerSettings(
@@ -500,9 +508,11 @@ def _problems(run: Run) -> Iterator[str]:
         yield from _row_problems(run)
     if run.model.embeddings is not None and run.model.kind == "folder":
         yield "model.embeddings is for new models; a folder has its own. Leave one of them out."
-    cut = run.pretrain is not None and run.pretrain.unit == "sentence"
-    if cut and run.task not in ("next-word", "masked-word"):
-        yield f"pretrain.unit=sentence is for text without labels, and task={run.task} has them."
+    changes = () if run.pretrain is None else (("unit", "sentence"), ("style", "treebank"))
+    for name, other in changes:
+        asked = getattr(run.pretrain, name) == other
+        if asked and run.task not in ("next-word", "masked-word"):
+            yield f"pretrain.{name}={other} is for text without labels; task={run.task} has them."
     if run.mentions is not None and run.detect is not None:
         yield "mentions and detect are both given; give the file, or the detectors."
     if spec.needs_entities and not run.knows_entities:
@@ -555,6 +565,10 @@ def _plan_problems(run: Run) -> Iterator[str]:
         )
     if plan.clip_quantile is not None and not run.spec.adapts_clip:
         yield f"plan.clip_quantile is not done by method={run.method}; give a fixed clip_norm."
+    if plan.precondition and not run.spec.adapts_clip:
+        yield f"plan.precondition is not done by method={run.method}; leave it out."
+    if plan.precondition and run.optimizer.name != "sgd":
+        yield "plan.precondition gives the direction of Adam; take optimizer.name=sgd."
     yield from run.spec.problems(run, plan)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -251,6 +252,14 @@ def batches(
             own = owner[start:stop]
             goes_on = {int(unit) for unit in np.unique(own) if last[int(unit)] >= stop}
             yield examples.batch(rows[start:stop]), torch.from_numpy(own), goes_on
+
+
+def of_like_length(examples: Batched, rows: Rows) -> list[Rows]:
+    """These rows in parts that need little padding; the longest are last."""
+    if len(rows) == 0:
+        return [rows]
+    rows = rows[np.argsort(examples.lengths[rows], kind="stable")]
+    return [rows[start:stop] for start, stop in _cut(examples.lengths[rows], sys.maxsize)]
 
 
 def _cut(lengths: Rows, token_budget: int) -> Iterator[tuple[int, int]]:

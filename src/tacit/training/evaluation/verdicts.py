@@ -50,7 +50,7 @@ class Verdict:
         return {"words": self.figures, "grade": self.grade}
 
 
-_UNMEASURED = "How good it is was not measured: there is no text to test it on."
+_UNMEASURED = "How good it is was not measured yet: it was scored on no text."
 UNMEASURED = Verdict(_UNMEASURED, _UNMEASURED, "none")
 
 
