@@ -99,6 +99,7 @@ def test_mail(text: str, name: str) -> None:
         "He said: nothing happened.",
         "I wrote:\n> nothing",
         "the doctor said: rest",
+        "USR: okay\nSYS: Fine, thanks.\nUSR: Okay, sure. Will I get it?",
         "the parcel arrived on time and the invoice was paid",
         "12 34 56",
         "From: the beginning it was clear that nothing would come of it in the end, nothing at all",

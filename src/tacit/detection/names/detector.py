@@ -9,7 +9,7 @@ from tacit.corpus import Record
 from tacit.detection.detector import Finding
 from tacit.detection.lists import read_embedded
 from tacit.detection.names import mail
-from tacit.detection.names.mail import FIRST, TITLE
+from tacit.detection.names.mail import FIRST, LAST, SMALL, TITLE
 from tacit.detection.names.network import KINDS, Network, load
 from tacit.detection.names.tokens import TOKEN
 from tacit.errors import UsageError
@@ -31,6 +31,10 @@ FIRST_NAME = 2.0
 
 _BATCH = 256
 _BREAKS = frozenset("\n0123456789")
+_SAID = """okay ok yes no sure thanks hello hi hey please sorry great good right well fine alright
+yeah perfect awesome wonderful absolutely certainly unfortunately"""
+_ANSWERS = frozenset(_SAID.split())
+_VOWELS = frozenset("aeiou")
 
 
 class NamesDetector:
@@ -73,6 +77,8 @@ class NamesDetector:
             inside = trimmed(text, places[first:last])
             words = [text[s:e] for s, e in inside]
             kind, sure = self._judged(words, shares)
+            if words[-1] == "I" or (len(inside) == 1 and self._is_label(text, *inside[0])):
+                continue  # "Will I ..." is a question
             if kind == "PERSON" and len(inside) > 1 and self._listed(words[0]) & TITLE:
                 del inside[0]
             if kind != "MISC" and sure >= FLOOR:
@@ -84,6 +90,15 @@ class NamesDetector:
 
     def _listed(self, word: str) -> int:
         return self._network.listed(word.rstrip(".") or word)
+
+    def _is_label(self, text: str, start: int, end: int) -> bool:
+        """Whether a word only looks like a name: "USR:" before a turn, "Okay," at its start."""
+        word, known = text[start:end], self._listed(text[start:end])
+        before = text[:start].rstrip(" \t>\"'")[-1:]
+        if before in ("", "\n") and text[end : end + 1] == ":":
+            return not known & (FIRST | LAST) or not set(word.lower()) & _VOWELS
+        opens = before in ("", "\n", ".", "!", "?", ":")
+        return word.lower() in _ANSWERS or bool(opens and known & SMALL and not known & FIRST)
 
     def _judged(self, words: list[str], shares: NDArray[np.float64]) -> tuple[str, float]:
         """What the network says of a name, put right where the name itself says more."""

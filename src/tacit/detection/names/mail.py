@@ -216,7 +216,7 @@ def _signs(run: str, listed: Listed, local: set[str]) -> bool:
     """Whether capitalised words in a signature are its writer: by first name, or by address."""
     words = run.replace(".", " ").split()
     full = [w.lower() for w in words if len(w) > 1]
-    if not full or len(words) > 4:
+    if not full or len(words) > 4 or "I" in words[1:]:
         return False
     if len(words) > 1 and (
         listed(words[0]) & FIRST or (len(words[0]) == 1 and listed(words[-1]) & (LAST | RARE))
