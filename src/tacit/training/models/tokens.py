@@ -5,8 +5,8 @@ some of that text away whatever is trained later, so the default here never sees
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from functools import lru_cache
+from collections.abc import Iterable, Mapping
+from functools import cache, lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from tacit.corpora import customersim
 from tacit.corpora.preprocessing import MIN_COUNT, Leak
 from tacit.corpus import Corpus
 from tacit.errors import DataError, UsageError
-from tacit.packaged_models import located, tokenizer_of_vectors
+from tacit.packaged_models import located, require_gguf, tokenizer_of_vectors
 from tacit.training.models.offline import quiet
 
 PAD, START, END, UNKNOWN = "<pad>", "<s>", "</s>", "<unk>"
@@ -46,17 +46,17 @@ _WORD_OR_DIGIT = r"[^\W\d]+(?:[^\w\s]+[^\W\d]+)*|\d"
 _MARK = r"|[^\w\s]"
 
 
-def public_texts() -> Iterator[str]:
+@cache
+def public_texts() -> tuple[str, ...]:
     """The text that a vocabulary is learned from if none is given: all of it made by us.
 
-    A short text of our own, and CustomerSim dialogs of a fixed seed.
+    A short text of our own, and CustomerSim dialogs of a fixed seed; made once in a process.
     """
     own = (
         resources.files("tacit.training.models").joinpath("public.txt").read_text(encoding="utf-8")
     )
-    yield from own.splitlines()
-    for record in customersim.stream(PUBLIC_DIALOGS, PUBLIC_SEED):
-        yield record.text
+    made = customersim.stream(PUBLIC_DIALOGS, PUBLIC_SEED)
+    return *own.splitlines(), *(record.text for record in made)
 
 
 @lru_cache(maxsize=8)
@@ -226,6 +226,7 @@ def load_tokenizer(where: str | Path) -> PreTrainedTokenizerBase:
         return _of_vectors(tokenizer_of_vectors(path))
     options: dict[str, Any] = {"local_files_only": True}
     if path.suffix == ".gguf":
+        require_gguf(path)
         path, options["gguf_file"] = path.parent, path.name
     try:
         with quiet():  # it looks at the model's type too, and remarks on those it does not know
