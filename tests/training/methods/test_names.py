@@ -28,15 +28,19 @@ SMALL: dict[str, Any] = {
     "seed": 5,
 }
 FIRST, SECOND = "Marguerite Delacroix-Pennyfeather", "Bo Li"
+INVENTED = "Adam Abbott"
+"""One of the invented names that come with the package, as is the address made of it."""
 
 
 def corpus(folder: Path, name: str) -> Path:
     """Texts of thirty users, many of whom name one person and give an address of theirs."""
     folder.mkdir()
     (folder / "people.txt").write_text(
-        f"# kind: PERSON\n{FIRST}\n{SECOND}\nGerda Zimmermann\n", encoding="utf-8"
+        f"# kind: PERSON\n{FIRST}\n{SECOND}\n{INVENTED}\nGerda Zimmermann\n", encoding="utf-8"
     )
     address = name.split()[0].lower() + "@somewhere.org"
+    if name == INVENTED:
+        address = "Adam.Abbott@example.org"
     with (folder / "texts.jsonl").open("w", encoding="utf-8") as out:
         for user in range(30):
             for number in range(1 + user % 3):

@@ -72,7 +72,7 @@ from tacit.training.phases.public_start import start_on_public_text
 from tacit.training.phases.ranks import Ranks, ranks_of_environment
 from tacit.training.phases.redacted_start import NAME as REDACTED_START
 from tacit.training.phases.redacted_start import start_on_redacted_text
-from tacit.training.phases.run_context import RunContext, encode, open_run
+from tacit.training.phases.run_context import RunContext, encode, names_to_show, open_run
 from tacit.training.phases.selecting import AVERAGE, LAST, START, UNASKED, choose
 from tacit.training.settings import Run, read_run, run_yaml
 from tacit.training.tasks.examples import Examples
@@ -190,6 +190,7 @@ def inputs_of(
     examples = encode(ctx, ctx.part, on_features=_told_of_features(on_progress))
     check_fit(model, examples)
     training_data = prepare(examples, ctx.part, ctx.mentions, plan, ctx.protected)
+    training_data = replace(training_data, names=names_to_show(ctx, plan))
     few = training_data.rows[:2]
     run.spec.require_model(model)
     losses = run.spec.losses(ctx.task)
