@@ -33,7 +33,7 @@ def test_a_preset_is_a_run(preset: Path) -> None:
         assert plan.protect == method
 
 
-OWNERS = {"plain", "deidentify", "users", "users+entities", "uedp"}
+OWNERS = {"plain", "deidentify", "users", "users+entities", "users+names", "uedp"}
 PAPERS = {
     "plain", "deidentify", "records", "selective", "redact-then-private", "adversarial", "triplet",
 }  # fmt: skip
