@@ -343,6 +343,11 @@ def test_perplexities_of_different_tokens_stand_in_different_tables(tmp_path: Pa
     assert "are not comparable" in found["Utility"].prose
     assert "next word right (not private)" in found["Utility, tokenizer 1"].headings
     assert any("Worse than its public start" in cell for cell in found["At a glance"].rows[0])
+    for title in ("At a glance", "Side by side"):  # which have all runs in one table
+        assert not any("perplexity" in heading for heading in found[title].headings)
+        assert any("bits of a character" in heading for heading in found[title].headings)
+    same = {part.title: part for part in sections([runs[0], runs[2]])}
+    assert any("perplexity" in heading for heading in same["Side by side"].headings)
     alone = [part.title for part in sections(runs[:1])]
     assert "Utility" in alone
     assert "Utility, tokenizer 1" not in alone

@@ -2,10 +2,12 @@
 
 import pytest
 
+from tacit.detection.detector import DETECTORS
 from tacit.errors import UsageError
 from tacit.server.run_requests import RunRequest, settings_of
 from tacit.training.methods import DEFAULT_METHOD, METHODS
 from tacit.training.methods.uedp import UEDP
+from tacit.training.models.registries import MODELS
 
 
 def test_the_default_method_keeps_a_plan_and_every_method_has_a_title() -> None:
@@ -27,3 +29,22 @@ def test_a_list_goes_to_the_plan_or_to_the_methods_own_settings() -> None:
     assert run.plan["entity_list"] == "entities.txt"
     with pytest.raises(UsageError, match="no settings of its own"):
         settings_of(RunRequest(method="plain", steps=3, method_settings={"user_rate": 0.1}))
+
+
+def test_a_family_and_a_detector_of_a_package_are_offered_and_files_are_not() -> None:
+    for registry, field, files in (
+        (MODELS, "model", ("folder", "features", "states")),
+        (DETECTORS, "detectors", ("tagger", "spacy")),
+    ):
+        for name in (*files, "toy"):
+            with pytest.raises(ValueError, match="is not offered here"):
+                RunRequest.model_validate(_naming(field, name))
+        registry.add("toy", "toy_package:TOY")
+        try:
+            RunRequest.model_validate(_naming(field, "toy"))
+        finally:
+            registry.remove("toy")
+
+
+def _naming(field: str, name: str) -> dict[str, object]:
+    return {field: {"kind": name} if field == "model" else [name]}

@@ -82,6 +82,8 @@ def sums_of(inputs: MethodInputs) -> NoisySums[Any]:
     """The step of a run's method, on any model and any records."""
     if inputs.plan is not None and inputs.plan.clip_quantile is not None:
         raise UsageError("Audits know fixed clip norms only, and this plan has a clip_quantile.")
+    if inputs.plan is not None and inputs.plan.precondition:
+        raise UsageError("Audits know gradients as they are, and this plan scales them.")
     method = inputs.run.spec.step(inputs)
     if not isinstance(method, NoisySums):
         raise UsageError(

@@ -12,6 +12,7 @@ from tacit.reports.facts import (
     Model,
     RunFacts,
     Section,
+    differ_in_tokens,
     fixed,
     headlines_of,
     leakage_of,
@@ -40,6 +41,9 @@ COSTS = {
 }
 RATIOS = ("perplexity", "plain", "sensitive", "masked")
 """Perplexities are ratios; bits are logarithms already, and shares end at one."""
+
+OF_TOKENS = ("perplexity", "plain", "sensitive", "top_1", "drop_most", "drop_fewest")
+"""What can be compared only between models of the same tokens."""
 
 # What a figure means; only those that are shown are explained.
 _MEANINGS: dict[tuple[str, ...], str] = {
@@ -103,7 +107,12 @@ def comparison_sections(runs: Sequence[RunFacts]) -> Iterator[Section]:
     found = {run.name: figures_of(run, plain) for run in runs}
     leakage = headlines_of(leakage_of(run.scores.values()) for run in runs)
     labels = UTILITY | {key: one.label for key, one in leakage.items()} | COSTS
-    known = [n for n in labels if any(one.get(n) is not None for one in found.values())]
+    apart = OF_TOKENS if differ_in_tokens(runs) else ()
+    known = [
+        name
+        for name in labels
+        if name not in apart and any(one.get(name) is not None for one in found.values())
+    ]
     headings = ["run", "standing (public)", "epsilon (public)"]
     headings += [f"{labels[name]} (not private)" for name in known]
     rows = []
@@ -115,6 +124,8 @@ def comparison_sections(runs: Sequence[RunFacts]) -> Iterator[Section]:
     prose = ["Epsilons for different units are not comparable."]
     prose += [sentence for names, sentence in _MEANINGS.items() if set(names) & set(known)]
     prose += [one.meaning for key, one in leakage.items() if one.meaning and key in known]
+    if apart:
+        prose.append("These runs have different tokens: perplexities stand in tables of their own.")
     alike = "perplexity" if "perplexity" in known else "utility"
     prose.append(f"What has learnt less also leaks less: compare at like {alike}.")
     drawing = comparison_drawing(found, {name: labels[name] for name in known}, RATIOS)
@@ -147,9 +158,12 @@ def matched(models: Mapping[str, Sequence[Model]]) -> tuple[float, dict[str, Mod
 
 
 def leakage_sections(runs: Sequence[RunFacts]) -> Iterator[Section]:
-    """The models of all runs over perplexity, and those at like perplexity side by side."""
+    """The models of all runs over perplexity, and those at like perplexity side by side.
+
+    Nothing where runs differ in their tokens: no two perplexities are alike then.
+    """
     models = {run.name: run.models for run in runs if run.series}
-    if not models:
+    if not models or differ_in_tokens(runs):
         return
     known = headlines_of(one.leakage for found in models.values() for one in found)
     headings = ["run", "step (public)", "test perplexity (not private)"]

@@ -198,6 +198,11 @@ def read_all(folders: Sequence[Path]) -> list[RunFacts]:
     ]
 
 
+def differ_in_tokens(runs: Iterable[RunFacts]) -> bool:
+    """Whether perplexities of these runs are over different tokens, hence not comparable."""
+    return len({run.tokenizer for run in runs if run.measure == "perplexity"}) > 1
+
+
 def finite(value: float | None) -> float | None:
     """The number, where it is one: a score that could not be had is null in a file."""
     return None if value is None or not math.isfinite(value) else float(value)

@@ -32,6 +32,7 @@ from tacit.reports.facts import (
     MEASURES,
     RunFacts,
     Section,
+    differ_in_tokens,
     fixed,
     headlines_of,
     leakage_of,
@@ -64,6 +65,8 @@ def _at_a_glance(runs: Sequence[RunFacts], shareable: bool) -> Section:
         "step found."
     )
     measures = _measures(runs) or ["perplexity"]
+    if differ_in_tokens(runs):  # perplexities have a table for each tokenizer
+        measures.remove("perplexity")
     leakage = [leakage_of(run.scores.values(), first=True) for run in runs]
     known = {} if shareable else headlines_of(leakage)
     if not shareable:
@@ -158,8 +161,7 @@ def _measures(runs: Sequence[RunFacts]) -> list[str]:
     Perplexities of different tokens are not comparable, so bits of a character stand there, too.
     """
     found = [name for name in MEASURES if any(run.measure == name for run in runs)]
-    several = len({run.tokenizer for run in runs if run.measure == "perplexity"}) > 1
-    return ["bits_per_character", *found] if several else found
+    return ["bits_per_character", *found] if differ_in_tokens(runs) else found
 
 
 def _frontier(runs: Sequence[RunFacts]) -> Iterator[Section]:

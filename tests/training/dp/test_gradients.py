@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 import torch
@@ -28,7 +28,7 @@ from tacit.training.dp import grad_norms
 from tacit.training.dp.gradients import BoundedSum, ClippedSums
 from tacit.training.models.lstm import GateLSTM
 from tacit.training.models.recurrent import LSTMConfig, LSTMForCausalLM
-from tacit.training.models.weights import train_rows, trained_rows
+from tacit.training.models.weights import summed, train_rows, trained_rows
 
 WORDS = 13
 Batch = dict[str, Tensor]
@@ -39,6 +39,7 @@ class Case:
     model: nn.Module
     losses: Callable[[Batch], Tensor]
     batch: Batch
+    scales: dict[str, Tensor] = field(default_factory=dict)
 
 
 # --- slow truth ------------------------------------------------------------------------------
@@ -57,7 +58,8 @@ def record_gradient(case: Case, row: int) -> dict[str, Tensor]:
     whole = (
         torch.zeros_like(p) if g is None else g for p, g in zip(own.values(), found, strict=True)
     )
-    return {n: g[rows[n]] if n in rows else g for n, g in zip(own, whole, strict=True)}
+    kept = {n: g[rows[n]] if n in rows else g for n, g in zip(own, whole, strict=True)}
+    return {n: g * case.scales.get(n, 1.0) for n, g in kept.items()}
 
 
 def norm(tensors: dict[str, Tensor]) -> float:
@@ -259,6 +261,13 @@ def stack(layer: nn.Module, twice: bool = False) -> Case:
     return Case(model, lambda b: per_token(model(b["input_ids"]), b["labels"]), ragged(9))
 
 
+def with_scales(case: Case, reach: float = 2.0) -> Case:
+    """Every entry of the gradient is multiplied by another number, some by hundreds."""
+    for name, like in summed(case.model).items():
+        case.scales[name] = torch.exp(reach * torch.randn_like(like))
+    return case
+
+
 def linear_head_only() -> Case:
     case = stack(nn.Linear(5, 5))
     case.model.embedding.requires_grad_(False)
@@ -289,6 +298,11 @@ CASES: dict[str, Callable[[], Case]] = {
     "lstm projected, some rows": lambda: frequent(projected()),
     "gpt2 tied, some rows": lambda: frequent(gpt2(True)),
     "gpt2 untied, some rows": lambda: frequent(gpt2(False)),
+    "linear used twice, scaled": lambda: with_scales(stack(nn.Linear(5, 5), twice=True)),
+    "layernorm, scaled": lambda: with_scales(stack(nn.LayerNorm(5))),
+    "gpt2 tied, scaled": lambda: with_scales(gpt2(True)),
+    "lstm 3, scaled": lambda: with_scales(lstm(3, False)),
+    "lstm projected, some rows, scaled": lambda: with_scales(frequent(projected())),
 }
 
 
@@ -296,6 +310,7 @@ def make(name: str, dtype: torch.dtype = torch.float64) -> Case:
     torch.manual_seed(1)
     case = CASES[name]()
     case.model.to(dtype)
+    case.scales = {name: scale.to(dtype) for name, scale in case.scales.items()}
     case.model.train()
     return case
 
@@ -318,7 +333,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_users_equal_a_loop(name: str, dtype: torch.dtype, way: str) -> None:
     """Double precision finds wrong formulas, single precision finds what rounding does."""
     case = make(name, dtype)
-    sums = ClippedSums(case.model)
+    sums = ClippedSums(case.model, case.scales)
     weights = [1.0, 0.5, 0.25, 0.0, 0.75]
     middle = norm(record_gradient(case, 3))
     for clip_norm, record_clip, given_weights in (
@@ -343,7 +358,7 @@ def test_records_equal_a_loop(name: str, way: str) -> None:
     case = make(name)
     middle = 1.01 * norm(record_gradient(case, 3))
     owner = list(range(9))
-    got = ClippedSums(case.model).records(
+    got = ClippedSums(case.model, case.scales).records(
         case.losses, [(case.batch, torch.tensor(owner))], clip_norm=middle
     )
     assert_close(got.tensors, slowly(case, owner, middle))
@@ -457,6 +472,7 @@ def test_only_tables_over_the_vocabulary_have_rows_that_are_not_trained() -> Non
     left_over=st.none() | st.sampled_from([0.0, 1e-6, 1e-4, 1e-3, 1e-2, 0.1, 0.5]),
     cost=st.sampled_from(list(WAYS.values())),
     rows=st.booleans(),
+    scaled=st.booleans(),
 )
 def test_no_user_adds_more_than_the_clip_norm(
     seed: int,
@@ -466,10 +482,12 @@ def test_no_user_adds_more_than_the_clip_norm(
     left_over: float | None,
     cost: float,
     rows: bool,
+    scaled: bool,
 ) -> None:
     """Whoever is taken away, then: it is the whole of what a user adds."""
     torch.manual_seed(seed)
     case = frequent(projected()) if rows else stack(nn.Linear(5, 5))
+    case = with_scales(case, 4.0) if scaled else case
     model, batch = case.model, ragged(6)
     sign = torch.ones(6)
     if left_over is not None:  # the same record over and over, cancelling but for a little
@@ -482,7 +500,7 @@ def test_no_user_adds_more_than_the_clip_norm(
     before = grad_norms.FUSED_COST
     grad_norms.FUSED_COST = cost  # type: ignore[assignment]
     try:
-        got = ClippedSums(model).users(
+        got = ClippedSums(model, case.scales).users(
             losses,
             [(batch, torch.zeros(6, dtype=torch.int64))],
             clip_norm=clip_norm,

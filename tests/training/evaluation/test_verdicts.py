@@ -31,11 +31,11 @@ BESIDE = {
         ),
         (
             2154.0,
-            "Worse than its public start and counted trigrams and counted words; better than "
+            "Worse than its public start, counted trigrams and counted words; better than "
             "guessing uniformly.",
             "bad",
         ),
-        (math.inf, "Worse than its public start and counted trigrams and counted words and "
+        (math.inf, "Worse than its public start, counted trigrams, counted words and "
          "guessing uniformly.", "bad"),
     ],
 )  # fmt: skip
@@ -89,6 +89,9 @@ def test_a_step_is_held_against_the_first_and_guessing(
 
 
 def test_what_diverged_says_so_first() -> None:
-    found = verdict_of({"diverged": "Training diverged.", "valid": {"perplexity": 50.0, **BESIDE}})
+    found = verdict_of(
+        {"diverged": "Training diverged: a reason.", "valid": {"perplexity": 50.0, **BESIDE}}
+    )
     assert found.words == "Training diverged. Better than its public start and counted trigrams."
+    assert found.figures.startswith("Training diverged: a reason. Perplexity 50")
     assert found.grade == "bad"

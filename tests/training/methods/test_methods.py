@@ -62,6 +62,29 @@ def test_records_without_noise_and_clipping_are_plain_sgd(tmp_path: Path) -> Non
     assert not torch.allclose(ended[0], torch.cat([p.reshape(-1) for p in Two(2).parameters()]))
 
 
+def test_plain_batches_are_passed_in_parts_of_like_length(tmp_path: Path) -> None:
+    """The gradient is that of the whole batch, whose mean is over records and not over parts."""
+    draws = np.random.default_rng(2)
+    vectors = Vectors(tuple(Record(0, (), tuple(pull)) for pull in draws.normal(size=(40, 2))))
+    object.__setattr__(vectors, "lengths", draws.permutation(40) + 1)
+    passes: list[int] = []
+
+    def heard(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        passes.append(len(batch["x"]))
+        return curved(model, batch)
+
+    with Ledger(tmp_path / "ledger.jsonl", {}) as ledger:
+        made = make_step("plain", Two(2), heard, data_of(vectors), ledger=ledger, batch=40)
+        got, stats = made.gradient(1)
+    assert len(passes) > 1
+    assert sum(passes) == stats.records == 40
+    model = Two(2)
+    curved(model, vectors.batch(np.arange(40))).mean().backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None
+        assert torch.allclose(got[name], parameter.grad)
+
+
 def test_users_without_noise_and_clipping_are_the_sum_over_the_denominator(tmp_path: Path) -> None:
     plan = Plan(protect="users", user_rate=1.0, users=50, **QUIET)
     got, seen = step_of("dp-sgd", CORPUS, plan, tmp_path, by=curved)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
+from tacit.audits.audit import audit_run
 from tacit.errors import UsageError
 from tacit.privacy.events import MentionSubstitution
 from tacit.privacy.ledger import read_ledger
@@ -154,6 +155,18 @@ def test_public_names_stay_and_are_named_on_the_certificate(
     assert any("gerda  ZIMMERMANN" in point for point in certificate.not_covered)
     with pytest.raises(UsageError, match="invented names"):
         open_run(run_on(pair[0], FIRST, plan=PLAN | {"public_entities": ["ADAM abbott"]}))
+
+
+def test_a_user_is_audited_below_what_is_certified(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    plan = PLAN | {"steps": 8, "noise_multiplier": 1.0, "epsilon": 60}
+    trained = session.train(run_on(pair[0], FIRST, plan=plan, seed=None), tmp_path / "run")
+    found = audit_run(trained.folder, canaries=200)
+    assert {one.unit for one in found} == {"users", "users+names"}
+    for one in found:
+        assert one.lower <= one.upper
+        assert one.failed == ()
+    with pytest.raises(UsageError, match="no canary can stand for one"):
+        audit_run(trained.folder, unit="names")
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from tacit.training.methods.dp_sgd import DP_SGD
 from tacit.training.methods.method import MethodInputs
 from tacit.training.methods.noisy_sums import LossMeter
 from tacit.training.phases import session
+from tacit.training.phases.local_inputs import inputs_of
 from tacit.training.phases.run_context import RunContext, encode, open_run
 from tacit.training.settings import Run
 from training.methods.test_names import FIRST, INVENTED, PLAN, run_on
@@ -37,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def opened(run: Run) -> tuple[RunContext, MethodInputs]:
     ctx = open_run(run)
-    inputs, _ = session.inputs_of(ctx, Plan(**run.plan))
+    inputs, _ = inputs_of(ctx, Plan(**run.plan))
     return ctx, inputs
 
 

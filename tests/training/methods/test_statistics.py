@@ -17,9 +17,10 @@ from tacit.training.evaluation.scoring import evaluate, predict
 from tacit.training.methods.noisy_sums import LossMeter
 from tacit.training.methods.statistics import STATISTICS, class_shares, fit
 from tacit.training.models import networks
+from tacit.training.phases.local_inputs import inputs_of
 from tacit.training.phases.refitting import refit
 from tacit.training.phases.run_context import encode, open_run
-from tacit.training.phases.session import inputs_of, resume, train
+from tacit.training.phases.session import resume, train
 from tacit.training.settings import Run
 from tacit.verification.runs import verify
 

@@ -422,13 +422,14 @@ def test_a_start_on_several_texts_by_sentence_is_recorded(
         lines = (f"Wave {i} of sea {name} rolls on. It ends at rock {i}." for i in range(30))
         (tmp_path / f"{name}.txt").write_text("\n".join(lines))
     given = [str(tmp_path / "one.txt"), str(tmp_path / "two.txt")]
-    start = {"corpus": given, "unit": "sentence", "steps": 2, "batch": 8}
+    start = {"corpus": given, "unit": "sentence", "style": "treebank", "steps": 2, "batch": 8}
     run = Run(**base, plan=USERS, pretrain=start)
     assert run.shareable()["pretrain"]["corpus"] == ["one.txt", "two.txt"]
     assert run.digest() != Run(**base, plan=USERS, pretrain=start | {"unit": "record"}).digest()
     done = session.train(run, tmp_path / "run")
     assert done.certificate.phases == {"pretrain": 2, "train": 3}
-    said = [line for line in done.certificate.assumptions if "cut into sentences" in line]
+    how = "cut into sentences, written as treebanks are"
+    said = [line for line in done.certificate.assumptions if how in line]
     assert all(any(f"public corpus {n}.txt" in line for line in said) for n in ("one", "two"))
     names = [one.name for one in done.certificate.public if "public start" in one.what]
     assert names == ["one.txt", "two.txt"]
@@ -447,6 +448,17 @@ def test_public_texts_are_joined_and_cut(tmp_path: Path) -> None:
     assert public_corpus(given[0], None).column("label").to_pylist() == ["a"]
     cut = public_corpus(given, None, "sentence").column("text").to_pylist()
     assert cut == ["So it is.", "Yes.", "No.", "Maybe."]
+
+
+def test_public_text_is_written_as_treebanks_are(tmp_path: Path) -> None:
+    texts = ["She #39;s &lt;b&gt;here&lt;/b&gt;. It isn't <unk> .", "= = One 1 @,@ 200 = =", "\\\\"]
+    write(Corpus.from_records({"id": str(n), "text": t} for n, t in enumerate(texts)),
+          tmp_path / "a.jsonl")  # fmt: skip
+    made = public_corpus(str(tmp_path / "a.jsonl"), None, "record", "treebank")
+    assert made.column("text").to_pylist() == ["She 's here . It is n't <unk> .", "One 1,200"]
+    assert made.column("id").to_pylist() == ["0", "1"]
+    cut = public_corpus(str(tmp_path / "a.jsonl"), None, "sentence", "treebank")
+    assert cut.column("text").to_pylist() == ["She 's here .", "It is n't <unk> .", "One 1,200"]
 
 
 @pytest.mark.parametrize(

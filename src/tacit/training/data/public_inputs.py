@@ -15,6 +15,8 @@ from pathlib import Path
 import pyarrow as pa
 from safetensors import SafetensorError, safe_open
 
+from tacit.corpora import open_corpus
+from tacit.corpora.treebank import as_treebank
 from tacit.corpus import Corpus
 from tacit.corpus.overlap import (
     Pieces,
@@ -29,10 +31,9 @@ from tacit.packaged_models import PACKAGES, START_PREFIX, located, tokenizer_of_
 from tacit.privacy.certificates.manifest import file_digest
 from tacit.privacy.certificates.scope import PublicInput
 from tacit.training.data.starts import read_start, start_pieces
-from tacit.training.data.training_data import open_corpus
 from tacit.training.models import tokens, word_vectors
 from tacit.training.models.weights import MARK
-from tacit.training.settings import Names, Run, TextUnit, each
+from tacit.training.settings import Names, Run, TextStyle, TextUnit, each
 
 GENERATED = "generated"
 """The name of the public text that comes with the package."""
@@ -52,12 +53,16 @@ def sentences(text: str) -> list[str]:
     return [part.strip() for part in _SENTENCE_END.split(text) if part.strip()]
 
 
-def public_corpus(names: Names, data: str | None, unit: TextUnit = "record") -> Corpus:
+def public_corpus(
+    names: Names, data: str | None, unit: TextUnit = "record", style: TextStyle = "as it is"
+) -> Corpus:
     """Public text, as records or as their sentences: that of one name, or of several together.
 
     Several share the columns that all of them have, and their records are numbered anew.
     """
     parts = [_public_part(name, data) for name in each(names)]
+    if style == "treebank":
+        parts = [_rewritten(part) for part in parts]
     if len(parts) == 1 and unit == "record":
         return parts[0]
     if unit == "sentence":
@@ -69,6 +74,14 @@ def public_corpus(names: Names, data: str | None, unit: TextUnit = "record") -> 
         table = pa.concat_tables([part.table.select(kept) for part in parts])
     numbers = pa.array([str(number) for number in range(len(table))])
     return Corpus(table.append_column("id", numbers), name=" and ".join(each(names)))
+
+
+def _rewritten(part: Corpus) -> Corpus:
+    """The same records, written as treebanks write text; a text that was nothing else is gone."""
+    texts = [as_treebank(text) for text in part.column("text").to_pylist()]
+    at = part.table.column_names.index("text")
+    table = part.table.set_column(at, part.table.schema.field("text"), pa.array(texts))
+    return Corpus(table, name=part.name).take([n for n, text in enumerate(texts) if text])
 
 
 def _public_part(name: str, data: str | None) -> Corpus:
@@ -174,7 +187,7 @@ def base_weights(run: Run, private: Callable[[], Pieces] | None = None) -> Itera
         if made_by_a_run(file):
             raise PrivacyRefused(
                 f"{file.name} in model.folder={run.model.folder} was made by a run of tacit whose "
-                "ledger is not there; put the whole folder back and say model.carry_ledger=true."
+                "ledger does not exist; put the whole folder back and say model.carry_ledger=true."
             )
     name, checked = _package_or_folder(str(run.model.folder), place), None
     start = read_start(folder)

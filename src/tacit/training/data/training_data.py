@@ -1,7 +1,7 @@
 """What a run learns from: tokenized records, who owns them, and which of them the caps keep."""
 
 import json
-import os
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,13 +13,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tacit import corpora
 from tacit.corpus import Corpus
-from tacit.corpus.reading import read
 from tacit.detection import detect
 from tacit.detection.mentions import Entity, Mention, read_entities, read_mentions
 from tacit.detection.provenance import UNKNOWN, Provenance, read_provenance, unknown_origin
-from tacit.errors import DataError, PrivacyRefused, UsageError
+from tacit.errors import DataError, PrivacyRefused
 from tacit.owners import Owners
 from tacit.owners.bounding import Bounded, Caps
 from tacit.planning.dry_run import apply_caps
@@ -74,19 +72,6 @@ class TrainingData:
     def users(self) -> int:
         """How many users have a kept record."""
         return len(self.rows_of_user)
-
-
-def open_corpus(name: str, data: str | None) -> Corpus:
-    """A corpus by file, or by name from the folder that holds the known ones."""
-    if name in corpora.CORPORA and not Path(name).exists():
-        data = data or os.environ.get("TACIT_DATA")
-        if data is None:
-            raise UsageError(
-                f"{name} is a known corpus; say which folder holds it with --set data=DIR "
-                "(or set TACIT_DATA)."
-            )
-        return corpora.load(name, Path(data))
-    return read(Path(name))
 
 
 def training_part(corpus: Corpus) -> Corpus:
@@ -254,6 +239,14 @@ def batches(
             own = owner[start:stop]
             goes_on = {int(unit) for unit in np.unique(own) if last[int(unit)] >= stop}
             yield examples.batch(rows[start:stop]), torch.from_numpy(own), goes_on
+
+
+def of_like_length(examples: Batched, rows: Rows) -> list[Rows]:
+    """These rows in parts that need little padding; the longest are last."""
+    if len(rows) == 0:
+        return [rows]
+    rows = rows[np.argsort(examples.lengths[rows], kind="stable")]
+    return [rows[start:stop] for start, stop in _cut(examples.lengths[rows], sys.maxsize)]
 
 
 def _cut(lengths: Rows, token_budget: int) -> Iterator[tuple[int, int]]:

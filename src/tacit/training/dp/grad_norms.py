@@ -110,7 +110,7 @@ class Gradient:
         lookups = [p for p in parts if isinstance(p, Lookup)]
         values = [p.values for p in parts if isinstance(p, Whole)]
         joined = cls(shape)
-        if len(products) > 1 and any(p.factor is not None for p in products):
+        if any(p.factor is not products[0].factor for p in products):
             raise UsageError("An LSTM with weight-drop is called twice in a pass; call it once.")
         if products:
             joined.product = replace(
@@ -323,6 +323,8 @@ def _token_norms(product: Product, units: Units, scale: Tensor | None) -> Tensor
     """The square of the sum of the norms of what each token adds."""
     each = torch.linalg.vector_norm(product.left, dim=2)
     each = scaled(each * torch.linalg.vector_norm(product.right, dim=2), scale)
+    if product.factor is not None:
+        each = each * product.factor.abs().max()
     return units.gather(each.sum(1, keepdim=True)).flatten(1).sum(1, dtype=torch.float64).square()
 
 

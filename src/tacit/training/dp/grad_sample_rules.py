@@ -56,6 +56,15 @@ def of_rows(part: Part, rows: Tensor, size: int) -> Part:
     return Lookup(ids.clamp(min=0), part.rows.masked_fill((ids < 0).unsqueeze(-1), 0))
 
 
+def times(part: Part, factor: Tensor) -> Part:
+    """The part of a gradient that is multiplied by `factor`, entry by entry."""
+    if isinstance(part, Product):
+        return replace(part, factor=factor if part.factor is None else part.factor * factor)
+    if isinstance(part, Whole):
+        return Whole(part.values * factor)
+    return Lookup(part.ids, part.rows * factor[part.ids])
+
+
 Rule = Callable[[nn.Module, Tensor, Tensor], Part]
 """From the layer, its input (batch x tokens x width) and the gradient at its output, to a part."""
 

@@ -5,7 +5,7 @@
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import InitVar, dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -22,7 +22,7 @@ from tacit.training.dp.grad_norms import (
     row_norms,
     sum_of_squares,
 )
-from tacit.training.dp.grad_sample_rules import of_rows
+from tacit.training.dp.grad_sample_rules import of_rows, times
 from tacit.training.dp.hooks import Parts, find_layers, run
 from tacit.training.models.weights import summed, trained_rows
 
@@ -112,10 +112,12 @@ class ClippedSums:
     *Guarantee*: with everything else the same, taking away all records of a unit changes the
     result of `users` or `records` by at most `clip_norm`, up to rounding, whatever its records
     and losses are, provided that a record's loss depends on no other record. Where only some rows
-    of a parameter are trained, norms and sums are of those, and the others are in no sum.
+    of a parameter are trained, norms and sums are of those, and the others are in no sum. `scales`
+    multiply gradients entry by entry before anything is clipped: norms and sums are of products.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, scales: Mapping[str, Tensor] | None = None) -> None:
+        self._scales = scales or {}
         self._layers, self._rows = find_layers(model), trained_rows(model)
         self._parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self._summed = summed(model)
@@ -204,6 +206,8 @@ class ClippedSums:
         for name, rows in self._rows.items():
             whole = len(self._parameters[name])
             parts[name] = [of_rows(part, rows, whole) for part in parts[name]]
+        for name, factor in self._scales.items():
+            parts[name] = [times(part, factor) for part in parts[name]]
         return parts, values
 
     def apart(

@@ -50,7 +50,7 @@ class Verdict:
         return {"words": self.figures, "grade": self.grade}
 
 
-_UNMEASURED = "How good it is was not measured: there is no text to test it on."
+_UNMEASURED = "How good it is was not measured yet: it was scored on no text."
 UNMEASURED = Verdict(_UNMEASURED, _UNMEASURED, "none")
 
 
@@ -80,7 +80,8 @@ def verdict_of(metrics: Mapping[str, Any]) -> Verdict:
     splits = (verdict(metrics.get(split) or {}) for split in ("test", "valid"))
     found = next((one for one in splits if one.grade != "none"), UNMEASURED)
     if diverged := metrics.get("diverged"):
-        return Verdict(f"{diverged} {found.words}", f"{diverged} {found.figures}", "bad")
+        short = diverged.split(":")[0].rstrip(".")
+        return Verdict(f"{short}. {found.words}", f"{diverged} {found.figures}", "bad")
     return found
 
 
@@ -132,11 +133,16 @@ def _sentence(sides: Mapping[int, list[str]], known: Mapping[str, float], shown:
 
     says = {-1: "worse than", 0: "no better than", 1: "better than"}
     parts = [
-        f"{said} {' and '.join(named(name) for name in sides[side])}"
+        f"{said} {_listed([named(name) for name in sides[side]])}"
         for side, said in says.items()
         if sides[side]
     ]
     return "; ".join(parts) or "nothing stands beside it"
+
+
+def _listed(names: list[str]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _shown(value: float) -> str:

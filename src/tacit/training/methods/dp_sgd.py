@@ -4,7 +4,7 @@ Source: Abadi et al. 2016 (records); McMahan et al. 2018 (users). Entities that 
 bounded through them; see docs/explanations/guarantees.md, sections 3 to 5. Names are in section 12.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -20,6 +20,7 @@ from tacit.training.dp.sampling import Drawn, PoissonRecords, PoissonUsers
 from tacit.training.methods.independence import Totals
 from tacit.training.methods.method import Method, MethodInputs, S
 from tacit.training.methods.noisy_sums import AdaptiveSums, LossMeter, NoisySumMethod
+from tacit.training.methods.scaled_sums import ScaledSums, Sizes
 from tacit.training.settings import MethodSettings
 
 
@@ -63,20 +64,30 @@ class DpSgd(PlannedSums[MethodSettings]):
 
     def step(self, inputs: MethodInputs) -> Method:
         """Sums over units that are drawn, with noise; the clip norm as the plan has it, or asks."""
-        plan = inputs.need_plan()
-        if plan.clip_quantile is None:
+        plan, event = inputs.need_plan(), self.event(inputs)
+        if plan.clip_quantile is None and not plan.precondition:
             return super().step(inputs)
+        assert event is not None
         meter = LossMeter(inputs.model, inputs.losses)
+        given = (
+            self.sampler(inputs), event, self.denominator(inputs), meter, inputs.need_ledger(),
+            inputs.randomness,
+        )  # fmt: skip
+        check = self.unit_check(inputs)
+        if plan.clip_quantile is None:
+            how = inputs.run.optimizer
+            sizes = Sizes(how.beta2, how.noise_floor)
+
+            def of_scales(scales: Mapping[str, Tensor]) -> Totals:
+                return self.totals(replace(inputs, scales=scales), meter)
+
+            return ScaledSums(of_scales, sizes, *given, check=check)
 
         def of_clip(norm: float) -> Totals:
             clipped = plan.model_copy(update={"clip_norm": norm})
             return self.totals(replace(inputs, plan=clipped), meter)
 
-        return AdaptiveSums(
-            of_clip, plan.clip_norm, plan.clip_quantile, self.sampler(inputs), self.event(inputs),
-            self.denominator(inputs), meter, inputs.need_ledger(), inputs.randomness,
-            check=self.unit_check(inputs),
-        )  # fmt: skip
+        return AdaptiveSums(of_clip, plan.clip_norm, plan.clip_quantile, *given, check=check)
 
     def totals(self, inputs: MethodInputs, meter: LossMeter) -> Totals:
         """Sums of clipped gradients over drawn users, or over drawn records."""
@@ -89,7 +100,7 @@ class DpSgd(PlannedSums[MethodSettings]):
 def user_sums(inputs: MethodInputs, meter: LossMeter) -> Totals:
     """Sums over drawn users of their clipped gradients, as the plan says."""
     plan, training_data = inputs.need_plan(), inputs.training_data
-    sums = ClippedSums(inputs.model)
+    sums = ClippedSums(inputs.model, inputs.scales)
     together = units_together(inputs.model)
 
     def total(step: int, drawn: Drawn) -> BoundedSum:
@@ -136,7 +147,7 @@ def _showing_sums(inputs: MethodInputs, meter: LossMeter) -> Totals:
 
 def _record_sums(inputs: MethodInputs, meter: LossMeter) -> Totals:
     plan, training_data = inputs.need_plan(), inputs.training_data
-    sums = ClippedSums(inputs.model)
+    sums = ClippedSums(inputs.model, inputs.scales)
 
     def total(_: int, drawn: Drawn) -> BoundedSum:
         units = [np.asarray([row]) for row in training_data.rows[drawn]]

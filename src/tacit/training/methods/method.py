@@ -83,6 +83,8 @@ class MethodInputs:
     plan: Plan | None = None
     ledger: Ledger | None = None
     attribute: Attribute | None = None
+    scales: Mapping[str, Tensor] | None = None
+    """Factors of gradients before they are clipped: made of earlier releases and nothing else."""
 
     def need_plan(self) -> Plan:
         """The plan of a method that keeps one."""

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from tacit.privacy.events import NotPrivate
 from tacit.privacy.ledger import Ledger
-from tacit.training.data.training_data import Rows, TrainingData
+from tacit.training.data.training_data import Rows, TrainingData, of_like_length
 from tacit.training.dp import dropout
 from tacit.training.dp.random_source import RandomSource
 from tacit.training.dp.sampling import Drawn, Sampler, Shuffled, require_match
@@ -54,8 +54,10 @@ class PlainStep:
         return gradient, stats
 
     def _loss(self, step: int, rows: Rows) -> tuple[Tensor, StepStats]:
-        batch = self._training_data.examples.batch(rows)
-        values, bad = finite_losses(self._keyed_losses, batch)
+        examples = self._training_data.examples
+        parts = [examples.batch(part) for part in of_like_length(examples, rows)]
+        found = [finite_losses(self._keyed_losses, part) for part in parts]
+        values, bad = torch.cat([values for values, _ in found]), sum(bad for _, bad in found)
         return mean_loss(values), stats_of(values, len(rows), bad)
 
     def _keyed_losses(self, batch: dict[str, Tensor]) -> Tensor:

@@ -42,11 +42,12 @@ def start_on_public_text(
     if start is None:
         return
     cut = ", cut into sentences" if start.unit == "sentence" else ""
+    cut += ", written as treebanks are" if start.style == "treebank" else ""
     for name in each(start.corpus):
         event = Public(what=f"training on the public corpus {shown_name(name)}{cut}")
         if event not in ledger.releases:
             ledger.charge(event, phase="pretrain")
-    public = public_corpus(start.corpus, ctx.run.data, start.unit)
+    public = public_corpus(start.corpus, ctx.run.data, start.unit, start.style)
     # Nobody is protected here, so a long text may be cut into several.
     task = NextWord(long="split") if ctx.run.task == "next-word" else ctx.task
     examples = task.encode(public, ctx.tokenizer, context=ctx.run.context)

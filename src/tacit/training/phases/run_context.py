@@ -7,6 +7,7 @@ import numpy as np
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
+from tacit.corpora import open_corpus
 from tacit.corpus import Corpus
 from tacit.detection.mentions import Mention
 from tacit.detection.policies import Policy, mark, open_policy, overlooked
@@ -25,7 +26,7 @@ from tacit.training.data.public_inputs import (
 )
 from tacit.training.data.shown_names import ShownNames
 from tacit.training.data.substitution import Marked, marked
-from tacit.training.data.training_data import Found, find_mentions, open_corpus, records_learnt_from
+from tacit.training.data.training_data import Found, find_mentions, records_learnt_from
 from tacit.training.dp.random_source import RandomSource
 from tacit.training.models import networks, tokens, weights, word_vectors
 from tacit.training.models.devices import chosen_device

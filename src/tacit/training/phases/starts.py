@@ -126,7 +126,7 @@ def make(
     on_progress: OnProgress | None = None,
 ) -> Start:
     """Train a start into a folder; weights may be written in half precision."""
-    public = public_corpus(settings.corpus, data, settings.unit)
+    public = public_corpus(settings.corpus, data, settings.unit, settings.style)
     numbers = np.arange(len(public))
     held = numbers % _HELD_OUT == _HELD_OUT - 1
     if not held.any():
