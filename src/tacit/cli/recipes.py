@@ -72,7 +72,7 @@ def asked_fields(file: Path | None, changes: dict[str, Any]) -> dict[str, Any]:
     fields = changed({"corpus": str(file or "corpus"), "recipe": "auto"}, changes)
     whom = str((fields.get("plan") or {}).get("protect"))
     if ("entities" in whom or "names" in whom) and not fields.get("mentions"):
-        fields.setdefault("detect", "patterns,lists")
+        fields.setdefault("detect", "patterns,lists,names")
     return fields
 
 

@@ -47,6 +47,7 @@ def corpus(folder: Path, name: str) -> Path:
             for number in range(1 + user % 3):
                 told = name if (user + number) % 2 else "Gerda Zimmermann"
                 text = f"{told} wrote to me about order {user}, and {told.upper()} never answered"
+                text += " Gerda Zimmermann" if user % 3 == 0 else ""
                 if user % 4 == 0:
                     text = f"mail {address} or " + text + " the letter that I sent in autumn " * 3
                 row = {

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -75,10 +74,7 @@ class ShownNames:
             missing = list(dict.fromkeys(copies))
         rows = [row for row, _ in missing]
         texts = [self._marked.showing(row, name) for row, name in missing]
-        part = rewritten(self._part.take(rows), texts).table
-        ids = pa.array([str(number) for number in range(len(missing))], pa.string())
-        part = part.set_column(part.column_names.index("id"), "id", ids)
-        made = self._encode(Corpus(part))
+        made = self._encode(rewritten(self._part, texts, rows))
         for number, copy in enumerate(missing):
             self._made[copy] = made, number
 
