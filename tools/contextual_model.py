@@ -28,7 +28,7 @@ def texts(data):
     import re
     from collections import Counter
 
-    from tacit.training.data.training_data import open_corpus
+    from tacit.corpora import open_corpus
 
     for text in open_corpus("ag_news", data).column("text").to_pylist()[:3000]:
         print(json.dumps(" ".join(text.split())))

@@ -115,7 +115,7 @@ STATIC = {"model.folder": "wordllama"}
 def heads(stem: str, entities: tuple[str, ...]) -> list[Case]:
     """Heads above frozen encoders, trained in twenty steps or fitted from one release.
 
-    Rates are those that `recipe: auto` chooses: they fall as the noise grows.
+    Which of the two, and the rates, are as `recipe: auto` chooses from the declared numbers.
     """
     plain = f"{stem}-plain"
     protects = ("users", "users+entities") if "users+entities" in entities else ("users",)
@@ -123,27 +123,35 @@ def heads(stem: str, entities: tuple[str, ...]) -> list[Case]:
     trained, static, once = [Case("plain", None, plain)], [], []
     static.append(Case("plain, static vectors", None, plain, STATIC))
     for protect, epsilon in both:
-        preset, at = f"{stem}-{protect}", _head_rates(stem, protect, epsilon)
+        fields = {"plan.epsilon": epsilon} | _release_for(stem, protect)
+        release = f"{stem}-statistics", fields
+        preset, at = _chosen(stem, protect, epsilon) or release
         trained.append(Case(protect, epsilon, preset, at))
         static.append(Case(f"{protect}, static vectors", epsilon, preset, at | STATIC))
-        fields = {"plan.epsilon": epsilon} | _release_for(stem, protect) | STATIC
         name = f"{protect}, one release, static vectors"
-        once.append(Case(name, epsilon, f"{stem}-statistics", fields))
+        once.append(Case(name, epsilon, release[0], fields | STATIC))
     loud = Case("users, hardly any noise", None, f"{stem}-users", {"plan.epsilon": 1e6})
     others = [Case(one, None, f"{stem}-{one}") for one in entities if one != "users+entities"]
     return [*trained, *static, *once, loud, *others]
 
 
-def _head_rates(stem: str, protect: str, epsilon: float) -> dict[str, Any]:
-    """The learning rate that the recipe chooses for a head; the declared users are the preset's."""
+def _chosen(stem: str, protect: str, epsilon: float) -> tuple[str, dict[str, Any]] | None:
+    """The preset of steps with the rate that the recipe chooses; None where it takes one release.
+
+    The declared users are those of the preset for users.
+    """
     common, users = (
         yaml.safe_load((PRESETS / f"{stem}{part}.yml").read_text()) for part in ("", "-users")
     )
     own = yaml.safe_load((PRESETS / f"{stem}-{protect}.yml").read_text())["plan"]
     declared = {"users": users["plan"]["users"], "epsilon": epsilon}
     facts = {name: common[name] for name in ("task", "labels", "model")}
-    chosen = resolve({"recipe": "auto", **facts, "plan": own | declared}).fields["optimizer"]
-    return {"plan.epsilon": epsilon, "optimizer.learning_rate": chosen["learning_rate"]}
+    own = {name: own[name] for name in ("protect", "clip_norm", "entity_share") if name in own}
+    chosen = resolve({"recipe": "auto", **facts, "plan": own | declared}).fields
+    if chosen["method"] == "statistics":
+        return None
+    rate = chosen["optimizer"]["learning_rate"]
+    return f"{stem}-{protect}", {"plan.epsilon": epsilon, "optimizer.learning_rate": rate}
 
 
 def _release_for(stem: str, protect: str) -> dict[str, Any]:
@@ -546,8 +554,8 @@ def _dialogs(folder: Path) -> Path:
 
 def _few_lines(folder: Path, data: str | None) -> Path:
     """Long lines of WikiText-2, so few that two cores run a pretrained model over them."""
+    from tacit.corpora import open_corpus
     from tacit.corpus.writing import write
-    from tacit.training.data.training_data import open_corpus
 
     whole = open_corpus("wikitext2", data)
     splits, texts = whole.column("split").to_pylist(), whole.column("text").to_pylist()

@@ -24,9 +24,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 from numpy.typing import NDArray
 
+from tacit.corpora import open_corpus
 from tacit.planning import forecasts, recipes
 from tacit.planning.plan import Plan, least_noise
-from tacit.training.data.training_data import open_corpus
 
 HERE = Path(__file__).resolve().parent.parent
 TABLE = HERE / "src" / "tacit" / "planning" / "forecasts.json"

@@ -12,6 +12,8 @@ import os
 import tempfile
 from pathlib import Path
 
+from public_simulation import try_rates
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 SHARE, SCORED = 8, 300
@@ -36,8 +38,6 @@ def made_up_users(data: str | None, count: int, path: Path) -> Path:
 def main() -> None:
     """Train and print."""
     from tacit.planning.plan import calibrated
-    from tacit.training.evaluation import scoring
-    from tacit.training.phases import session
     from tacit.training.settings import read_run
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -57,14 +57,7 @@ def main() -> None:
                 "corpus": str(corpus), "data": own.data, "seed": 0, "checkpoint_every": 1000,
                 "plan.epsilon": 1e6, "plan.users": users, "plan.noise_multiplier": noise,
             }  # fmt: skip
-            for rate in own.rates:
-                folder = Path(scratch) / f"{epsilon}-{rate}"
-                session.train(read_run(PRESET, given | {"optimizer.learning_rate": rate}), folder)
-                scores = scoring.evaluate(folder, "test")
-                print(
-                    f"epsilon {epsilon:g}, learning rate {rate:g}: {scores['perplexity']:.1f} "
-                    f"(start {scores['public_only_perplexity']:.1f})", flush=True,
-                )  # fmt: skip
+            try_rates(PRESET, epsilon, given, own.rates, Path(scratch))
 
 
 if __name__ == "__main__":

@@ -70,9 +70,8 @@ DIGITS = 5
 def corpus_of(name: str, data: str | None, folder: Path, *, seed: int) -> Path:
     """The corpus of a study, canaries planted; made once."""
     from tacit.attacks.canaries import TEMPLATES, beside, plant
-    from tacit.corpora import customersim
+    from tacit.corpora import customersim, open_corpus
     from tacit.corpus.writing import write
-    from tacit.training.data.training_data import open_corpus
 
     path = folder / "planted.jsonl"
     if path.exists():

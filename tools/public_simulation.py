@@ -86,12 +86,26 @@ def median_norm(given: dict[str, Any], folder: Path) -> float:
     return statistics.median(float(norm) for norm in norms)
 
 
-def main() -> None:
-    """Measure and print."""
+def try_rates(
+    preset: Path, epsilon: float, given: dict[str, Any], rates: list[float], scratch: Path
+) -> None:
+    """Train once with each learning rate, and print what the model and its start score."""
     from tacit.training.evaluation import scoring
     from tacit.training.phases import session
     from tacit.training.settings import read_run
 
+    for rate in rates:
+        folder = scratch / f"{epsilon}-{rate}"
+        session.train(read_run(preset, given | {"optimizer.learning_rate": rate}), folder)
+        scores = scoring.evaluate(folder, "test")
+        print(
+            f"epsilon {epsilon:g}, learning rate {rate:g}: {scores['perplexity']:.2f} "
+            f"(start {scores['public_only_perplexity']:.2f})", flush=True,
+        )  # fmt: skip
+
+
+def main() -> None:
+    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", help="folder of the known corpora")
     parser.add_argument("--clip-norm", type=float, help="not measured again where it is given")
@@ -109,14 +123,7 @@ def main() -> None:
         print(f"median norm of a user's gradient: {clip:.3g}", flush=True)
         for epsilon in own.epsilons:
             given = settings_of(corpus, own.data, epsilon, clip) | others
-            for rate in own.rates:
-                folder = Path(scratch) / f"{epsilon}-{rate}"
-                session.train(read_run(PRESET, given | {"optimizer.learning_rate": rate}), folder)
-                scores = scoring.evaluate(folder, "test")
-                print(
-                    f"epsilon {epsilon:g}, learning rate {rate:g}: {scores['perplexity']:.2f} "
-                    f"(start {scores['public_only_perplexity']:.2f})", flush=True,
-                )  # fmt: skip
+            try_rates(PRESET, epsilon, given, own.rates, Path(scratch))
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ def require_file(path: Path) -> Path:
     if path.is_dir():
         raise DataError(f"{path} is a folder; give a file.")
     if not path.exists():
-        raise DataError(f"{path} is not there; check the name and the folder.")
+        raise DataError(f"{path} does not exist; check the name and the folder.")
     return path
 
 
@@ -56,3 +56,15 @@ def whole_file(path: Path) -> Iterator[Path]:
         os.replace(draft, path)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """A whole file, or one sentence why not."""
+    try:
+        with whole_file(path) as draft:
+            draft.write_text(text, encoding="utf-8")
+    except OSError as problem:
+        raise DataError(
+            f"{path} could not be written ({problem.strerror}); is the disk full? Make room, then "
+            "begin or --resume."
+        ) from None

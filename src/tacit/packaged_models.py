@@ -82,7 +82,7 @@ def find_packaged(name: str) -> Path:
                 f"{package} is not installed, and nothing is downloaded here: pip install {package}"
             ) from None
         raise DataError(
-            f"{name} is not there, and no installed package has that name; give the folder of a "
+            f"{name} does not exist, and no installed package has that name; give the folder of a "
             f"model (nothing is downloaded), or one of {', '.join(PACKAGES)}."
         ) from None
     places = [Path(str(file.locate())) for file in files]

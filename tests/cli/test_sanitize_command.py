@@ -182,7 +182,7 @@ def test_neither_corpus_nor_ledger_can_be_exchanged(tacit: Tacit, folder: Path) 
     # Without its last line a ledger binds nothing.
     lines = (two / "ledger.jsonl").read_bytes().splitlines(keepends=True)
     (two / "ledger.jsonl").write_bytes(b"".join(lines[:-1]))
-    assert "is not there" in tacit("verify two.certificate").out
+    assert "is missing" in tacit("verify two.certificate").out
 
 
 def test_another_text_is_refused(tacit: Tacit, folder: Path) -> None:

@@ -233,7 +233,7 @@ def test_an_empty_folder_names_the_files(name, tmp_path):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_missing_folder_is_told(name, tmp_path):
-    assert "is not there" in refusal(name, tmp_path / "nowhere")
+    assert "does not exist" in refusal(name, tmp_path / "nowhere")
     (tmp_path / "file").write_text("")
     assert "is a file" in refusal(name, tmp_path / "file")
 

@@ -211,7 +211,7 @@ def bad_files(tmp_path: Path) -> dict[str, tuple[Path, str]]:
     long = b"x" * (MAX_RECORD + 9)
     packed = gzip.compress(("".join([good, "\n"]) * 5000).encode())
     return {
-        "missing": (tmp_path / "none.jsonl", "is not there"),
+        "missing": (tmp_path / "none.jsonl", "does not exist"),
         "unknown ending": (make("a.docx", SECRET), "--format"),
         "not json": (make("b.jsonl", f"{good}\n{{{SECRET}\n"), "line 2"),
         "array": (make("c.jsonl", f'["{SECRET}"]\n'), "array"),

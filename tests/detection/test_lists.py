@@ -133,7 +133,7 @@ def test_options(tmp_path: Path) -> None:
         Lists.open("nope")
     with pytest.raises(UsageError, match="names no list"):
         Lists.open("+")
-    with pytest.raises(DataError, match="is not there"):
+    with pytest.raises(DataError, match="does not exist"):
         Lists.open(str(tmp_path / "missing.txt"))
 
 

@@ -144,7 +144,7 @@ def test_mentions_that_do_not_fit_are_refused(tmp_path: Path, line: str, expecte
     (tmp_path / "m.jsonl").write_text(line + "\n")
     with pytest.raises(DataError, match=expected):
         read_mentions(tmp_path / "m.jsonl", corpus)
-    with pytest.raises(DataError, match="is not there"):
+    with pytest.raises(DataError, match="does not exist"):
         read_mentions(tmp_path / "none.jsonl", corpus)
 
 

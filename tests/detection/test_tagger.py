@@ -367,7 +367,7 @@ def _edit(path: Path, **changes: Any) -> None:
         (lambda f: _edit(f / "tagger.json", tokenizer=["gold"]), "damaged"),
         (lambda f: _edit(f / "tagger.json", format=99), "format 99.*train the tagger again"),
         (lambda f: _edit(f / "tagger.json", features=99), "features 99"),
-        (lambda f: (f / "tagger.crfsuite").unlink(), "tagger.crfsuite is not there"),
+        (lambda f: (f / "tagger.crfsuite").unlink(), "tagger.crfsuite does not exist"),
         (lambda f: (f / "tagger.crfsuite").write_bytes(b""), "tagger.crfsuite is damaged"),
         (lambda f: (f / "lexicon.json").write_text("{}"), "lexicon.json is damaged"),
     ],

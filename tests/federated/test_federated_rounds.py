@@ -18,11 +18,12 @@ from support.small_federation import (
     small_run,
     write_corpus,
 )
+from tacit.corpora import open_corpus
 from tacit.errors import DataError
 from tacit.federated.aggregation import Received, Refused
 from tacit.federated.keyed_names import read_key, user_name
 from tacit.privacy.ledger import read_ledger
-from tacit.training.data.training_data import open_corpus, training_part
+from tacit.training.data.training_data import training_part
 from tacit.training.phases.run_context import make_model
 
 ALL = {"user_rate": 1.0}

@@ -295,7 +295,7 @@ def test_files_that_are_no_json(tmp_path: Path, data: bytes) -> None:
 
 
 def test_a_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="is not there"):
+    with pytest.raises(DataError, match="does not exist"):
         Owners.load(tmp_path / "none.json")
 
 

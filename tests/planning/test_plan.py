@@ -107,7 +107,7 @@ def test_an_entity_moves_a_user_by_no_more_than_its_share() -> None:
         ({"protect": "users", "epsilon": 1, "user_rate": 0.1}, "needs steps"),
         (USERS | {"record_rate": 0.1}, "record_rate has no meaning"),
         (USERS | {"mechanism": "flat"}, "does not protect users"),
-        (USERS | {"targets": {"entities": 3}}, "A target for entities cannot be met"),
+        (USERS | {"targets": {"entities": 3}}, "leave out the target for entities"),
         (USERS | {"targets": {"people": 3}}, "targets"),
         (USERS | {"adjacency": "by-degree"}, "about entities"),
         (BOTH | {"mechanism": "flat"}, "user_rate has no meaning|needs record_rate"),
@@ -172,7 +172,7 @@ def test_files_and_overrides(tmp_path: Path) -> None:
         file.write_bytes(content.encode("latin-1"))
         with pytest.raises(DataError, match="plan"):
             read_plan(file)
-    with pytest.raises(DataError, match="is not there"):
+    with pytest.raises(DataError, match="does not exist"):
         read_plan(tmp_path / "none.yml")
     for pair in ("steps", "steps={"):
         with pytest.raises(UsageError):

@@ -135,3 +135,39 @@ def test_rates_never_grow_with_the_noise(epsilon: float, users: int, task: str) 
 
     assert rate(epsilon, users) <= rate(2 * epsilon, users) * 1.001
     assert rate(epsilon, users) <= rate(epsilon, 2 * users) * 1.001
+
+
+LOUD: dict[str, Any] = {"plan": {"protect": "users", "epsilon": 0.5, "users": 500}}
+
+
+def test_one_release_is_taken_where_noise_is_loud() -> None:
+    found = resolve(TOPICS | LOUD, ALL)
+    assert found.fields["method"] == "statistics"
+    run = Run(**found.fields)
+    assert (run.total_steps, run.made_plan().select) == (1, "last")
+    assert any(c.setting == "method" and "one release" in c.why for c in found.choices)
+    quiet = {"plan": PLAN | {"epsilon": 8, "users": 5000, "delta": 1e-6}}
+    assert resolve(TOPICS | quiet, ALL).fields["method"] == "dp-sgd"
+    words = resolve(WORDS | LOUD, ALL).fields
+    assert words["method"] == "dp-sgd"  # sums of features tell nothing of next words
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"method": "dp-sgd"},
+        {"optimizer": {"momentum": 0.5}},
+        {"select": "best"},
+        {"plan": {**LOUD["plan"], "steps": 5}},
+    ],
+)
+def test_who_asks_for_steps_gets_them(own: dict[str, Any]) -> None:
+    assert Run(**TOPICS | LOUD | own).method == "dp-sgd"
+
+
+def test_one_release_may_be_asked_for() -> None:
+    asked = {"method": "statistics", "statistics": {"head": "ridge", "moments": True}}
+    run = Run(**TOPICS | asked)
+    assert (run.method, run.plan["clip_norm"]) == ("statistics", 1.0)
+    with pytest.raises(UsageError, match="chooses for method=dp-sgd, not statistics"):
+        resolve(WORDS | {"method": "statistics"}, ALL)

@@ -68,5 +68,5 @@ def test_a_run_without_names_is_said_to_be_unknown(tmp_path: Path) -> None:
 def test_nothing_to_sum_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="No ledger"):
         total([tmp_path], 1e-5)
-    with pytest.raises(DataError, match="is not there"):
+    with pytest.raises(DataError, match="does not exist"):
         total([tmp_path / "none"], 1e-5)

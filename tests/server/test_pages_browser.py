@@ -315,6 +315,23 @@ def test_a_refusal_is_a_sentence_where_the_choice_was_made(visitor: Open, site: 
     me.sees("Method plain has no proved promise")
 
 
+def test_a_classifier_is_chosen_from_what_is_declared(visitor: Open, site: Peopled) -> None:
+    pytest.importorskip("wordllama")
+    me = visitor(site.address)
+    me.sign_in(site.tokens["analyst"])
+    me.go(f"/datasets/{site.dataset}/new-run")
+    labels = me.page.get_by_label("Labels, with commas between them")
+    expect(labels).to_be_hidden()  # next words have none
+    me.page.get_by_label("What the model is to do", exact=True).click()
+    me.page.get_by_role("option", name="Say which label a text has").click()
+    me.page.get_by_label("About how many users there are").fill("500")
+    me.sees("needs the labels")
+    labels.fill("work, home")
+    me.sees("What to expect")
+    me.sees("a classifier")
+    expect(me.page.get_by_role("button", name="Start the run")).to_be_enabled(timeout=WAIT)
+
+
 def test_an_admin_gives_out_a_token_once_and_ends_it(visitor: Open, site: Peopled) -> None:
     me = visitor(site.address)
     me.sign_in(site.tokens["admin"])

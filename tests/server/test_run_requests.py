@@ -1,11 +1,15 @@
 """Requests as settings of a run: the methods that may be named, and where their settings go."""
 
+from typing import Any
+
 import pytest
 
+from tacit.detection.detector import DETECTORS
 from tacit.errors import UsageError
 from tacit.server.run_requests import RunRequest, settings_of
 from tacit.training.methods import DEFAULT_METHOD, METHODS
 from tacit.training.methods.uedp import UEDP
+from tacit.training.models.registries import MODELS
 
 
 def test_the_default_method_keeps_a_plan_and_every_method_has_a_title() -> None:
@@ -27,3 +31,38 @@ def test_a_list_goes_to_the_plan_or_to_the_methods_own_settings() -> None:
     assert run.plan["entity_list"] == "entities.txt"
     with pytest.raises(UsageError, match="no settings of its own"):
         settings_of(RunRequest(method="plain", steps=3, method_settings={"user_rate": 0.1}))
+
+
+def test_a_classifier_is_chosen_from_labels_and_declared_numbers() -> None:
+    """The method is the recipe's, too, unless the request names one."""
+    pytest.importorskip("wordllama")
+    plan: dict[str, Any] = {"protect": "users", "epsilon": 8, "users": 5000, "records": 50_000}
+    asked: dict[str, Any] = {"recipe": "auto", "task": "classification", "labels": ("work", "home")}
+    quiet = settings_of(RunRequest(**asked, plan=plan))
+    assert (quiet.method, quiet.model.kind, quiet.labels) == (
+        "dp-sgd", "features", ("work", "home"),
+    )  # fmt: skip
+    loud = plan | {"epsilon": 0.5, "users": 300, "records": 600}
+    assert settings_of(RunRequest(**asked, plan=loud)).method == "statistics"
+    assert settings_of(RunRequest(**asked, plan=loud, method="dp-sgd")).method == "dp-sgd"
+    with pytest.raises(UsageError, match="needs the labels"):
+        settings_of(RunRequest(**asked | {"labels": None}, plan=plan))
+
+
+def test_a_family_and_a_detector_of_a_package_are_offered_and_files_are_not() -> None:
+    for registry, field, files in (
+        (MODELS, "model", ("folder", "features", "states")),
+        (DETECTORS, "detectors", ("tagger", "spacy")),
+    ):
+        for name in (*files, "toy"):
+            with pytest.raises(ValueError, match="is not offered here"):
+                RunRequest.model_validate(_naming(field, name))
+        registry.add("toy", "toy_package:TOY")
+        try:
+            RunRequest.model_validate(_naming(field, "toy"))
+        finally:
+            registry.remove("toy")
+
+
+def _naming(field: str, name: str) -> dict[str, object]:
+    return {field: {"kind": name} if field == "model" else [name]}

@@ -40,7 +40,7 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
         "training/dp/gradients.py",
         "    for gradient in gradients.values():\n        found.add(",
         "    for gradient in list(gradients.values())[1:]:\n        found.add(",
-        f"{NEIGHBOURS}[private users user]",
+        f"{NEIGHBOURS}[dp-sgd users user]",
     ),
     "the count of clipped units beside a whole gradient": (
         "training/dp/gradients.py",
@@ -300,7 +300,7 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
         "training/methods/dp_sgd.py",
         "record_clip=plan.record_clip,",
         "record_clip=plan.record_clip and 1e9,",
-        f"{NEIGHBOURS}[private both entity]",
+        f"{NEIGHBOURS}[dp-sgd both entity]",
     ),
     "weights of one user carried over to the next": (
         "training/dp/updates.py",
@@ -334,8 +334,8 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
     ),
     "an answer to an earlier attempt is taken": (
         "federated/clients.py",
-        'if (told["step"], told["attempt"]) != (step, attempt):',
-        'if told["step"] != step:',
+        'if (fields["step"], fields["attempt"]) != (step, attempt):',
+        'if fields["step"] != step:',
         f"{FAULTY}[repeats an answer of before]",
     ),
     "a client uses records that it may not": (
@@ -376,8 +376,8 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
     ),
     "units that nobody looks at before they are charged": (
         "training/phases/session.py",
-        "    require_independent_units(inputs)\n    _require_small_delta",
-        "    _require_small_delta",
+        "    require_independent_units(inputs)\n    require_small_delta_of",
+        "    require_small_delta_of",
         f"{LOOKED_AT}::test_a_run_is_refused_before_anything_is_charged[redacted]",
     ),
     "units that nobody looks at again": (
@@ -393,7 +393,7 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
         "training/phases/test_selecting.py::test_a_share_bounds_what_an_entity_moves_in_one_user",
     ),
     "steps that spend what the comparison needs": (
-        "training/phases/session.py",
+        "training/phases/promising.py",
         "            releases = {selection: 1} | releases\n",
         "            pass\n",
         "training/phases/test_selecting.py::test_steps_leave_room_for_the_comparison",

@@ -216,20 +216,14 @@ def plant(
     canaries, made = [], []
     for number, (secret, count) in enumerate(zip(secrets, counts, strict=True)):
         planted = count > 0 and (not coins or bool(rng.integers(2)))
-        records: list[Record] = []
-        if planted:
-            who = _writers(placing, number, count, users, rng)
-            records = [
-                _record(template, secret, f"canary-{number}-{i}", user, split, placing == "entity")
-                for i, user in enumerate(who)
-            ]
+        who = _writers(placing, number, count, users, rng) if planted else []
+        records = [
+            _record(template, secret, f"canary-{number}-{i}", user, split, placing == "entity")
+            for i, user in enumerate(who)
+        ]
         made += records
-        canaries.append(
-            Canary(
-                secret, count, planted, tuple(r.id for r in records),
-                tuple(dict.fromkeys(str(r.user) for r in records)),
-            )
-        )  # fmt: skip
+        wrote = tuple(dict.fromkeys(str(r.user) for r in records))
+        canaries.append(Canary(secret, count, planted, tuple(r.id for r in records), wrote))
     return _inserted(corpus, made, rng), Planted(template, placing, coins, tuple(canaries))
 
 

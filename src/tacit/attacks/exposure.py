@@ -117,11 +117,8 @@ class Exposing(Attack):
             "planted": float(len(inside)),
             "controls": float(len(controls)),
         }
-        measured = {
-            "mean_bits": inside,
-            "most_repeated_bits": most_repeated,
-            "control_bits": controls,
-        }
+        measured = {"mean_bits": inside, "most_repeated_bits": most_repeated,
+                    "control_bits": controls}  # fmt: skip
         return self.scores(
             target, figures, rows=rows, notes=_notes(spelled, found, rows),
             intervals={name: mean_interval(bits, size) for name, bits in measured.items() if bits},

@@ -64,7 +64,7 @@ def steps_of(target: Target) -> list[int | None]:
 
 def _require_run(target: Target) -> RunContext:
     if target.ctx is None:
-        raise UsageError(f"{target.folder} is no run; only runs keep models on the way.")
+        raise UsageError(f"{target.folder} is not a run; only runs keep models on the way.")
     return target.ctx
 
 

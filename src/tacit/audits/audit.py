@@ -74,18 +74,7 @@ def audit_run(
         confidence, watch=watch, on_progress=on_progress or (lambda _: None),
     )  # fmt: skip
     under = _UnderAudit(folder, certificate, tuple(units), how_to_audit(run), auditing)
-    made: list[Audit] = []
-    how = under.how
-    if how is not None:
-        under = under.ready(how)
-        if "white-box" in using:
-            made += under.judged(how.white_box(under.auditing, under.limits, folder))
-        if "in-situ" in using or not using:
-            made += under.in_situ()
-    if "black-box" in using or not using:
-        made += under.black_box()
-    if not made:
-        raise UsageError(under.nothing(using))
+    made = under.audits(using)
     write_audit(folder, made)
     return made
 
@@ -109,6 +98,22 @@ class _UnderAudit:
     def done(self) -> int:
         """How many steps the run took: fewer than planned, where its budget ended them."""
         return min(self.auditing.run.total_steps, max(self.released.values(), default=0))
+
+    def audits(self, using: Sequence[Way]) -> list[Audit]:
+        """What was found by each way that is named, or by those that a run allows."""
+        made: list[Audit] = []
+        under, how = self, self.how
+        if how is not None:
+            under = self.ready(how)
+            if "white-box" in using:
+                made += under.judged(how.white_box(under.auditing, under.limits, self.folder))
+            if "in-situ" in using or not using:
+                made += under.in_situ()
+        if "black-box" in using or not using:
+            made += under.black_box()
+        if not made:
+            raise UsageError(under.nothing(using))
+        return made
 
     def ready(self, how: HowToAudit) -> "_UnderAudit":
         """The same, with as many steps as there are; refused where there is nothing to audit."""

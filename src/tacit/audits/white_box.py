@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import logsumexp
 from scipy.stats import binom
 
@@ -155,6 +156,14 @@ def audit_published(
     return dict.fromkeys(wanted, found)
 
 
+def _released(inputs: MethodInputs, canaries: Canaries, steps: int) -> Array:
+    """What the steps of one run release along the canary's direction."""
+    with passing_ledger() as ledger:
+        method = sums_of(replace(inputs, ledger=ledger))
+        values = [float(canaries.along(method.gradient(s)[0], 1)[0]) for s in range(1, steps + 1)]
+    return np.array(values)
+
+
 def audit_uedp(
     auditing: Auditing, *, users: int, holders: int, runs: int, seed: int | None = None
 ) -> Evidence:
@@ -171,10 +180,8 @@ def audit_uedp(
         "at best (all told apart)."
     )
     names, rows = _published_rows(settings, users, holders)
-    worlds = []
-    for inside in (False, True):
-        examples = Canaries(rows, 1, np.array([inside]))
-        worlds.append((examples, canary_data(examples, None)))
+    examples = [Canaries(rows, 1, np.array([inside])) for inside in (False, True)]
+    worlds = [(one, canary_data(one, None)) for one in examples]
     data = worlds[0][1]
     assert data.owners is not None
     inputs = MethodInputs(auditing.of_canaries, Directions(1), losses, data, auditing.randomness)
@@ -182,32 +189,31 @@ def audit_uedp(
     scale = Weights.count(data, data.owners, settings).denominator(settings) / settings.clip_norm
     used = 1 - (1 - settings.entity_rate) ** len(names)
     scores = np.zeros(runs)
+    flips = settings.estimator == "f_E+"
     with auditing.watch("Auditing the published step", runs) as advance:
         for number in range(runs):
-            examples, data = worlds[number % 2]
+            own, data = worlds[number % 2]
             randomness = RandomSource(None if seed is None else seed + number)
-            with passing_ledger() as ledger:
-                made = replace(inputs, training_data=data, randomness=randomness, ledger=ledger)
-                method = sums_of(made)
-                values = [
-                    float(examples.along(method.gradient(step)[0], 1)[0]) * scale
-                    for step in range(1, auditing.total + 1)
-                ]
-            flips = settings.estimator == "f_E+"
-            scores[number] = _uedp_ratio(
-                np.array(values), settings.user_rate, used, holders, noise, flips
-            )
+            made = replace(inputs, training_data=data, randomness=randomness)
+            values = _released(made, own, auditing.total) * scale
+            scores[number] = _uedp_ratio(values, settings.user_rate, used, holders, noise, flips)
             advance(1)
-    with_it, without = scores[1::2] > 0, scores[::2] > 0
+    how = f"white box: the published step, one entity in {holders} of {users} users' text"
+    details = {"steps": float(auditing.total), "at_best": best}
+    return _runs_evidence(how, scores > 0, settings.delta, confidence, details)
+
+
+def _runs_evidence(
+    how: str, guesses: NDArray[np.bool_], delta: float, confidence: float, details: dict[str, float]
+) -> Evidence:
+    """Evidence of runs of which every second one has the canary, and of guesses that it does."""
+    with_it, without, runs = guesses[1::2], guesses[::2], len(guesses)
     hits, alarms = int(with_it.sum()), int(without.sum())
-    lower = rates_bound(hits, len(with_it), alarms, len(without), settings.delta, confidence)
-    details = {"steps": auditing.total, "true_positives": hits, "false_positives": alarms}
-    return Evidence(
-        f"white box: the published step, one entity in {holders} of {users} users' text, "
-        f"{runs} runs of which half have it",
-        lower, confidence, runs, runs, hits + len(without) - alarms,
-        {name: float(value) for name, value in details.items()} | {"at_best": best},
-    )  # fmt: skip
+    lower = rates_bound(hits, len(with_it), alarms, len(without), delta, confidence)
+    details |= {"true_positives": float(hits), "false_positives": float(alarms)}
+    right = hits + len(without) - alarms
+    how = f"{how}, {runs} runs of which half have it"
+    return Evidence(how, lower, confidence, runs, runs, right, details)
 
 
 def _published_rows(

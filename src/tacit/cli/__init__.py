@@ -42,7 +42,7 @@ COMMANDS = {
     "guess": "masked:guess",
     "canaries": "attack:canaries",
     "attack": "attack:attack",
-    "audit": "attack:audit",
+    "audit": "audit:audit",
     "report": "report:report",
     "compare": "compare:compare",
     "verify": "plan:verify",

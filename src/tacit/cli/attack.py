@@ -1,18 +1,13 @@
-"""`tacit canaries`, `tacit attack`, `tacit audit`: try to break what was promised."""
+"""`tacit canaries`, `tacit attack`: try to learn from a model what it was trained on."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tacit.cli.common import (
-    AsJson,
-    AtOnce,
-    OnRay,
-    Overwrite,
-    Seed,
     new_corpus_file,
     out,
     print_json,
@@ -22,15 +17,25 @@ from tacit.cli.common import (
     simple_table,
     whole_numbers,
 )
+from tacit.cli.options import (
+    SENSITIVE_SHARE,
+    AsJson,
+    AtOnce,
+    OnRay,
+    Overwrite,
+    Reference,
+    Sanitizing,
+    Seed,
+    sanitizes,
+)
 from tacit.corpus import Corpus
 from tacit.errors import UsageError
 from tacit.workers import Workers
 
 if TYPE_CHECKING:
     from tacit.attacks.attack import Scores, Series
+    from tacit.attacks.canaries import Planted, Template
     from tacit.attacks.target import Target
-    from tacit.audits.audit import Way
-    from tacit.audits.epsilon_bounds import Audit
 
 MASKED_TEXTS = 100
 """Masks are guessed in so many texts of a corpus, the first ones."""
@@ -47,18 +52,31 @@ def _canaries() -> None:
     pass
 
 
-_TEMPLATE = typer.Option(help="digits, spaced-digits, words, name or phone.")
-_REPETITIONS = typer.Option(help="How often canaries are repeated, with commas between.")
-_PLACING = typer.Option(
-    help="Who writes them: `own-user` (a new user each), `one-user`, `users` (another for each "
-    "repetition), `entity` (the same, and the secret marked as sensitive)."
-)
-_COINS = typer.Option("--coins", help="Each is in or out by a fair coin: for `tacit audit`.")
-_WORDS = typer.Option(help="With template words: a file of words, one a line, instead of ours.")
-_FOR = typer.Option(
-    "--for", metavar="RUN.yml",
-    help="A run file, or a folder with a tokenizer: secrets are made of what it spells.",
-)  # fmt: skip
+_Template = Annotated[str, typer.Option(help="digits, spaced-digits, words, name or phone.")]
+_Repetitions = Annotated[
+    str, typer.Option(help="How often canaries are repeated, with commas between.")
+]
+_Placing = Annotated[
+    str,
+    typer.Option(
+        help="Who writes them: `own-user` (a new user each), `one-user`, `users` (another for each "
+        "repetition), `entity` (the same, and the secret marked as sensitive)."
+    ),
+]
+_Coins = Annotated[
+    bool, typer.Option("--coins", help="Each is in or out by a fair coin: for `tacit audit`.")
+]
+_Words = Annotated[
+    Path | None,
+    typer.Option(help="With template words: a file of words, one a line, instead of ours."),
+]
+_SpelledBy = Annotated[
+    str | None,
+    typer.Option(
+        "--for", metavar="RUN.yml",
+        help="A run file, or a folder with a tokenizer: secrets are made of what it spells.",
+    ),
+]  # fmt: skip
 
 
 @canaries.command("plant")
@@ -66,14 +84,14 @@ _FOR = typer.Option(
 def plant(
     corpus: Corpus,
     to: Annotated[Path, typer.Option("-o", "--out", help="File for the planted corpus.")],
-    template: Annotated[str, _TEMPLATE] = "digits",
-    repetitions: Annotated[str, _REPETITIONS] = "1,5,20",
+    template: _Template = "digits",
+    repetitions: _Repetitions = "1,5,20",
     each: Annotated[int, typer.Option(min=1, help="Canaries for each repetition.")] = 10,
     held_out: Annotated[int, typer.Option(min=0, help="Controls that are never planted.")] = 20,
-    placing: Annotated[str, _PLACING] = "own-user",
-    coins: Annotated[bool, _COINS] = False,
-    words: Annotated[Path | None, _WORDS] = None,
-    spelled_by: Annotated[str | None, _FOR] = None,
+    placing: _Placing = "own-user",
+    coins: _Coins = False,
+    words: _Words = None,
+    spelled_by: _SpelledBy = None,
     seed: Seed = 0,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
@@ -98,12 +116,7 @@ def plant(
     new_corpus_file(to, overwrite=overwrite, among=("jsonl",))
     refuse_overwrite(beside(to), overwrite=overwrite)
     if spelled_by is not None:
-        from tacit.attacks.spelling import form_for, tokenizer_for
-
-        tokenizer, rng = tokenizer_for(spelled_by, corpus), np.random.default_rng(seed)
-        form, changed = form_for(tokenizer, form, spelled_by, rng, own=words is not None)
-        if changed:
-            say(changed)
+        form = _spelled_form(form, spelled_by, corpus, seed, own=words is not None)
     planted, plan = put(
         corpus, form, repetitions=whole_numbers(repetitions, "--repetitions"), each=each,
         held_out=held_out, placing=placing_named(placing), coins=coins,
@@ -112,6 +125,29 @@ def plant(
     # First the plan: canaries of which nobody knows would be worse than a plan without them.
     plan.write(beside(to))
     write(planted, to)
+    _print_planted(to, form, plan, as_json)
+    if spelled_by is None and not as_json:
+        say("Whether a run's tokenizer spells them was not looked at; --for RUN.yml does.")
+
+
+def _spelled_form(
+    form: "Template", spelled_by: str, corpus: Corpus, seed: int, *, own: bool
+) -> "Template":
+    """The template with secrets that the tokenizer of a run, or of a folder, spells."""
+    import numpy as np
+
+    from tacit.attacks.spelling import form_for, tokenizer_for
+
+    tokenizer, rng = tokenizer_for(spelled_by, corpus), np.random.default_rng(seed)
+    form, changed = form_for(tokenizer, form, spelled_by, rng, own=own)
+    if changed:
+        say(changed)
+    return form
+
+
+def _print_planted(to: Path, form: "Template", plan: "Planted", as_json: bool) -> None:
+    from tacit.attacks.canaries import beside
+
     inside = plan.inside()
     facts = {
         "template": form.name,
@@ -128,8 +164,6 @@ def plant(
         table.add_row(name, f"{value:,}" if isinstance(value, int) else str(value))
     out.print(table)
     say(f"corpus: {to}\nplan (holds the secrets): {beside(to)}")
-    if spelled_by is None:
-        say("Whether a run's tokenizer spells them was not looked at; --for RUN.yml does.")
 
 
 @dataclass(frozen=True)
@@ -143,48 +177,51 @@ class Given:
     reference: Path | None = None
     context: int = 128
     seed: int = 0
-    sanitize: str | None = None
-    epsilon_per_distance: float | None = None
-    embeddings: str | None = None
+    sanitizing: Sanitizing = field(default_factory=Sanitizing)
 
 
-_USING = typer.Option(
-    help="Attacks with commas between; all that have what they need if not given."
-)
-_OVER = typer.Option(
-    "--over-checkpoints", help="Attack the models that a run kept on the way, too."
-)
-_CORPUS = typer.Option(help="For a model that is no run: what it was trained on.")
-_MENTIONS = typer.Option(help="What is sensitive, if the run does not know.")
-_CANARIES = typer.Option(help="Plan of canaries, if not beside the run's corpus.")
-_REFERENCE = typer.Option(help="Folder of a model that saw none of the text.")
-_CONTEXT = typer.Option(min=2, help="For a model that is no run: longest record, in tokens.")
-_SANITIZE = typer.Option(
-    help="With --using masks: how --corpus is sanitized, as for `tacit guess`."
-)
-_SCORES = typer.Option("-o", "--out", help="File for the scores; MODEL/attacks.json.")
+_Models = Annotated[
+    list[Path], typer.Argument(metavar="MODEL...", help="Folders of runs, or of any causal models.")
+]
+_Using = Annotated[
+    str | None,
+    typer.Option(help="Attacks with commas between; all that have what they need if not given."),
+]
+_OverCheckpoints = Annotated[
+    bool,
+    typer.Option("--over-checkpoints", help="Attack the models that a run kept on the way, too."),
+]
+_TrainedOn = Annotated[
+    str | None,
+    typer.Option("--corpus", help="For a model that is not a run: what it was trained on."),
+]
+_Mentions = Annotated[
+    Path | None, typer.Option(help="What is sensitive, if the run does not know.")
+]
+_Canaries = Annotated[
+    Path | None, typer.Option(help="Plan of canaries, if not beside the run's corpus.")
+]
+_Context = Annotated[
+    int, typer.Option(min=2, help="For a model that is not a run: longest record, in tokens.")
+]
+_Scores = Annotated[
+    Path | None, typer.Option("-o", "--out", help="File for the scores; MODEL/attacks.json.")
+]
 
 
+@sanitizes(SENSITIVE_SHARE)
 def attack(
-    models: Annotated[
-        list[Path],
-        typer.Argument(metavar="MODEL...", help="Folders of runs, or of any causal models."),
-    ],
-    using: Annotated[str | None, _USING] = None,
-    over_checkpoints: Annotated[bool, _OVER] = False,
-    corpus: Annotated[str | None, _CORPUS] = None,
-    mentions: Annotated[Path | None, _MENTIONS] = None,
-    canaries: Annotated[Path | None, _CANARIES] = None,
-    reference: Annotated[Path | None, _REFERENCE] = None,
-    context: Annotated[int, _CONTEXT] = 128,
-    sanitize: Annotated[str | None, _SANITIZE] = None,
-    epsilon_per_distance: Annotated[
-        float | None, typer.Option(help="With --sanitize: the papers' epsilon.")
-    ] = None,
-    embeddings: Annotated[
-        str | None, typer.Option(help="With --sanitize: as for `tacit guess`.")
-    ] = None,
-    to: Annotated[Path | None, _SCORES] = None,
+    models: _Models,
+    using: _Using = None,
+    over_checkpoints: _OverCheckpoints = False,
+    corpus: _TrainedOn = None,
+    mentions: _Mentions = None,
+    canaries: _Canaries = None,
+    reference: Reference = None,
+    context: _Context = 128,
+    *,
+    sanitizing: Sanitizing,
+    to: _Scores = None,
     seed: Seed = 0,
     workers: AtOnce = 1,
     ray: OnRay = None,
@@ -201,12 +238,11 @@ def attack(
     `tacit attack gpt2-folder --corpus mail.jsonl --using membership` ·
     `tacit attack RUN --over-checkpoints`
     """
-    from tacit.attacks.attack import series_fields, write_scores
+    from tacit.attacks.attack import write_scores
 
     if to is not None and (len(models) > 1 or over_checkpoints):
         raise UsageError("-o names one file; with several models, each folder gets its own.")
-    given = Given(using, corpus, mentions, canaries, reference, context, seed, sanitize,
-                  epsilon_per_distance, embeddings)  # fmt: skip
+    given = Given(using, corpus, mentions, canaries, reference, context, seed, sanitizing)
     everything: dict[str, Series] = {}
     for folder in models:
         found = attack_folder(
@@ -215,6 +251,15 @@ def attack(
         everything[str(folder)] = found
         if to is not None:
             write_scores(to, found[max(found)].values())
+    _print_attacked(everything, over_checkpoints, as_json)
+    if not as_json:
+        for folder in models:
+            say(f"scores (not private): {to or folder / 'attacks.json'}")
+
+
+def _print_attacked(everything: "dict[str, Series]", over_checkpoints: bool, as_json: bool) -> None:
+    from tacit.attacks.attack import series_fields
+
     if as_json:
         fields = {name: series_fields(series) for name, series in everything.items()}
         print_json(fields if over_checkpoints else {n: f[0]["scores"] for n, f in fields.items()})
@@ -225,8 +270,6 @@ def attack(
         if over_checkpoints:
             _show_series(series)
         _show(list(series[max(series)].values()))
-    for folder in models:
-        say(f"scores (not private): {to or folder / 'attacks.json'}")
 
 
 def attack_folder(
@@ -253,15 +296,7 @@ def attack_folder(
     if kept:
         among = steps_of(target) if steps is None else [*steps, None]
     shares = [(name, step) for step in among for name in names]
-    work = _OneAttack(folder, given, target)
-    if workers is None or workers == Workers():
-        scores = [work(share) for share in shares]
-    else:
-        scores = []
-        with progress("Attacking", len(shares)) as advance:
-            for one in workers.map(work, shares):
-                scores.append(one)
-                advance(1)
+    scores = _attacked(_OneAttack(folder, given, target), shares, workers or Workers())
     found: Series = {}
     end = last_step(target) if kept else 0
     for (_, step), one in zip(shares, scores, strict=True):
@@ -271,6 +306,20 @@ def attack_folder(
     if keep:
         keep_scores(folder, found[max(found)].values())
     return found
+
+
+def _attacked(
+    work: "_OneAttack", shares: list[tuple[str, int | None]], workers: Workers
+) -> "list[Scores]":
+    """The scores of each attack on each model, by one process or by several."""
+    if workers == Workers():
+        return [work(share) for share in shares]
+    scores = []
+    with progress("Attacking", len(shares)) as advance:
+        for one in workers.map(work, shares):
+            scores.append(one)
+            advance(1)
+    return scores
 
 
 class _OneAttack:
@@ -303,31 +352,29 @@ class _OneAttack:
 def _opened(folder: Path, given: Given) -> "Target":
     from tacit.attacks.attack import chosen
     from tacit.attacks.target import Masked, open_masked, open_target
-    from tacit.cli.masked import unchanged_and_sanitized
     from tacit.corpus.reading import read
+    from tacit.sanitization import as_it_stands
 
-    for one in chosen(given.using) if given.using is not None and given.sanitize is None else []:
+    how = given.sanitizing
+    for one in chosen(given.using) if given.using is not None and how.method is None else []:
         if "masked" in one.needs:
             raise UsageError(
                 f"The attack {one.name} needs text and how it is sanitized: --corpus FILE "
                 "--sanitize METHOD --epsilon-per-distance X."
             )
-    if given.sanitize is None and (given.epsilon_per_distance or given.embeddings):
-        raise UsageError("--epsilon-per-distance and --embeddings go with --sanitize.")
     corpus = read(Path(given.corpus)) if given.corpus is not None else None
     with progress("Opening", None):
-        if given.sanitize is None:
+        if how.method is None:
             return open_target(
                 folder, corpus=corpus, mentions=given.mentions, canaries=given.canaries,
                 reference=given.reference, context=given.context,
             )  # fmt: skip
         if corpus is None:
             raise UsageError("--sanitize needs text to sanitize; give --corpus.")
-        pair = unchanged_and_sanitized(
-            given.sanitize, given.epsilon_per_distance, given.embeddings or str(folder), given.seed
-        )
+        work = how.sanitizer(str(folder), given.seed)
         texts = tuple(corpus.column("text").slice(0, MASKED_TEXTS).to_pylist())
-        return open_masked(folder, Masked(texts, pair[1], pair[0]), context=given.context)
+        masked = Masked(texts, work, as_it_stands(work.embedding))
+        return open_masked(folder, masked, context=given.context)
 
 
 def _show_series(series: "Series") -> None:
@@ -366,82 +413,3 @@ def _show(found: "list[Scores]") -> None:
             out.print(f"{scores.attack}: {scores.verdict}", markup=False)
         for note in scores.notes:
             say(f"{scores.attack}: {note}")
-
-
-_WAYS = typer.Option(
-    help="How, with commas between: in-situ (a copy of the run trained again), white-box (its step "
-    "on canaries alone, without its text), black-box (the trained model asked about canaries "
-    "planted by coins). In situ if not given, and black-box where it can be."
-)
-_UNIT = typer.Option(help="For whom: users, entities, ...; all of the certificate if not given.")
-_COUNT = typer.Option(min=64, help="Canaries; by the certified epsilon if not given.")
-_STEPS = typer.Option(
-    min=1, help="Audit only so many of the run's steps, against the price of these."
-)
-
-
-def audit(
-    run: Annotated[Path, typer.Argument(help="Folder of a run.")],
-    using: Annotated[str | None, _WAYS] = None,
-    unit: Annotated[str | None, _UNIT] = None,
-    canaries: Annotated[int | None, _COUNT] = None,
-    steps: Annotated[int | None, _STEPS] = None,
-    confidence: Annotated[float, typer.Option(help="Confidence of the lower bound.")] = 0.95,
-    as_json: AsJson = False,
-) -> None:
-    """Look for a lower bound on epsilon, and check that a run does what it promises.
-
-    A copy of the run is trained once more, with its own model, text, sampler, optimizer and noise;
-    hypothetical users and entities take part, each in or out by a fair coin, and an adversary who
-    sees every step guesses which. Noise, sampling and ledger are checked directly. A contradiction,
-    or a check that fails, makes the certificate's standing `broken`, and the exit code is 4.
-
-    Examples: `tacit audit RUN` · `tacit audit RUN --unit users --steps 20` ·
-    `tacit audit RUN --using white-box`
-    """
-    from tacit.audits.audit import audit_run
-    from tacit.audits.epsilon_bounds import BREAKING
-    from tacit.errors import PrivacyRefused
-
-    found = audit_run(
-        run, using=_ways(using), unit=unit, canaries=canaries, steps=steps,
-        confidence=confidence, watch=progress, on_progress=say,
-    )  # fmt: skip
-    if as_json:
-        print_json({"audits": [one.as_dict() for one in found]})
-    else:
-        _show_audits(found)
-        say(f"audit: {run / 'audit.json'}")
-    if any(one.verdict in BREAKING for one in found):
-        raise PrivacyRefused(
-            f"The certificate of {run} does not hold; its standing is now broken. Do not release "
-            "this model."
-        )
-
-
-def _ways(using: str | None) -> "list[Way]":
-    from tacit.audits.audit import WAYS
-
-    named = [part.strip() for part in (using or "").split(",") if part.strip()]
-    known = {str(way): way for way in WAYS}
-    for name in named:
-        if name not in known:
-            raise UsageError(f"--using {name} is not known; accepted: {', '.join(known)}.")
-    return [known[name] for name in named]
-
-
-def _show_audits(found: "list[Audit]") -> None:
-    shown: set[Any] = set()
-    for one in found:
-        out.print(one.sentence)
-        say(
-            f"  {one.evidence.how}; {one.evidence.correct:,} of {one.evidence.guesses:,} "
-            f"guesses right, {one.evidence.canaries:,} canaries"
-        )
-        if one.checks and one.checks not in shown:
-            shown.add(one.checks)
-            table = simple_table("checked", "", "found")
-            table.columns[2].justify = "left"
-            for check in one.checks:
-                table.add_row(check.name, "yes" if check.passed else "NO", check.detail)
-            out.print(table)

@@ -1,24 +1,23 @@
 """What several commands share: naming a corpus, progress, JSON, tables."""
 
-import functools
-import inspect
 import json
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import click
-import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from typer.core import TyperGroup
 
+from tacit.cli.options import CORPUS, gathers
 from tacit.corpus import Corpus
-from tacit.corpus.reading import Layout, format_of, read
+from tacit.corpus.reading import Layout, format_of
 from tacit.errors import UsageError
 from tacit.files import refuse_overwrite, whole_file
 from tacit.saved_json import spelled
@@ -26,91 +25,17 @@ from tacit.saved_json import spelled
 out = Console(soft_wrap=False, highlight=False, emoji=False)
 err = Console(stderr=True, highlight=False, emoji=False)
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace files that are there.")]
-Seed = Annotated[int, typer.Option("--seed", help="Seed of whatever is drawn.")]
-AtOnce = Annotated[
-    int, typer.Option("--workers", min=1, help="Processes; does not change the result.")
-]
-OnRay = Annotated[
-    str | None,
-    typer.Option(
-        "--ray",
-        metavar="ADDRESS",
-        help="Let the workers be processes of this Ray cluster; `local` begins one here.",
-    ),
-]
 
-_CORPUS_OPTIONS: dict[str, tuple[Any, Any]] = {
-    "source": (str, typer.Argument(
-        metavar="CORPUS",
-        help="A file (JSONL, CSV, TSV, Parquet, CoNLL, text; plain or gzip), a Hugging Face data "
-        "set folder, or the name of a known corpus (see `tacit corpus list`).",
-    )),
-    "data": (Path | None, typer.Option(
-        "--data", help="Folder that holds the known corpora.", envvar="TACIT_DATA",
-    )),
-    "split": (str | None, typer.Option(
-        help="Only this split; `all` for all (a known corpus gives `train`)."
-    )),
-    "format": (str | None, typer.Option(
-        help="jsonl, csv, tsv, parquet, conll or text, where the ending misleads."
-    )),
-    "id": (str | None, typer.Option("--id", help="Source column of the record id.")),
-    "user": (str | None, typer.Option("--user", help="Source column of the user.")),
-    "text": (str | None, typer.Option("--text", help="Source column of the text.")),
-    "label": (str | None, typer.Option("--label", help="Source column of the label.")),
-    "column": (list[str] | None, typer.Option(
-        "--column", help="Any other column, as OURS=THEIRS (tags=ner_tags)."
-    )),
-    "header": (str | None, typer.Option(
-        "--header", help="Column names, comma-separated, of a CSV without header."
-    )),
-    "encoding": (str, typer.Option(help="Encoding of text files.")),
-    "quotes": (bool, typer.Option(
-        "--quotes/--no-quotes", help="Quotation marks enclose CSV fields."
-    )),
-}  # fmt: skip
-_DEFAULTS = {"source": inspect.Parameter.empty, "encoding": "utf-8", "quotes": True}
-
-
-def _with_corpus(command: Callable[..., Any], opened: Callable[..., Any]) -> Callable[..., Any]:
-    kind = inspect.Parameter.KEYWORD_ONLY
-    ours = [
-        inspect.Parameter(
-            name, kind, default=_DEFAULTS.get(name), annotation=Annotated[hint, option]
-        )
-        for name, (hint, option) in _CORPUS_OPTIONS.items()
-    ]
-    theirs = inspect.signature(command).parameters.values()
-    rest = [p.replace(kind=kind) for p in theirs if p.name != "corpus"]
-
-    @functools.wraps(command)
-    def wrapper(**values: Any) -> Any:
-        chosen = {name: values.pop(name) for name in _CORPUS_OPTIONS}
-        return command(corpus=opened(**chosen), **values)
-
-    wrapper.__signature__ = inspect.Signature([*ours, *rest])  # type: ignore[attr-defined]
-    return wrapper
-
-
-def open_corpus(
+def named_corpus(
     source: str, data: Path | None = None, split: str | None = None, **layout: Any
 ) -> Corpus:
     """The corpus that a command's options name; the rest of them say how it is laid out."""
     from tacit import corpora
 
-    if source in corpora.CORPORA and not Path(source).exists():
-        if data is None:
-            raise UsageError(
-                f"{source} is a known corpus; say which folder holds it with --data DIR "
-                "(or set TACIT_DATA)."
-            )
-        corpus = corpora.load(source, data)
+    with progress("Reading", None) as advance:
+        corpus = corpora.open_corpus(source, data, layout_of(**layout), advance)
+    if corpora.is_known(source):
         split = split or "train"
-    else:
-        with progress("Reading", None) as advance:
-            corpus = read(Path(source), layout_of(**layout), progress=advance)
     return corpus if split in (None, "all") else corpus.only(split)
 
 
@@ -134,9 +59,9 @@ def layout_of(
     return Layout(columns=named, format=format, encoding=encoding, header=names, quoted=quotes)
 
 
-reads_corpus = functools.partial(_with_corpus, opened=open_corpus)
+reads_corpus = gathers("corpus", CORPUS, named_corpus)
 """Give a command that takes `corpus: Corpus` all the options that say which corpus."""
-names_corpus = functools.partial(_with_corpus, opened=dict)
+names_corpus = gathers("corpus", CORPUS, dict)
 """The same for a command that takes the options, and opens the corpus in its own way."""
 
 
@@ -246,3 +171,13 @@ def bar(share: float, width: int = 40) -> str:
     eighths = round(share * width * 8)
     whole, rest = divmod(eighths, 8)
     return "█" * whole + (" ▏▎▍▌▋▊▉"[rest] if rest else "") if eighths else ("▏" if share else "")
+
+
+def print_bars(counts: dict[str, int]) -> None:
+    """A histogram: names, counts and bars."""
+    table = simple_table("", "", "")
+    table.columns[2].justify = "left"
+    most = max(counts.values(), default=0) or 1
+    for name, count in counts.items():
+        table.add_row(escape(name), f"{count:,}", bar(count / most))
+    out.print(table)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tacit.cli.common import Overwrite, Seed, progress, say
+from tacit.cli.common import progress, say
+from tacit.cli.options import Overwrite, Reference, Seed
 from tacit.cli.train import _live
 from tacit.errors import DataError, UsageError
 from tacit.files import refuse_overwrite
@@ -21,38 +22,50 @@ if TYPE_CHECKING:
     from tacit.training.settings import Run
 
 
-_SET = typer.Option("--set", help="Replace a setting of every method: --set corpus=FILE")
-_SWEEP = typer.Option(
-    help="Train a method once for each value of a setting: "
-    "--sweep adversarial:adversarial.privacy_weight=0.3,1,3"
-)
-_ATTACK_KEPT = typer.Option(
-    min=1,
-    help="Of the models kept on the way attack so many: the one nearest to the perplexity that "
-    "all methods reach, others evenly spread. All if not given.",
-)
+_Config = Annotated[
+    Path, typer.Argument(metavar="CONFIG.yml", help="What all methods share; their base.")
+]
+_Methods = Annotated[
+    str, typer.Option(help="Methods, each a file CONFIG-METHOD.yml beside CONFIG.yml.")
+]
+_To = Annotated[Path, typer.Option("-o", "--out", help="Folder for the runs and the report.")]
+_Using = Annotated[
+    str | None, typer.Option(help="Attacks; all that have what they need if not given.")
+]
+_Changes = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Replace a setting of every method: --set corpus=FILE"),
+]
+_Sweep = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Train a method once for each value of a setting: "
+        "--sweep adversarial:adversarial.privacy_weight=0.3,1,3"
+    ),
+]
+_AttackKept = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Of the models kept on the way attack so many: the one nearest to the perplexity that "
+        "all methods reach, others evenly spread. All if not given.",
+    ),
+]
+_Workers = Annotated[
+    int, typer.Option(min=1, help="Methods at a time; each has its share of the cores.")
+]
 
 
 def compare(
-    config: Annotated[
-        Path, typer.Argument(metavar="CONFIG.yml", help="What all methods share; their base.")
-    ],
-    methods: Annotated[
-        str, typer.Option(help="Methods, each a file CONFIG-METHOD.yml beside CONFIG.yml.")
-    ],
-    to: Annotated[Path, typer.Option("-o", "--out", help="Folder for the runs and the report.")],
-    using: Annotated[
-        str | None, typer.Option(help="Attacks; all that have what they need if not given.")
-    ] = None,
-    changes: Annotated[list[str] | None, _SET] = None,
-    sweep: Annotated[list[str] | None, _SWEEP] = None,
-    attack_kept: Annotated[int | None, _ATTACK_KEPT] = None,
-    reference: Annotated[
-        Path | None, typer.Option(help="Folder of a model that saw none of the text.")
-    ] = None,
-    workers: Annotated[
-        int, typer.Option(min=1, help="Methods at a time; each has its share of the cores.")
-    ] = 1,
+    config: _Config,
+    methods: _Methods,
+    to: _To,
+    using: _Using = None,
+    changes: _Changes = None,
+    sweep: _Sweep = None,
+    attack_kept: _AttackKept = None,
+    reference: Reference = None,
+    workers: _Workers = 1,
     title: Annotated[str, typer.Option(help="Heading of the report.")] = "Methods compared",
     seed: Seed = 0,
     overwrite: Overwrite = False,
@@ -167,7 +180,8 @@ def _require_spelled(runs: "dict[str, Run]", to: Path, using: str | None) -> Non
     from tacit.attacks.canaries import read_planted
     from tacit.attacks.spelling import spelled_plan
     from tacit.attacks.target import canary_plan
-    from tacit.training.data.training_data import open_corpus, training_part
+    from tacit.corpora import open_corpus
+    from tacit.training.data.training_data import training_part
     from tacit.training.phases.run_context import tokenizer_of
 
     attacks = ATTACKS.values() if using is None else chosen(using)
@@ -251,7 +265,9 @@ def method_files(config: Path, methods: str) -> dict[str, Path]:
             stems = [path.stem for path in config.parent.glob(f"{config.stem}-*{config.suffix}")]
             there = ", ".join(sorted(stem.removeprefix(f"{config.stem}-") for stem in stems))
             known = f"there are: {there}" if there else "there is none"
-            raise DataError(f"{file} is not there, and method {name} is described in it; {known}.")
+            raise DataError(
+                f"{file} does not exist, and method {name} is described in it; {known}."
+            )
     return found
 
 

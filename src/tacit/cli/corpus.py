@@ -7,19 +7,17 @@ import typer
 from rich.markup import escape
 
 from tacit.cli.common import (
-    AsJson,
-    Overwrite,
-    Seed,
-    bar,
     columns_of,
     new_corpus_file,
     out,
+    print_bars,
     print_json,
     progress,
     reads_corpus,
     say,
     simple_table,
 )
+from tacit.cli.options import AsJson, CorpusOut, Overwrite, Seed
 from tacit.corpus import Corpus
 from tacit.errors import UsageError
 
@@ -90,11 +88,11 @@ def _print_summary(summary: dict[str, Any]) -> None:
     out.print(table)
     if users:
         out.print("\n[bold]records per user[/bold] (users)")
-        _print_bars(summary["records_per_user"]["histogram"])
+        print_bars(summary["records_per_user"]["histogram"])
     for title in ("labels", "splits", "tagged_spans", "gold_spans"):
         if title in summary:
             out.print(f"\n[bold]{title.replace('_', ' ')}[/bold]")
-            _print_bars(dict(list(summary[title].items())[:20]))
+            print_bars(dict(list(summary[title].items())[:20]))
             if len(summary[title]) > 20:
                 out.print(f"and {len(summary[title]) - 20} more")
     say("\nThese are exact counts over private text: keep them inside.", style="dim")
@@ -104,38 +102,31 @@ def _spread(values: dict[str, Any]) -> str:
     return f"{values['min']} to {values['max']}, median {values['median']:g}"
 
 
-def _print_bars(counts: dict[str, int]) -> None:
-    table = simple_table("", "", "")
-    table.columns[2].justify = "left"
-    most = max(counts.values(), default=0) or 1
-    for name, count in counts.items():
-        table.add_row(escape(name), f"{count:,}", bar(count / most))
-    out.print(table)
+_AsInPapers = Annotated[
+    bool,
+    typer.Option(
+        "--as-in-papers",
+        help="Lower-case, no punctuation, rare words to <unk>. Counts its vocabulary from the "
+        "text itself, which no guarantee covers; what that leaks is printed.",
+    ),
+]
+_MinCount = Annotated[
+    int | None, typer.Option(help="With --as-in-papers: keep words seen so often (3).")
+]
+_VocabularySize = Annotated[
+    int | None, typer.Option(help="With --as-in-papers: keep so many most frequent words.")
+]
 
 
 @app.command()
 @reads_corpus
 def convert(
     corpus: Corpus,
-    to: Annotated[
-        Path,
-        typer.Option("-o", "--out", help="File to write: .jsonl, .csv, .tsv, .parquet."),
-    ],
+    to: CorpusOut,
     drop: Annotated[str, typer.Option(help="Columns to leave out, comma-separated.")] = "",
-    as_in_papers: Annotated[
-        bool,
-        typer.Option(
-            "--as-in-papers",
-            help="Lower-case, no punctuation, rare words to <unk>. Counts its vocabulary from the "
-            "text itself, which no guarantee covers; what that leaks is printed.",
-        ),
-    ] = False,
-    min_count: Annotated[
-        int | None, typer.Option(help="With --as-in-papers: keep words seen so often (3).")
-    ] = None,
-    vocabulary_size: Annotated[
-        int | None, typer.Option(help="With --as-in-papers: keep so many most frequent words.")
-    ] = None,
+    as_in_papers: _AsInPapers = False,
+    min_count: _MinCount = None,
+    vocabulary_size: _VocabularySize = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Write a corpus in another format, with our column names.
@@ -163,10 +154,7 @@ def convert(
 @reads_corpus
 def split(
     corpus: Corpus,
-    to: Annotated[
-        Path,
-        typer.Option("-o", "--out", help="File to write: .jsonl, .csv, .tsv, .parquet."),
-    ],
+    to: CorpusOut,
     by: Annotated[
         str, typer.Option(help="`user` keeps each user's records together; or `record`.")
     ] = "user",
@@ -188,8 +176,8 @@ def split(
 
     if by not in ("user", "record") or not 0 < test + valid < 1:
         raise UsageError(
-            f"--by {by} --test {test:g} --valid {valid:g} is no split; give --by user or record, "
-            "and shares above 0 that leave something to train on."
+            f"--by {by} --test {test:g} --valid {valid:g} is not a split; give --by user or "
+            "record, and shares above 0 that leave something to train on."
         )
     if "split" in corpus.columns:
         raise UsageError(f"{corpus.name} has splits already: {', '.join(corpus.splits())}.")

@@ -9,12 +9,7 @@ import typer
 from rich.markup import escape
 
 from tacit.cli.common import (
-    AsJson,
-    AtOnce,
-    OnRay,
     OrDefault,
-    Overwrite,
-    Seed,
     bar,
     out,
     print_json,
@@ -24,6 +19,7 @@ from tacit.cli.common import (
     simple_table,
     whole_files,
 )
+from tacit.cli.options import AsJson, AtOnce, Kinds, OnRay, Overwrite, PageRecords, Seed
 from tacit.corpus import Corpus
 from tacit.errors import UsageError
 from tacit.files import refuse_overwrite
@@ -71,28 +67,27 @@ def list_() -> None:
     out.print(kinds)
 
 
+_To = Annotated[Path | None, typer.Option("-o", "--out", help="Mentions file to write (.jsonl).")]
+_MinimumScore = Annotated[
+    float, typer.Option(min=0, max=1, help="Only findings at least this sure.")
+]
+_Aliases = Annotated[Path | None, typer.Option(help="YAML of names that mean the same entity.")]
+_Score = Annotated[bool, typer.Option("--score", help="Compare with the gold labels.")]
+_By = Annotated[str, typer.Option(help="Score by `kind` or `family` (PII/EMAIL as PII).")]
+
+
 @app.command("run")
 @reads_corpus
 def run(
     corpus: Corpus,
-    to: Annotated[
-        Path | None, typer.Option("-o", "--out", help="Mentions file to write (.jsonl).")
-    ] = None,
+    to: _To = None,
     using: With = "patterns,lists",
-    kinds: Annotated[str, typer.Option(help="Only these kinds, comma-separated.")] = "",
-    minimum_score: Annotated[
-        float, typer.Option(min=0, max=1, help="Only findings at least this sure.")
-    ] = 0.0,
-    aliases: Annotated[
-        Path | None, typer.Option(help="YAML of names that mean the same entity.")
-    ] = None,
-    score: Annotated[bool, typer.Option("--score", help="Compare with the gold labels.")] = False,
-    by: Annotated[str, typer.Option(help="Score by `kind` or `family` (PII/EMAIL as PII).")] = (
-        "kind"
-    ),
-    page_records: Annotated[
-        int, typer.Option(min=0, help="Records on the page; 0 for no page.")
-    ] = 500,
+    kinds: Kinds = "",
+    minimum_score: _MinimumScore = 0.0,
+    aliases: _Aliases = None,
+    score: _Score = False,
+    by: _By = "kind",
+    page_records: PageRecords = 500,
     workers: AtOnce = 1,
     ray: OnRay = None,
     as_json: AsJson = False,
@@ -114,14 +109,10 @@ def run(
     refuse_overwrite(*files.values(), overwrite=overwrite)
     with progress("Detecting", len(corpus)) as advance:
         found = detect(
-            corpus,
-            using,
-            kinds=kinds.split(",") if kinds else None,
-            minimum_score=minimum_score,
-            aliases=Aliases.read(aliases) if aliases else None,
-            progress=advance,
+            corpus, using, kinds=kinds.split(",") if kinds else None, minimum_score=minimum_score,
+            aliases=Aliases.read(aliases) if aliases else None, progress=advance,
             workers=Workers(workers, ray),
-        )
+        )  # fmt: skip
     scores = scoring.score(corpus, found.mentions, by=by) if score else None
     summary = found.summary() | ({"scores": scores.row()} if scores else {})
     if files:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tacit.cli.common import err
+from tacit.cli.options import Resume, To
 from tacit.cli.train import print_promise
 from tacit.errors import DataError, UsageError
 
@@ -26,23 +27,21 @@ Changes = Annotated[
     list[str] | None,
     typer.Option("--set", help="Replace a setting: --set plan.steps=6 --set federation.clients=5"),
 ]
-To = Annotated[Path | None, typer.Option("-o", "--out", help="Folder for the run.")]
-Resume = Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")]
 Authority = Annotated[
     Path | None,
     typer.Option(help="PEM file of who vouches for the server; needed beyond this machine."),
 ]
 
 
+_File = Annotated[Path | None, typer.Argument(metavar="RUN.yml", help="Settings of the run.")]
+_Listen = Annotated[str, typer.Option(help="Where clients find the server.", metavar="HOST:PORT")]
+
+
 @app.command()
 def run(
-    file: Annotated[
-        Path | None, typer.Argument(metavar="RUN.yml", help="Settings of the run.")
-    ] = None,
+    file: _File = None,
     to: To = None,
-    listen: Annotated[
-        str, typer.Option(help="Where clients find the server.", metavar="HOST:PORT")
-    ] = "127.0.0.1:9092",
+    listen: _Listen = "127.0.0.1:9092",
     changes: Changes = None,
     resume: Resume = None,
     certificate: Annotated[Path | None, typer.Option(help="PEM file, to speak TLS.")] = None,
@@ -132,19 +131,23 @@ def key(to: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write 
     err.print(f"key: {to} (for clients only)")
 
 
+_Dealt = Annotated[
+    Path | None, typer.Argument(metavar="RUN.yml", help="Settings of the run; its corpus is dealt.")
+]
+_Users = Annotated[
+    int | None, typer.Option(help="Without a file: so many users with made-up dialogs.", min=2)
+]
+_Clients = Annotated[
+    int | None, typer.Option(help="So many clients share the users; one each if not given.")
+]
+
+
 @app.command()
 def simulate(
-    file: Annotated[
-        Path | None,
-        typer.Argument(metavar="RUN.yml", help="Settings of the run; its corpus is dealt."),
-    ] = None,
+    file: _Dealt = None,
     to: To = None,
-    users: Annotated[
-        int | None, typer.Option(help="Without a file: so many users with made-up dialogs.", min=2)
-    ] = None,
-    clients: Annotated[
-        int | None, typer.Option(help="So many clients share the users; one each if not given.")
-    ] = None,
+    users: _Users = None,
+    clients: _Clients = None,
     workers: Annotated[int, typer.Option(help="Clients that compute at the same time.", min=1)] = 2,
     changes: Changes = None,
     resume: Resume = None,

@@ -5,40 +5,32 @@ from typing import Annotated, Any
 
 import typer
 
-from tacit.cli.common import AsJson, out, print_json, progress, reads_corpus, say, simple_table
+from tacit.cli.common import out, print_json, progress, reads_corpus, say, simple_table
+from tacit.cli.options import SENSITIVE_SHARE, AsJson, Sanitizing, sanitizes
 from tacit.corpus import Corpus
 from tacit.errors import UsageError
 
-Method = Annotated[
-    str | None,
-    typer.Option("--sanitize", help="Sanitize first: `santext`, `santext+`, `fbdd` or `random`."),
+_Encoder = Annotated[
+    str, typer.Option(help="Folder of a BERT-like encoder, or `all-minilm-l6-v2`.")
 ]
-Epsilon = Annotated[float | None, typer.Option(help="With --sanitize: the papers' epsilon.")]
-Embeddings = Annotated[
-    str | None,
-    typer.Option(help="With --sanitize: as for `tacit sanitize`; the encoder's own if not given."),
+_Layers = Annotated[
+    int | None, typer.Option(min=1, help="Only the first so many layers of the encoder.")
 ]
-Share = Annotated[float | None, typer.Option(help="With santext+: share of sensitive words (0.9).")]
+_Context = Annotated[int, typer.Option(min=8, help="Longest text, in pieces.")]
 
 
 @reads_corpus
+@sanitizes(SENSITIVE_SHARE)
 def pretrain(
     corpus: Corpus,
-    encoder: Annotated[
-        str, typer.Option(help="Folder of a BERT-like encoder, or `all-minilm-l6-v2`.")
-    ],
+    encoder: _Encoder,
     to: Annotated[Path, typer.Option("-o", "--out", help="Folder for the trained encoder.")],
-    sanitize: Method = None,
-    epsilon_per_distance: Epsilon = None,
-    embeddings: Embeddings = None,
-    sensitive_share: Share = None,
+    sanitizing: Sanitizing,
     steps: Annotated[int, typer.Option(min=1, help="Steps.")] = 500,
     batch: Annotated[int, typer.Option(min=1, help="Texts in a step.")] = 32,
     rate: Annotated[float, typer.Option(help="Learning rate.")] = 5e-4,
-    layers: Annotated[
-        int | None, typer.Option(min=1, help="Only the first so many layers of the encoder.")
-    ] = None,
-    context: Annotated[int, typer.Option(min=8, help="Longest text, in pieces.")] = 64,
+    layers: _Layers = None,
+    context: _Context = 64,
     seed: Annotated[int, typer.Option(min=0, help="Seed.")] = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -55,16 +47,14 @@ def pretrain(
 
     if to.exists():
         raise UsageError(f"{to} exists; give a new folder.")
-    work = _sanitizer(sanitize, epsilon_per_distance, embeddings or encoder, sensitive_share, seed)
     texts = corpus.column("text").to_pylist()
-    held_out = min(200, max(1, len(texts) // 10))
-    settings = Pretraining(
-        steps, batch, rate, layers=layers, context=context, held_out=held_out, seed=seed
-    )
+    how = Pretraining(
+        steps, batch, rate, layers=layers, context=context, seed=seed,
+        held_out=min(200, max(1, len(texts) // 10)),
+    )  # fmt: skip
+    work = sanitizing.sanitizer(encoder, seed)
     with progress("Training", steps) as advance:
-        scores = train(
-            encoder, texts, to, settings, sanitizer=work, on_progress=lambda _: advance(1)
-        )
+        scores = train(encoder, texts, to, how, sanitizer=work, on_progress=lambda _: advance(1))
     if as_json:
         print_json({"folder": str(to), **scores})
         return
@@ -75,18 +65,19 @@ def pretrain(
     say(f"encoder: {to}")
 
 
+_Model = Annotated[
+    Path, typer.Option(help="Folder of a masked-word model (`tacit pretrain` makes one).")
+]
+
+
 @reads_corpus
+@sanitizes(SENSITIVE_SHARE, method="santext")
 def guess(
     corpus: Corpus,
-    model: Annotated[
-        Path, typer.Option(help="Folder of a masked-word model (`tacit pretrain` makes one).")
-    ],
-    sanitize: Method = "santext",
-    epsilon_per_distance: Epsilon = None,
-    embeddings: Embeddings = None,
-    sensitive_share: Share = None,
+    model: _Model,
+    sanitizing: Sanitizing,
     texts: Annotated[int, typer.Option(min=1, help="How many texts to attack.")] = 100,
-    context: Annotated[int, typer.Option(min=8, help="Longest text, in pieces.")] = 64,
+    context: _Context = 64,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the sanitizer.")] = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -97,14 +88,14 @@ def guess(
 
     Example: `tacit guess mail.jsonl --model attacker --epsilon-per-distance 14`
     """
+    from tacit.sanitization import as_it_stands
     from tacit.training.models.networks import load_model
     from tacit.training.models.tokens import load_tokenizer
     from tacit.training.tasks.mask_inference import guess_masked, verdict
     from tacit.training.tasks.masking import align
 
-    same, work = unchanged_and_sanitized(
-        sanitize, epsilon_per_distance, embeddings or str(model), seed, share=sensitive_share
-    )
+    work = sanitizing.sanitizer(str(model), seed)
+    same = as_it_stands(work.embedding)
     network, tokenizer = load_model(model, "masked-word"), load_tokenizer(model)
     chosen = corpus.column("text").slice(0, texts).to_pylist()
     found = {}
@@ -114,7 +105,10 @@ def guess(
             found[name] = guess_masked(
                 network, tokenizer, aligned, context=context, progress=advance
             )
-    said = verdict(found["unsanitized"])
+    _print_guesses(found, verdict(found["unsanitized"]), as_json)
+
+
+def _print_guesses(found: dict[str, Any], said: str, as_json: bool) -> None:
     if as_json:
         rows: dict[str, Any] = {
             name: {"defence_rate": g.defence_rate, "error": g.error, "tokens": g.tokens}
@@ -127,32 +121,3 @@ def guess(
         table.add_row(name, f"{g.tokens:,}", f"{g.defence_rate:.1%}", f"{g.error:.1%}")
     out.print(table)
     out.print(said)
-
-
-def unchanged_and_sanitized(
-    method: str | None,
-    epsilon: float | None,
-    embeddings: str,
-    seed: int,
-    *,
-    share: float | None = None,
-) -> tuple[Any, Any]:
-    """A sanitizer that leaves words as they are, and the one that is attacked."""
-    from tacit.sanitization import as_it_stands
-
-    work = _sanitizer(method, epsilon, embeddings, share, seed)
-    if work is None:
-        raise UsageError("Give a method with --sanitize.")
-    return as_it_stands(work.embedding), work
-
-
-def _sanitizer(
-    method: str | None, epsilon: float | None, embeddings: str, share: float | None, seed: int
-) -> Any:
-    from tacit.sanitization import Recipe, open_sanitizer
-
-    if method is None:
-        if epsilon is not None or share is not None:
-            raise UsageError("--epsilon-per-distance and --sensitive-share go with --sanitize.")
-        return None
-    return open_sanitizer(Recipe(method, epsilon), embeddings, seed=seed, workers=2, share=share)

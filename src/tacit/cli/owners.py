@@ -2,49 +2,58 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
 
 from tacit.cli.common import (
-    AsJson,
-    Overwrite,
-    Seed,
     bar,
+    named_corpus,
     names_corpus,
-    open_corpus,
     out,
+    print_bars,
     print_json,
     say,
     simple_table,
     whole_files,
     whole_numbers,
 )
+from tacit.cli.options import AsJson, Kinds, Overwrite, Seed
 from tacit.errors import UsageError
 from tacit.files import refuse_overwrite
+
+if TYPE_CHECKING:
+    from tacit.owners import Owners
+
+
+_Mentions = Annotated[Path, typer.Option(help="Mentions file that `tacit detect` wrote.")]
+_Entities = Annotated[
+    Path | None,
+    typer.Option(help="Entity table, for names; the one beside the mentions if not given."),
+]
+_Caps = Annotated[str, typer.Option(help="Caps on users per entity to preview.")]
+_RecordsPerUser = Annotated[int | None, typer.Option(help="Cap on a user's records.")]
+_RecordsPerUserEntity = Annotated[
+    int | None, typer.Option(help="Cap on a user's records that name one entity.")
+]
+_Plot = Annotated[Path | None, typer.Option(help="Picture to write: .png, .svg, .html.")]
+_To = Annotated[
+    Path | None, typer.Option("-o", "--out", help="Owner graph to write, for `tacit plan`.")
+]
 
 
 @names_corpus
 def owners(
     corpus: dict[str, Any],
-    mentions: Annotated[Path, typer.Option(help="Mentions file that `tacit detect` wrote.")],
-    entities: Annotated[
-        Path | None,
-        typer.Option(help="Entity table, for names; the one beside the mentions if not given."),
-    ] = None,
-    kinds: Annotated[str, typer.Option(help="Only these kinds, comma-separated.")] = "",
-    caps: Annotated[str, typer.Option(help="Caps on users per entity to preview.")] = (
-        "1,2,4,8,16,32"
-    ),
-    records_per_user: Annotated[int | None, typer.Option(help="Cap on a user's records.")] = None,
-    records_per_user_entity: Annotated[
-        int | None, typer.Option(help="Cap on a user's records that name one entity.")
-    ] = None,
-    plot: Annotated[Path | None, typer.Option(help="Picture to write: .png, .svg, .html.")] = None,
-    save: Annotated[
-        Path | None, typer.Option("-o", "--out", help="Owner graph to write, for `tacit plan`.")
-    ] = None,
+    mentions: _Mentions,
+    entities: _Entities = None,
+    kinds: Kinds = "",
+    caps: _Caps = "1,2,4,8,16,32",
+    records_per_user: _RecordsPerUser = None,
+    records_per_user_entity: _RecordsPerUserEntity = None,
+    plot: _Plot = None,
+    save: _To = None,
     seed: Seed = 0,
     as_json: AsJson = False,
     overwrite: Overwrite = False,
@@ -56,39 +65,15 @@ def owners(
 
     Example: `tacit owners mail.jsonl --mentions mentions.jsonl --plot degrees.png -o owners.json`
     """
-    from tacit.detection.mentions import read_mentions
     from tacit.owners import describe
     from tacit.owners.bounding import preview
-    from tacit.planning.pipeline import owner_graph
-    from tacit.training.data.training_data import provenance_beside, training_part
 
-    files = {
-        what: file for what, file in (("picture", plot), ("owner graph", save)) if file is not None
-    }
-    if plot is not None and plot == save:
-        raise UsageError(f"--plot and --out are both {plot}; give two names.")
-    refuse_overwrite(*files.values(), overwrite=overwrite)
-    if plot:
-        from tacit.reports.plots import format_of
-
-        format_of(plot)
-    split = corpus.pop("split")
-    whole = open_corpus(**corpus, split="all")
-    part = training_part(whole) if split is None else whole
-    part = part if split in (None, "all") else part.only(split)
-    graph = owner_graph(
-        part,
-        read_mentions(mentions, whole),
-        provenance_beside(mentions, whole),
-        kinds.split(",") if kinds else None,
-    )
+    files = _new_files(plot, save, overwrite)
+    graph = _graph(corpus, mentions, kinds.split(",") if kinds else None)
     rows = preview(
-        graph,
-        whole_numbers(caps, "--caps"),
-        records_per_user=records_per_user,
-        records_per_user_entity=records_per_user_entity,
-        seed=seed,
-    )
+        graph, whole_numbers(caps, "--caps"), records_per_user=records_per_user,
+        records_per_user_entity=records_per_user_entity, seed=seed,
+    )  # fmt: skip
     names = _names(entities, mentions)
     summary = describe(graph) | {"caps": [asdict(row) for row in rows]}
     for entity in summary["most_shared"]:
@@ -105,6 +90,35 @@ def owners(
         _print(summary)
     for what, file in files.items():
         say(f"{what}: {file}")
+
+
+def _new_files(plot: Path | None, save: Path | None, overwrite: bool) -> dict[str, Path]:
+    """The files that will be written; they must have names of their own, and be new."""
+    if plot is not None and plot == save:
+        raise UsageError(f"--plot and --out are both {plot}; give two names.")
+    files = {
+        what: file for what, file in (("picture", plot), ("owner graph", save)) if file is not None
+    }
+    refuse_overwrite(*files.values(), overwrite=overwrite)
+    if plot:
+        from tacit.reports.plots import format_of
+
+        format_of(plot)
+    return files
+
+
+def _graph(corpus: dict[str, Any], mentions: Path, kinds: list[str] | None) -> "Owners":
+    """The graph of the training split, or of the split that was asked for."""
+    from tacit.detection.mentions import read_mentions
+    from tacit.planning.pipeline import owner_graph
+    from tacit.training.data.training_data import provenance_beside, training_part
+
+    split = corpus.pop("split")
+    whole = named_corpus(**corpus, split="all")
+    part = training_part(whole) if split is None else whole
+    part = part if split in (None, "all") else part.only(split)
+    found = read_mentions(mentions, whole)
+    return owner_graph(part, found, provenance_beside(mentions, whole), kinds)
 
 
 def _names(given: Path | None, mentions: Path) -> dict[str, str]:
@@ -133,34 +147,19 @@ def _print(summary: dict[str, Any]) -> None:
         ("users_per_entity", "users per entity (entities)"),
     ):
         out.print(f"\n[bold]{what}[/bold]")
-        table = simple_table("", "", "")
-        table.columns[2].justify = "left"
-        counts = summary[title]["histogram"]
-        most = max(counts.values(), default=1) or 1
-        for name, count in counts.items():
-            table.add_row(name, f"{count:,}", bar(count / most))
-        out.print(table)
+        print_bars(summary[title]["histogram"])
     out.print("\n[bold]shared by most users[/bold]")
     table = simple_table("entity", "kind", "users", "records")
     for entity in summary["most_shared"][:10]:
-        table.add_row(
-            escape(entity["name"] or entity["entity"]),
-            entity["kind"],
-            f"{entity['users']:,}",
-            f"{entity['records']:,}",
-        )
+        name, counts = entity["name"] or entity["entity"], (entity["users"], entity["records"])
+        table.add_row(escape(name), entity["kind"], *(f"{count:,}" for count in counts))
     out.print(table)
     out.print("\n[bold]what a cap on users per entity keeps[/bold]")
     table = simple_table("cap", "records", "naming an entity", "entities", "users", "")
     table.columns[5].justify = "left"
+    shown = ("users_per_entity", "records", "sensitive_records", "entities", "users")
     for row in summary["caps"]:
-        table.add_row(
-            str(row["users_per_entity"]),
-            f"{row['records']:,}",
-            f"{row['sensitive_records']:,}",
-            f"{row['entities']:,}",
-            f"{row['users']:,}",
-            bar(row["records"] / summary["records"], 24),
-        )
+        kept = bar(row["records"] / summary["records"], 24)
+        table.add_row(*(f"{row[name]:,}" for name in shown), kept)
     out.print(table)
     say("\nThese are exact counts over private text: keep them inside.", style="dim")

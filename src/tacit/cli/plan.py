@@ -10,7 +10,8 @@ from rich.markdown import Markdown
 from rich.markup import escape
 
 from tacit.cli import recipes as few
-from tacit.cli.common import AsJson, Overwrite, out, print_json, progress, say, simple_table
+from tacit.cli.common import out, print_json, progress, say, simple_table
+from tacit.cli.options import AsJson, Overwrite
 from tacit.errors import DataError, UsageError
 from tacit.files import refuse_overwrite, whole_file
 from tacit.privacy.rounding import up
@@ -22,38 +23,38 @@ if TYPE_CHECKING:
     from tacit.verification.runs import Check
 
 
+_File = Annotated[
+    Path | None,
+    typer.Argument(metavar="PLAN", help="YAML file of the plan or of a run; or a corpus."),
+]
+_Changes = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Replace a field: --set epsilon=2 --set user_rate=0.1"),
+]
+_Owners = Annotated[Path | None, typer.Option(help="Owner graph that `tacit owners -o` wrote.")]
+_Search = Annotated[
+    bool, typer.Option("--search", help="Try caps and shares on the owner graph, take the best.")
+]
+_Rates = Annotated[str, typer.Option(help="User rates to try too, comma-separated.")]
+_Speed = Annotated[float | None, typer.Option(help="Measured training speed, for a time estimate.")]
+_To = Annotated[
+    Path | None, typer.Option("-o", "--out", help="Write the calibrated plan here (YAML).")
+]
+_Schema = Annotated[bool, typer.Option("--schema", help="Print the JSON schema and stop.")]
+
+
+@few.asks_in_few_words
 def plan(
-    file: Annotated[
-        Path | None,
-        typer.Argument(metavar="PLAN", help="YAML file of the plan or of a run; or a corpus."),
-    ] = None,
-    changes: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Replace a field: --set epsilon=2 --set user_rate=0.1"),
-    ] = None,
-    recipe: few.Recipe = None,
-    task: few.Task = None,
-    labels: few.Labels = None,
-    protect: few.Protect = None,
-    users: few.Users = None,
-    epsilon: few.Epsilon = None,
-    owners: Annotated[
-        Path | None, typer.Option(help="Owner graph that `tacit owners -o` wrote.")
-    ] = None,
-    search: Annotated[
-        bool,
-        typer.Option("--search", help="Try caps and shares on the owner graph, take the best."),
-    ] = False,
-    rates: Annotated[str, typer.Option(help="User rates to try too, comma-separated.")] = "",
-    records_per_second: Annotated[
-        float | None, typer.Option(help="Measured training speed, for a time estimate.")
-    ] = None,
-    to: Annotated[
-        Path | None, typer.Option("-o", "--out", help="Write the calibrated plan here (YAML).")
-    ] = None,
-    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema and stop.")] = (
-        False
-    ),
+    file: _File = None,
+    changes: _Changes = None,
+    *,
+    asked: dict[str, Any],
+    owners: _Owners = None,
+    search: _Search = False,
+    rates: _Rates = "",
+    records_per_second: _Speed = None,
+    to: _To = None,
+    schema: _Schema = False,
     as_json: AsJson = False,
     overwrite: Overwrite = False,
 ) -> None:
@@ -79,29 +80,17 @@ def plan(
     if schema:
         print_json(plans.Plan.model_json_schema())
         return
-    fields = plans.parse_overrides(changes or [])
-    asked_run = few.few_words(
-        recipe=recipe, task=task, labels=labels, protect=protect, users=users, epsilon=epsilon
-    )
-    if file is None and not fields and not asked_run:
-        raise UsageError(
-            "Give a plan file, or fields with --set; `tacit plan --help` has examples."
-        )
     if rates and not search:
         raise UsageError("--rates goes with --search.")
     if search and owners is None:
         raise UsageError("--search tries caps on the owner graph; give it with --owners FILE.")
     if to:
         refuse_overwrite(to, overwrite=overwrite)
-    expected: Forecast | None = None
-    if asked_run or (file is not None and few.names_run_or_corpus(file)):
-        asked, expected = _asked_run(file, asked_run | fields)
-    else:
-        asked = plans.read_plan(file, fields) if file else plans.Plan(**fields)
+    wanted, expected = _asked_plan(file, plans.parse_overrides(changes or []), asked)
     whole = Owners.load(owners) if owners else None
     tries = _rates(rates)
     with progress("Planning", 9 * max(1, len(tries)) if search else None) as advance:
-        made = dry_run.dry_run(asked, whole, search=search, rates=tries, progress=advance)
+        made = dry_run.dry_run(wanted, whole, search=search, rates=tries, progress=advance)
     if to:
         with whole_file(to) as draft:
             draft.write_text(pipeline.plan_file(made.plan, whole), encoding="utf-8")
@@ -114,6 +103,21 @@ def plan(
         out.print(Markdown(made.explain(records_per_second)))
     if to:
         say(f"calibrated plan: {to} (train with: tacit train RUN.yml --plan {to} -o RUN)")
+
+
+def _asked_plan(
+    file: Path | None, fields: dict[str, Any], asked: dict[str, Any]
+) -> "tuple[Plan, Forecast | None]":
+    """The plan that a file, fields or a few words ask for; of a run also what to expect of it."""
+    from tacit.planning import plan as plans
+
+    if file is None and not fields and not asked:
+        raise UsageError(
+            "Give a plan file, or fields with --set; `tacit plan --help` has examples."
+        )
+    if asked or (file is not None and few.names_run_or_corpus(file)):
+        return _asked_run(file, asked | fields)
+    return plans.read_plan(file, fields) if file else plans.Plan(**fields), None
 
 
 def _asked_run(file: Path | None, changes: dict[str, Any]) -> "tuple[Plan, Forecast | None]":

@@ -6,15 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tacit.cli.common import (
-    AsJson,
-    Overwrite,
-    out,
-    print_json,
-    progress,
-    reads_corpus,
-    say,
-)
+from tacit.cli.common import out, print_json, progress, reads_corpus, say
+from tacit.cli.options import AsJson, Overwrite, PageRecords
 from tacit.corpus import Corpus
 from tacit.files import refuse_overwrite
 
@@ -29,6 +22,9 @@ app = typer.Typer(
 )
 
 _KIND = "SENSITIVE"
+_COUNTS = (
+    "records", "sensitive_records", "tokens", "sensitive_tokens", "segments", "most_segments",
+)  # fmt: skip
 
 
 @app.callback()
@@ -36,29 +32,29 @@ def _policy() -> None:
     """Keep `show` a word of its own."""
 
 
+_Policy = Annotated[
+    str,
+    typer.Option(
+        help="`digits`, a detector (`patterns`, `lists=terms.txt`), `contextual=MODEL`, "
+        "`sentences(POLICY)`, `missing(0.1, POLICY)`, `module:function`; several joined by `+`."
+    ),
+]
+_To = Annotated[Path | None, typer.Option("-o", "--out", help="Page to write (policy.html).")]
+_Size = Annotated[int, typer.Option(min=300, help="Size of the byte-pair vocabulary, as in a run.")]
+_Tokenizer = Annotated[
+    Path | None, typer.Option(help="A folder with a tokenizer to count by instead.")
+]
+
+
 @app.command()
 @reads_corpus
 def show(
     corpus: Corpus,
-    policy: Annotated[
-        str,
-        typer.Option(
-            help="`digits`, a detector (`patterns`, `lists=terms.txt`), `contextual=MODEL`, "
-            "`sentences(POLICY)`, `missing(0.1, POLICY)`, `module:function`; several joined by `+`."
-        ),
-    ],
-    to: Annotated[
-        Path | None, typer.Option("-o", "--out", help="Page to write (policy.html).")
-    ] = None,
-    size: Annotated[
-        int, typer.Option(min=300, help="Size of the byte-pair vocabulary, as in a run.")
-    ] = 4000,
-    tokenizer: Annotated[
-        Path | None, typer.Option(help="A folder with a tokenizer to count by instead.")
-    ] = None,
-    page_records: Annotated[
-        int, typer.Option(min=0, help="Records on the page; 0 for no page.")
-    ] = 500,
+    policy: _Policy,
+    to: _To = None,
+    size: _Size = 4000,
+    tokenizer: _Tokenizer = None,
+    page_records: PageRecords = 500,
     as_json: AsJson = False,
     overwrite: Overwrite = False,
 ) -> None:
@@ -79,29 +75,38 @@ def show(
         refuse_overwrite(page, overwrite=overwrite)
     opened = open_policy(policy)
     words = tokens.load_tokenizer(tokenizer) if tokenizer else tokens.byte_level_bpe(None, size)
-    found: list[Mention] = []
-    counts = {"records": 0, "sensitive_records": 0, "tokens": 0, "sensitive_tokens": 0}
-    counts |= {"segments": 0, "most_segments": 0}
-    with progress("Marking", len(corpus)) as advance:
-        for own in _marked(corpus, opened, words, counts):
-            found += own
-            advance(1)
+    found, counts = _mark_all(corpus, opened, words)
     share = counts["sensitive_tokens"] / max(1, counts["tokens"])
-    summary = {"policy": opened.name, "sensitive_share": round(share, 6), **counts}
-    facts = (
-        f"{share:.2%} of {counts['tokens']:,} tokens are sensitive, in "
-        f"{counts['sensitive_records']:,} of {counts['records']:,} records; a record has at most "
-        f"{counts['most_segments']:,} sensitive stretches."
-    )
+    facts = _in_words(share, counts)
     if page:
         title = f"What {opened.name} marks in {corpus.name}"
         write_page(page, corpus, found, title=title, limit=page_records, facts=facts)
     if as_json:
-        print_json(summary)
+        print_json({"policy": opened.name, "sensitive_share": round(share, 6), **counts})
         return
     out.print(facts)
     if page:
         say(f"page (holds text: keep inside): {page}")
+
+
+def _mark_all(
+    corpus: Corpus, policy: "Policy", tokenizer: Any
+) -> "tuple[list[Mention], dict[str, int]]":
+    found: list[Mention] = []
+    counts = dict.fromkeys(_COUNTS, 0)
+    with progress("Marking", len(corpus)) as advance:
+        for own in _marked(corpus, policy, tokenizer, counts):
+            found += own
+            advance(1)
+    return found, counts
+
+
+def _in_words(share: float, counts: dict[str, int]) -> str:
+    return (
+        f"{share:.2%} of {counts['tokens']:,} tokens are sensitive, in "
+        f"{counts['sensitive_records']:,} of {counts['records']:,} records; a record has at most "
+        f"{counts['most_segments']:,} sensitive stretches."
+    )
 
 
 def _marked(

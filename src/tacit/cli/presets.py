@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 
 from tacit import presets
-from tacit.cli.common import AsJson, Overwrite, out, print_json, say
+from tacit.cli.common import out, print_json, say
+from tacit.cli.options import AsJson, Overwrite
 from tacit.files import refuse_overwrite, whole_file
 
 app = typer.Typer()

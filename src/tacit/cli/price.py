@@ -1,25 +1,16 @@
 """`tacit price`: what a plan would cost, what the papers say, and where they are wrong."""
 
-import functools
 import inspect
 import math
 from collections.abc import Callable, Mapping, Set
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
-from tacit.cli.common import (
-    AsJson,
-    Overwrite,
-    out,
-    print_json,
-    progress,
-    say,
-    simple_table,
-    whole_numbers,
-)
+from tacit.cli.common import out, print_json, progress, say, simple_table, whole_numbers
+from tacit.cli.options import AsJson, Options, Overwrite, gathers
 from tacit.errors import UsageError
 from tacit.files import refuse_overwrite
 from tacit.privacy.rounding import down, percent, up
@@ -63,8 +54,8 @@ _OPTIONS: tuple[tuple[str, Any, str], ...] = (
 )
 
 
-def _with_options(command: Callable[[dict[str, Any]], None]) -> Callable[..., None]:
-    """Give a command that takes its options as a mapping those of the table."""
+def _options() -> Options:
+    """The table above as options; what is not given is None."""
     options: dict[str, tuple[Any, Any]] = {}
     for name, kind, says in _OPTIONS:
         option = typer.Option(help=says, min=0 if name == "steps" else None)
@@ -73,22 +64,10 @@ def _with_options(command: Callable[[dict[str, Any]], None]) -> Callable[..., No
         default = {"degrees": "1,2,4,8,16,32"}.get(name, False if kind is bool else None)
         shown = kind or bool
         options[name] = (Annotated[shown if default is not None else shown | None, option], default)
-    options |= {"as_json": (AsJson, False), "overwrite": (Overwrite, False)}
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    parameters = [
-        inspect.Parameter(name, keyword, default=default, annotation=annotation)
-        for name, (annotation, default) in options.items()
-    ]
-
-    @functools.wraps(command)
-    def wrapper(**given: Any) -> None:
-        command(given)
-
-    wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    return wrapper
+    return options | {"as_json": (AsJson, False), "overwrite": (Overwrite, False)}
 
 
-@_with_options
+@gathers("given", _options(), dict)
 def price(given: dict[str, Any]) -> None:
     """What would this cost? Epsilon for users, entities and both, from our accountants.
 
@@ -114,17 +93,7 @@ def price(given: dict[str, Any]) -> None:
 
         format_of(plot)
         refuse_overwrite(plot, overwrite=given["overwrite"])
-    event = _event(given)
-    from tacit.planning.prices import quote
-
-    wanted = curves if curves is not None else (not as_json or plot is not None)
-    by_degree = wanted and "entities" in protect
-    degrees = whole_numbers(given["degrees"], "--degrees") if by_degree else []
-    delta = 1e-5 if given["delta"] is None else given["delta"]
-    with progress("Pricing", (8 + len(degrees)) if wanted else 0) as advance:
-        found = quote(
-            event, steps, delta, protect, over_steps=wanted, degrees=degrees, advance=advance
-        )
+    found = _quoted(given, curves if curves is not None else (not as_json or plot is not None))
     if plot:
         from tacit.reports.plots import save
         from tacit.reports.price_curves import price_figure
@@ -138,18 +107,27 @@ def price(given: dict[str, Any]) -> None:
         say(f"picture: {plot}")
 
 
+def _quoted(given: Mapping[str, Any], curves: bool) -> Any:
+    """The price that the options ask for, with curves over steps and degrees if wanted."""
+    from tacit.planning.prices import quote
+
+    protect, delta = given["protect"], 1e-5 if given["delta"] is None else given["delta"]
+    event = _event(given)
+    by_degree = curves and "entities" in protect
+    degrees = whole_numbers(given["degrees"], "--degrees") if by_degree else []
+    with progress("Pricing", (8 + len(degrees)) if curves else 0) as advance:
+        return quote(
+            event, given["steps"], delta, protect, over_steps=curves, degrees=degrees,
+            advance=advance,
+        )  # fmt: skip
+
+
+_Need: TypeAlias = Callable[..., Any]
+
+
 def _event(given: Mapping[str, Any]) -> Any:
     """The event that the options describe; an option that has no meaning there is refused."""
-    from tacit.privacy.events import (
-        Flat,
-        MentionSubstitution,
-        ReplaceOne,
-        SampledGaussian,
-        Selective,
-        UserClip,
-    )
-
-    protect, noise = given["protect"], given["noise_multiplier"]
+    protect = given["protect"]
     used = set(_FOR_EVERY_EVENT)
 
     def need(name: str, default: Any = None) -> Any:
@@ -159,50 +137,66 @@ def _event(given: Mapping[str, Any]) -> Any:
             raise UsageError(f"--protect {protect} needs --{name.replace('_', '-')}.")
         return value
 
-    event: Any
     if protect not in _UNITS:
         raise UsageError(f"protect={protect!r} is unknown; accepted: {', '.join(_UNITS)}.")
-    if protect == "tokens" and need("selective"):
-        event = Selective(
+    event = _token_event(given, need, used) if protect == "tokens" else _unit_event(given, need)
+    _refuse_unused(given, used, f"--protect {protect} with these options")
+    return event
+
+
+def _token_event(given: Mapping[str, Any], need: _Need, used: set[str]) -> Any:
+    from tacit.privacy.events import ReplaceOne, Selective
+
+    noise = given["noise_multiplier"]
+    if need("selective"):
+        return Selective(
             noise_multiplier=noise,
             state_noise_multiplier=need("state_noise_multiplier", noise),
             segments=need("segments", 4),
             states=need("states", 2),
             rate=need("record_rate", 1.0),
         )
-    elif protect == "tokens":
-        # Neighbours of tokens always replace: another value for the same secret.
-        used.add("replace")
-        event = ReplaceOne(unit="tokens", rate=need("record_rate"), noise_multiplier=noise)
-    elif "names" in protect:
-        event = MentionSubstitution(
+    # Neighbours of tokens always replace: another value for the same secret.
+    used.add("replace")
+    return ReplaceOne(unit="tokens", rate=need("record_rate"), noise_multiplier=noise)
+
+
+def _unit_event(given: Mapping[str, Any], need: _Need) -> Any:
+    from tacit.privacy.events import (
+        Flat,
+        MentionSubstitution,
+        ReplaceOne,
+        SampledGaussian,
+        UserClip,
+    )
+
+    protect, noise = given["protect"], given["noise_multiplier"]
+    if "names" in protect:
+        return MentionSubstitution(
             user_rate=need("user_rate"),
             users_per_name=need("users_per_name", 2),
             names_per_user=need("names_per_user", 4),
             name_share=float(need("name_share", 0.0)),
             noise_multiplier=noise,
         )
-    elif protect != "records" and need("flat"):
-        event = Flat(
+    if protect != "records" and need("flat"):
+        return Flat(
             record_rate=need("record_rate"),
             records_per_user=need("records_per_user"),
             records_per_entity=need("records_per_entity"),
             noise_multiplier=noise,
         )
-    elif protect in ("records", "users"):
+    if protect in ("records", "users"):
         rate = need("record_rate" if protect == "records" else "user_rate")
-        kind = ReplaceOne if need("replace") else SampledGaussian
-        event = kind(unit=protect, rate=rate, noise_multiplier=noise)
-    else:
-        event = UserClip(
-            user_rate=need("user_rate"),
-            users_per_entity=need("users_per_entity", 1),
-            entity_share=float(need("entity_share", 0.5)),
-            entity_rate=need("entity_rate", 1.0),
-            noise_multiplier=noise,
-        )
-    _refuse_unused(given, used, f"--protect {protect} with these options")
-    return event
+        kind: Any = ReplaceOne if need("replace") else SampledGaussian
+        return kind(unit=protect, rate=rate, noise_multiplier=noise)
+    return UserClip(
+        user_rate=need("user_rate"),
+        users_per_entity=need("users_per_entity", 1),
+        entity_share=float(need("entity_share", 0.5)),
+        entity_rate=need("entity_rate", 1.0),
+        noise_multiplier=noise,
+    )
 
 
 _UNITS = ("records", "users", "entities", "users+entities", "names", "users+names", "tokens")

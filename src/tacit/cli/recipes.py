@@ -7,25 +7,29 @@ import typer
 
 from tacit import presets
 from tacit.cli.common import err, out, simple_table
+from tacit.cli.options import Options, gathers
 from tacit.privacy.rounding import up
 
 if TYPE_CHECKING:
     from tacit.planning.forecasts import Forecast
     from tacit.planning.recipes import Resolved
 
-Recipe = Annotated[
-    str | None,
-    typer.Option(help="auto: choose what is not given from the task, the plan and its numbers."),
-]
-Task = Annotated[str | None, typer.Option(help="classification or next-word.")]
-Labels = Annotated[
-    str | None, typer.Option(help="Classes, declared as public: work,home or a file.")
-]
-Protect = Annotated[str | None, typer.Option(help="users, entities or users+entities.")]
-Users = Annotated[
-    int | None, typer.Option(help="About how many users there are, as you knew before.")
-]
-Epsilon = Annotated[float | None, typer.Option(help="The price of the promise.")]
+_FEW_WORDS: Options = {
+    "recipe": (Annotated[str | None, typer.Option(
+        help="auto: choose what is not given from the task, the plan and its numbers.",
+    )], None),
+    "task": (Annotated[str | None, typer.Option(help="classification or next-word.")], None),
+    "labels": (Annotated[str | None, typer.Option(
+        help="Classes, declared as public: work,home or a file.",
+    )], None),
+    "protect": (Annotated[str | None, typer.Option(
+        help="users, entities or users+entities.",
+    )], None),
+    "users": (Annotated[int | None, typer.Option(
+        help="About how many users there are, as you knew before.",
+    )], None),
+    "epsilon": (Annotated[float | None, typer.Option(help="The price of the promise.")], None),
+}  # fmt: skip
 
 
 def few_words(**options: Any) -> dict[str, Any]:
@@ -39,6 +43,10 @@ def few_words(**options: Any) -> dict[str, Any]:
     if labels is not None and ("," in labels or not Path(labels).is_file()):
         given["labels"] = [one.strip() for one in labels.split(",") if one.strip()]
     return given
+
+
+asks_in_few_words = gathers("asked", _FEW_WORDS, few_words)
+"""Give a command that takes `asked: dict` these options, as settings of a run."""
 
 
 def names_run(file: Path) -> bool:

@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from tacit.cli.common import Overwrite, say
+from tacit.cli.common import say
+from tacit.cli.options import Overwrite
 from tacit.errors import UsageError
 from tacit.files import refuse_overwrite
 

@@ -11,18 +11,16 @@ import typer
 from rich.markup import escape
 
 from tacit.cli.common import (
-    AsJson,
-    OnRay,
-    Overwrite,
+    named_corpus,
     names_corpus,
     new_corpus_file,
-    open_corpus,
     out,
     print_json,
     progress,
     say,
     simple_table,
 )
+from tacit.cli.options import AsJson, OnRay, Options, Overwrite, gathers
 from tacit.errors import UsageError
 from tacit.files import refuse_overwrite
 from tacit.workers import Workers
@@ -112,35 +110,38 @@ Threads = Annotated[
 ]
 
 
+_OPTIONS: Options = {
+    "to": (Out, None),
+    "method": (Method, "santext"),
+    "epsilon_per_distance": (EpsilonPerDistance, None),
+    "replace_plain_rate": (ReplacePlainRate, None),
+    "sensitive_share": (SensitiveShare, None),
+    "sensitive_words": (SensitiveWords, None),
+    "sensitive_in": (SensitiveIn, None),
+    "frequencies": (Frequencies, None),
+    "embeddings": (Embeddings, "own"),
+    "vocabulary": (VocabularyList, None),
+    "vocabulary_from_corpus": (VocabularyFromCorpus, False),
+    "unknown": (Unknown, "random"),
+    "using": (With, "patterns,lists"),
+    "mentions": (Mentions, None),
+    "kinds": (Kinds, ""),
+    "same_within": (SameWithin, "document"),
+    "drop": (Drop, ""),
+    "profile": (Profile, False),
+    "plot": (Plot, None),
+    "samples": (Samples, 3),
+    "seed": (FixedSeed, None),
+    "workers": (Threads, 2),
+    "ray": (OnRay, None),
+    "as_json": (AsJson, False),
+    "overwrite": (Overwrite, False),
+}
+
+
 @names_corpus
-def sanitize(
-    corpus: dict[str, Any],
-    to: Out = None,
-    method: Method = "santext",
-    epsilon_per_distance: EpsilonPerDistance = None,
-    replace_plain_rate: ReplacePlainRate = None,
-    sensitive_share: SensitiveShare = None,
-    sensitive_words: SensitiveWords = None,
-    sensitive_in: SensitiveIn = None,
-    frequencies: Frequencies = None,
-    embeddings: Embeddings = "own",
-    vocabulary: VocabularyList = None,
-    vocabulary_from_corpus: VocabularyFromCorpus = False,
-    unknown: Unknown = "random",
-    using: With = "patterns,lists",
-    mentions: Mentions = None,
-    kinds: Kinds = "",
-    same_within: SameWithin = "document",
-    drop: Drop = "",
-    profile: Profile = False,
-    plot: Plot = None,
-    samples: Samples = 3,
-    seed: FixedSeed = None,
-    workers: Threads = 2,
-    ray: OnRay = None,
-    as_json: AsJson = False,
-    overwrite: Overwrite = False,
-) -> None:
+@gathers("asked", _OPTIONS, SimpleNamespace)
+def sanitize(corpus: dict[str, Any], asked: SimpleNamespace) -> None:
     """Replace the words of a corpus under local differential privacy, and certify the result.
 
     Writes the corpus, and beside it a folder with ledger and certificate (`tacit verify`). With
@@ -152,18 +153,20 @@ def sanitize(
     """
     from tacit.sanitization import MECHANISMS, MentionMechanism
 
-    asked = SimpleNamespace(**locals())
-    if profile == (to is not None):
+    asked.corpus = corpus
+    if asked.profile == (asked.to is not None):
         raise UsageError("Give -o FILE to write a corpus, or --profile to look at epsilons.")
-    if plot is not None and not profile:
+    if asked.plot is not None and not asked.profile:
         raise UsageError("--plot goes with --profile.")
-    if ray is not None and profile:
+    if asked.ray is not None and asked.profile:
         raise UsageError("--ray is for writing a corpus; a profile looks at a few words.")
-    asked.shared, asked.threads = (Workers(workers, ray), 1) if ray else (Workers(), workers)
-    asked.dropped = _dropped(drop)
-    if to is not None:
-        _new_file(to, overwrite)
-    if issubclass(MECHANISMS[method], MentionMechanism):
+    asked.shared, asked.threads = Workers(), asked.workers
+    if asked.ray:
+        asked.shared, asked.threads = Workers(asked.workers, asked.ray), 1
+    asked.dropped = _dropped(asked.drop)
+    if asked.to is not None:
+        _new_file(asked.to, asked.overwrite)
+    if issubclass(MECHANISMS[asked.method], MentionMechanism):
         _replace_mentions(asked)
     else:
         _replace_words(asked)
@@ -183,7 +186,7 @@ def _replace_mentions(asked: SimpleNamespace) -> None:
     wanted = [kind_of(kind) for kind in asked.kinds.split(",")] if asked.kinds else None
     finder: Any
     if asked.mentions is not None:
-        found = read_mentions(asked.mentions, open_corpus(**asked.corpus))
+        found = read_mentions(asked.mentions, named_corpus(**asked.corpus))
         finder = FromMentions(found, wanted)
         context = {"detectors": f"mentions as in {asked.mentions.name}"}
     else:
@@ -308,9 +311,12 @@ def _batches(corpus: dict[str, Any]) -> Iterator[pa.RecordBatch]:
     from tacit.corpus.reading import stream
 
     source = Path(corpus["source"])
-    named = corpus["source"] in corpora.CORPORA and not source.exists()
-    if named or corpus["split"] not in (None, "all") or source.is_dir():
-        return iter(open_corpus(**corpus).table.to_batches())
+    if (
+        corpora.is_known(corpus["source"])
+        or corpus["split"] not in (None, "all")
+        or source.is_dir()
+    ):
+        return iter(named_corpus(**corpus).table.to_batches())
     layout = {name: value for name, value in corpus.items() if name not in _SOURCE}
     return stream(source, layout_of(**layout))
 

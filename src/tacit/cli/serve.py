@@ -2,13 +2,15 @@
 
 import hashlib
 import os
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tacit.cli.common import AsJson, names_corpus, open_corpus, out, print_json, progress, say
+from tacit.cli.common import named_corpus, names_corpus, out, print_json, progress, say
+from tacit.cli.options import SENSITIVE_WORDS, AsJson, Sanitizing, sanitizes
 from tacit.errors import MissingExtra, UsageError
 
 if TYPE_CHECKING:
@@ -25,28 +27,34 @@ TokenOption = Annotated[
 HERE = "http://127.0.0.1:8321"
 
 
+_Folder = Annotated[Path, typer.Option(help="Where the database, runs and models are kept.")]
+_Database = Annotated[
+    str | None,
+    typer.Option(
+        help="postgresql://USER@HOST/NAME; a SQLite file in the folder if not given.",
+        envvar="TACIT_DATABASE",
+    ),
+]
+_Port = Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 for any.")]
+_Certificate = Annotated[
+    Path | None, typer.Option("--tls-certificate", help="PEM file, to serve https.")
+]
+_Key = Annotated[Path | None, typer.Option("--tls-key", help="PEM file of its key.")]
+_Pages = Annotated[
+    bool, typer.Option("--pages/--no-pages", help="With web pages, or the API alone.")
+]
+
+
 def serve(
-    folder: Annotated[
-        Path, typer.Option(help="Where the database, runs and models are kept.")
-    ] = Path("tacit-server"),
-    database: Annotated[
-        str | None,
-        typer.Option(
-            help="postgresql://USER@HOST/NAME; a SQLite file in the folder if not given.",
-            envvar="TACIT_DATABASE",
-        ),
-    ] = None,
+    folder: _Folder = Path("tacit-server"),
+    database: _Database = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 for any.")] = 8321,
+    port: _Port = 8321,
     jobs: Annotated[int, typer.Option(min=1, help="Runs at once.")] = 1,
     queue: Annotated[int, typer.Option(min=1, help="Runs that may wait.")] = 20,
-    certificate: Annotated[
-        Path | None, typer.Option("--tls-certificate", help="PEM file, to serve https.")
-    ] = None,
-    key: Annotated[Path | None, typer.Option("--tls-key", help="PEM file of its key.")] = None,
-    pages: Annotated[
-        bool, typer.Option("--pages/--no-pages", help="With web pages, or the API alone.")
-    ] = True,
+    certificate: _Certificate = None,
+    key: _Key = None,
+    pages: _Pages = True,
 ) -> None:
     """Start a server: people send text, somebody chooses the protection, it trains.
 
@@ -66,50 +74,42 @@ def serve(
     if certificate is None and host not in ("127.0.0.1", "::1", "localhost"):
         say("Warning: without TLS, tokens and text travel in the clear; put a proxy before it, or "
             "give --tls-certificate and --tls-key.")  # fmt: skip
-    settings = ServerSettings(folder=folder, database=database, jobs=jobs, queue=queue)
-
-    def ready(address: str, token: str | None, link: str | None) -> None:
-        if token is not None:
-            out.print(f"Admin token (shown once, keep it): {token}", markup=False, soft_wrap=True)
-        what = "Pages" if pages else "Serving"
-        out.print(f"{what} at {address} (the API: {address}/docs). Ctrl-C stops.", markup=False,
-                  soft_wrap=True)  # fmt: skip
-        if link is not None:
-            out.print(f"Sign in as admin, once, within 15 minutes: {link}", markup=False,
-                      soft_wrap=True)  # fmt: skip
-
     if pages and find_spec("nicegui") is None:
         raise MissingExtra.of("The pages need nicegui (or give --no-pages)", "server")
+    settings = ServerSettings(folder=folder, database=database, jobs=jobs, queue=queue)
     tls = (certificate, key) if certificate else None
+    ready = partial(_say_ready, "Pages" if pages else "Serving")
     serve_forever(settings, host, port, ready, tls=tls, pages=pages)
 
 
+def _say_ready(what: str, address: str, token: str | None, link: str | None) -> None:
+    lines = [f"{what} at {address} (the API: {address}/docs). Ctrl-C stops."]
+    if token is not None:
+        lines.insert(0, f"Admin token (shown once, keep it): {token}")
+    if link is not None:
+        lines.append(f"Sign in as admin, once, within 15 minutes: {link}")
+    for line in lines:
+        out.print(line, markup=False, soft_wrap=True)
+
+
+_ContributionKey = Annotated[
+    str | None,
+    typer.Option(
+        "--key", help="Name of this contribution; the same file has the same one by itself."
+    ),
+]
+
+
 @names_corpus
+@sanitizes(SENSITIVE_WORDS)
 def contribute(
     corpus: dict[str, Any],
     dataset: Annotated[str, typer.Option(help="Name or id of the dataset.")],
     server: Server = HERE,
     token: TokenOption = None,
-    sanitize: Annotated[
-        str | None,
-        typer.Option(
-            "--sanitize",
-            help="Change the text on this side first: santext, santext+, fbdd, random.",
-        ),
-    ] = None,
-    epsilon_per_distance: Annotated[
-        float | None, typer.Option(help="With --sanitize: the papers' epsilon.")
-    ] = None,
-    sensitive_words: Annotated[
-        Path | None, typer.Option(help="With --sanitize santext+: a public list of words.")
-    ] = None,
-    embeddings: Annotated[
-        str, typer.Option(help="With --sanitize: as for `tacit sanitize`.")
-    ] = "own",
-    key: Annotated[
-        str | None,
-        typer.Option(help="Name of this contribution; the same file has the same one by itself."),
-    ] = None,
+    *,
+    sanitizing: Sanitizing,
+    key: _ContributionKey = None,
     as_json: AsJson = False,
 ) -> None:
     """Send records to a server; sent again, the same file is not stored twice.
@@ -121,12 +121,11 @@ def contribute(
     `tacit contribute mine.jsonl --dataset diary --sanitize santext+ --epsilon-per-distance 2
     --sensitive-words names.txt`
     """
-    if sanitize is None and (epsilon_per_distance is not None or sensitive_words is not None):
-        raise UsageError("--epsilon-per-distance and --sensitive-words go with --sanitize.")
-    opened = open_corpus(**corpus)
-    name = key or hashlib.sha256(f"{opened.digest()} {sanitize}".encode()).hexdigest()[:32]
-    if sanitize is not None:
-        opened = _sanitized(opened, sanitize, epsilon_per_distance, sensitive_words, embeddings)
+    opened = named_corpus(**corpus)
+    method = sanitizing.method
+    name = key or hashlib.sha256(f"{opened.digest()} {method}".encode()).hexdigest()[:32]
+    if method is not None:
+        opened = _sanitized(opened, sanitizing)
     with _client(server, token) as client, progress("Sending", None):
         sent = client.add_corpus(client.dataset_named(dataset), opened, key=name)
     if as_json:
@@ -135,13 +134,12 @@ def contribute(
         out.print(f"{sent:,} records are stored.")
 
 
-def _sanitized(
-    corpus: "Corpus", method: str, epsilon: float | None, words: Path | None, embeddings: str
-) -> "Corpus":
+def _sanitized(corpus: "Corpus", how: Sanitizing) -> "Corpus":
     from tacit.sanitization import Recipe, sanitize
 
+    recipe, vectors = Recipe(str(how.method), how.epsilon), how.embeddings or "own"
     with progress("Sanitizing", len(corpus)) as advance:
-        return sanitize(corpus, Recipe(method, epsilon), embeddings, words=words, progress=advance)
+        return sanitize(corpus, recipe, vectors, words=how.words, progress=advance)
 
 
 def pull(

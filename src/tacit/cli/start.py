@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from tacit.cli.common import AsJson, Overwrite, out, print_json, progress, say, simple_table
+from tacit.cli.common import out, print_json, progress, say, simple_table
+from tacit.cli.options import AsJson, Overwrite
 from tacit.errors import UsageError
 from tacit.packaged_models import START_PREFIX, find_start, new_start, starts
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +16,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as Bars
 
 from tacit.cli import recipes as few
-from tacit.cli.common import AsJson, err, out, print_json, progress, simple_table
+from tacit.cli.common import err, out, print_json, progress, simple_table
+from tacit.cli.options import (
+    SENSITIVE_WORDS,
+    AsJson,
+    Resume,
+    RunFolder,
+    Sanitizing,
+    To,
+    sanitizes,
+)
 from tacit.errors import UsageError
 from tacit.saved_json import spelled
 
@@ -23,6 +33,7 @@ if TYPE_CHECKING:
     from tacit.privacy.certificates.certificate import Certificate
     from tacit.training.evaluation.groups import Groups
     from tacit.training.evaluation.verdicts import Verdict
+    from tacit.training.phases.session import Trained
     from tacit.training.settings import Run
 
 
@@ -41,37 +52,40 @@ def methods() -> None:
     out.print(table)
 
 
+_File = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="RUN.yml",
+        help="Settings of the run: a file, or preset:NAME. Or a corpus, and the options below.",
+    ),
+]
+_Changes = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Replace a setting: --set steps=6 --set plan.epsilon=2"),
+]
+_Plan = Annotated[
+    Path | None, typer.Option(help="Plan that `tacit plan -o` wrote; it is used as it is.")
+]
+_Owners = Annotated[
+    Path | None,
+    typer.Option(help="Owner graph of `tacit owners -o`; refused if it is not this run's."),
+]
+_ProgressFile = Annotated[
+    Path | None, typer.Option("--progress", help="Add a JSON line to this file after each step.")
+]
+
+
+@few.asks_in_few_words
 def train(
-    file: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="RUN.yml",
-            help="Settings of the run: a file, or preset:NAME. Or a corpus, and the options below.",
-        ),
-    ] = None,
-    to: Annotated[Path | None, typer.Option("-o", "--out", help="Folder for the run.")] = None,
-    changes: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Replace a setting: --set steps=6 --set plan.epsilon=2"),
-    ] = None,
-    recipe: few.Recipe = None,
-    task: few.Task = None,
-    labels: few.Labels = None,
-    protect: few.Protect = None,
-    users: few.Users = None,
-    epsilon: few.Epsilon = None,
-    plan: Annotated[
-        Path | None, typer.Option(help="Plan that `tacit plan -o` wrote; it is used as it is.")
-    ] = None,
-    owners: Annotated[
-        Path | None,
-        typer.Option(help="Owner graph of `tacit owners -o`; refused if it is not this run's."),
-    ] = None,
-    resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
-    progress_file: Annotated[
-        Path | None,
-        typer.Option("--progress", help="Add a JSON line to this file after each step."),
-    ] = None,
+    file: _File = None,
+    to: To = None,
+    changes: _Changes = None,
+    *,
+    asked: dict[str, Any],
+    plan: _Plan = None,
+    owners: _Owners = None,
+    resume: Resume = None,
+    progress_file: _ProgressFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Train a language model, with or without a promise.
@@ -95,35 +109,37 @@ def train(
     `torchrun --nproc-per-node 2 -m tacit train run.yml -o RUN`
     """
     from tacit.planning.plan import parse_overrides
-    from tacit.training.evaluation.verdicts import verdict_of
     from tacit.training.phases import session
     from tacit.training.phases.ranks import ranks_of_environment
     from tacit.training.settings import read_run
 
     ranks = ranks_of_environment()
-    asked = few.few_words(
-        recipe=recipe, task=task, labels=labels, protect=protect, users=users, epsilon=epsilon
-    )
     if resume is not None:
         if file or to or changes or asked or plan or owners:
             raise UsageError("--resume takes its settings from the folder; give nothing else.")
         if ranks is not None and not ranks.leads:
             return session.follow(read_run(resume / "run.yml"), ranks, resume)
-        begin = lambda on_progress: session.resume(resume, on_progress=on_progress)  # noqa: E731
+        begin: Callable[..., Trained] = partial(session.resume, resume)
     elif file is None or to is None:
         raise UsageError("Give a run file and -o FOLDER, or --resume FOLDER.")
     else:
         settings = _planned_run(file, asked | parse_overrides(changes or []), plan, owners)
         if ranks is not None and not ranks.leads:
             return session.follow(settings, ranks)
-        begin = lambda on_progress: session.train(settings, to, on_progress=on_progress)  # noqa: E731
+        begin = partial(session.train, settings, to)
     with _live() as on_progress, _noting(progress_file) as note:
 
-        def told(at: Any) -> None:
+        def watch(at: Any) -> None:
             note(at)
             on_progress(at)
 
-        done = begin(told)
+        done = begin(on_progress=watch)
+    _print_done(done, as_json)
+
+
+def _print_done(done: "Trained", as_json: bool) -> None:
+    from tacit.training.evaluation.verdicts import verdict_of
+
     if done.stopped and not done.metrics.get("diverged"):  # else the last line says it
         err.print(done.stopped)
     if as_json:
@@ -142,8 +158,9 @@ def _planned_run(
     file: Path, changes: dict[str, Any], plan_path: Path | None, owners: Path | None
 ) -> "Run":
     """The run of a file with the plan of another, on the owner graph that was planned with."""
+    from tacit.corpora import open_corpus
     from tacit.planning import pipeline, recipes
-    from tacit.training.data.training_data import find_mentions, open_corpus, training_part
+    from tacit.training.data.training_data import find_mentions, training_part
     from tacit.training.settings import Run
 
     fields, promised = few.asked_fields(file, changes), None
@@ -270,19 +287,23 @@ def _shown(value: Any) -> str:
     return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
+_Test = Annotated[
+    Path | None, typer.Option(help="A file of records to test on instead of a split.")
+]
+_By = Annotated[
+    str | None,
+    typer.Option(
+        help="Perplexity by group instead: `records` (users by how much they wrote), `label`, "
+        "or FILE.csv with columns user and group."
+    ),
+]
+
+
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="Folder of a run.")],
+    run: RunFolder,
     split: Annotated[str, typer.Option(help="Which split.")] = "test",
-    test: Annotated[
-        Path | None, typer.Option(help="A file of records to test on instead of a split.")
-    ] = None,
-    by: Annotated[
-        str | None,
-        typer.Option(
-            help="Perplexity by group instead: `records` (users by how much they wrote), `label`, "
-            "or FILE.csv with columns user and group."
-        ),
-    ] = None,
+    test: _Test = None,
+    by: _By = None,
     as_json: AsJson = False,
 ) -> None:
     """Score a model on a split, beside what it has to beat, and say whether it does.
@@ -329,39 +350,30 @@ def _print_groups(found: "Groups", as_json: bool) -> None:
     out.print(f"largest over smallest perplexity: {found.gap:.3f} (not private)")
 
 
+_Text = Annotated[str, typer.Argument(help="Text to go on from, to fill, to classify or to tag.")]
+_Words = Annotated[int, typer.Option("--words", "--max-new-tokens", help="How many tokens to add.")]
+_Temperature = Annotated[
+    float, typer.Option(help="Draw the text that is added; 0 takes the likeliest token.")
+]
+_TopP = Annotated[
+    float, typer.Option(help="Draw from as few tokens as have this share of the probability.")
+]
+_DrawSeed = Annotated[
+    int | None, typer.Option("--seed", help="Of what is drawn; another each time if not given.")
+]
+
+
+@sanitizes(SENSITIVE_WORDS)
 def predict(
-    run: Annotated[Path, typer.Argument(help="Folder of a run.")],
-    text: Annotated[
-        str, typer.Argument(help="Text to go on from, to fill, to classify or to tag.")
-    ],
-    words: Annotated[
-        int, typer.Option("--words", "--max-new-tokens", help="How many tokens to add.")
-    ] = 10,
+    run: RunFolder,
+    text: _Text,
+    words: _Words = 10,
     choices: Annotated[int, typer.Option(help="How many next tokens to show.")] = 5,
-    temperature: Annotated[
-        float, typer.Option(help="Draw the text that is added; 0 takes the likeliest token.")
-    ] = 0.0,
-    top_p: Annotated[
-        float, typer.Option(help="Draw from as few tokens as have this share of the probability.")
-    ] = 1.0,
-    seed: Annotated[
-        int | None, typer.Option(help="Of what is drawn; another each time if not given.")
-    ] = None,
-    sanitize: Annotated[
-        str | None,
-        typer.Option(
-            "--sanitize", help="Sanitize the text first, by a method of `tacit sanitize`."
-        ),
-    ] = None,
-    epsilon_per_distance: Annotated[
-        float | None, typer.Option(help="With --sanitize: the papers' epsilon.")
-    ] = None,
-    embeddings: Annotated[
-        str, typer.Option(help="With --sanitize: as for `tacit sanitize`.")
-    ] = "own",
-    sensitive_words: Annotated[
-        Path | None, typer.Option(help="With --sanitize santext+: a public list of words.")
-    ] = None,
+    temperature: _Temperature = 0.0,
+    top_p: _TopP = 1.0,
+    seed: _DrawSeed = None,
+    *,
+    sanitizing: Sanitizing,
     as_json: AsJson = False,
 ) -> None:
     """What comes next, with probabilities; or what is masked, a class, a number, or tags.
@@ -377,21 +389,18 @@ def predict(
     from tacit.training.evaluation.predicting import Sampling
 
     seen = {}
-    if sanitize is not None:
-        from tacit.sanitization import sanitize_query
-
-        text = sanitize_query(
-            text, sanitize, epsilon_per_distance=epsilon_per_distance, embeddings=embeddings,
-            sensitive_words=sensitive_words,
-        )  # fmt: skip
+    if sanitizing.method is not None:
+        text = sanitizing.query(text)
         seen = {"sanitized": text}
-    elif epsilon_per_distance is not None or sensitive_words is not None:
-        raise UsageError("--epsilon-per-distance and --sensitive-words go with --sanitize.")
     how = Sampling(temperature, top_p, seed)
     found = seen | scoring.predict(run, text, words=words, choices=choices, sampling=how)
     if as_json:
         print_json(found)
-        return
+    else:
+        _print_predicted(found)
+
+
+def _print_predicted(found: dict[str, Any]) -> None:
     for name, value in found.items():
         if isinstance(value, list):
             table = simple_table(name, "")

@@ -4,6 +4,7 @@ The corpora themselves are not part of this package; `load` reads copies that yo
 package adds a corpus by an entry point of the group `tacit.corpora` that names a `NamedCorpus`.
 """
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ import pyarrow as pa
 
 from tacit.corpora.sources import corpus_folder
 from tacit.corpus import Corpus
+from tacit.corpus.reading import Layout, read
 from tacit.errors import UsageError
 from tacit.registry import Registry
 
@@ -53,3 +55,26 @@ def load(name: str, data: Path, *, seed: int = 0) -> Corpus:
     if seed < 0:
         raise UsageError(f"seed={seed} is negative; give 0 or more.")
     return Corpus(corpus.read(corpus_folder(Path(data), name), seed), name=name)
+
+
+def is_known(name: str) -> bool:
+    """Whether this names a corpus of the registry; a file of that name comes first."""
+    return name in CORPORA and not Path(name).exists()
+
+
+def open_corpus(
+    name: str,
+    data: str | Path | None = None,
+    layout: Layout | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Corpus:
+    """A corpus by file, or by name from the folder that holds the known ones."""
+    if not is_known(name):
+        return read(Path(name), layout, progress=progress)
+    folder = data or os.environ.get("TACIT_DATA")
+    if folder is None:
+        raise UsageError(
+            f"{name} is a known corpus; say which folder holds it with --data DIR, in a run with "
+            "--set data=DIR (or set TACIT_DATA)."
+        )
+    return load(name, Path(folder))

@@ -61,6 +61,18 @@ class Words:
     bounds: list[tuple[int, int]] = field(default_factory=list)
 
 
+def _cut_texts(corpus: Corpus, cut: "_Cutter") -> list[Words]:
+    """The words of each text; with their places where marks have to follow them."""
+    raw = corpus.column("text").to_pylist()
+    if not {"tokens", "spans", "tags", "pos"} & set(corpus.columns):
+        return [Words(cut.words(text)) for text in raw]
+    given = corpus.column("tokens").to_pylist() if "tokens" in corpus.columns else [None] * len(raw)
+    return [
+        cut.text(text) if tokens is None else cut.given(tokens, text)
+        for tokens, text in zip(given, raw, strict=True)
+    ]
+
+
 def preprocess(
     corpus: Corpus,
     *,
@@ -89,15 +101,7 @@ def preprocess(
     """
     _require_one(min_count, vocabulary_size)
     cut = _Cutter(lower, punctuation, unknown)
-    raw = corpus.column("text").to_pylist()
-    given = corpus.column("tokens").to_pylist() if "tokens" in corpus.columns else [None] * len(raw)
-    if {"tokens", "spans", "tags", "pos"} & set(corpus.columns):
-        texts = [
-            cut.text(text) if tokens is None else cut.given(tokens, text)
-            for tokens, text in zip(given, raw, strict=True)
-        ]
-    else:
-        texts = [Words(cut.words(text)) for text in raw]
+    texts = _cut_texts(corpus, cut)
     pairs: list[list[str]] = []
     if "pair" in corpus.columns:
         pairs = [cut.words(pair or "") for pair in corpus.column("pair").to_pylist()]

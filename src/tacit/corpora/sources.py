@@ -25,7 +25,7 @@ def corpus_folder(data: Path, name: str) -> Path:
     """The folder of a corpus: `data/name` where there is one, else `data` itself."""
     data = Path(data)
     if not data.is_dir():
-        what = "is a file" if data.exists() else "is not there"
+        what = "is a file" if data.exists() else "does not exist"
         raise DataError(
             f"{data} {what}; give the folder of {name}, or a folder that has a sub-folder {name}."
         )

@@ -67,11 +67,7 @@ def detect(
     [(9, 24, 'PII/EMAIL')]
     """
     detectors = open_detectors(using)
-    if any(d.name == "gold" for d in detectors) and not {"spans", "tags"} & set(corpus.columns):
-        raise DataError(
-            f"{corpus.name} has no gold labels; the detector `gold` needs a column of spans or "
-            "of tokens and tags."
-        )
+    _require_gold(corpus, detectors)
     wanted = [kind_of(k) for k in kinds] if kinds is not None else None
     find = Find(using, wanted, minimum_score, detectors=detectors)
     grouping = Grouping(aliases)
@@ -84,21 +80,22 @@ def detect(
             mentions.extend(grouping.mentions(record.id, record.text, findings))
         if progress:
             progress(len(batch))
+    provenance = provenance_of(
+        detectors, using, kinds=wanted, minimum_score=minimum_score,
+        aliases=aliases.digest if aliases is not None else None,
+    )  # fmt: skip
     return Detection(
-        mentions=mentions,
-        entities=grouping.entities(),
-        detectors=tuple(d.name for d in detectors),
-        records=len(corpus),
-        seconds=time.perf_counter() - start,
-        corpus_digest=corpus.digest(),
-        provenance=provenance_of(
-            detectors,
-            using,
-            kinds=wanted,
-            minimum_score=minimum_score,
-            aliases=aliases.digest if aliases is not None else None,
-        ),
-    )
+        mentions, grouping.entities(), tuple(d.name for d in detectors), len(corpus),
+        time.perf_counter() - start, corpus.digest(), provenance,
+    )  # fmt: skip
+
+
+def _require_gold(corpus: Corpus, detectors: Iterable[Detector]) -> None:
+    if any(d.name == "gold" for d in detectors) and not {"spans", "tags"} & set(corpus.columns):
+        raise DataError(
+            f"{corpus.name} has no gold labels; the detector `gold` needs a column of spans or "
+            "of tokens and tags."
+        )
 
 
 class Find:

@@ -44,9 +44,7 @@ def write_page(
     """
     if limit < 1:
         raise UsageError(f"limit={limit} shows nothing; give 1 or more.")
-    by_record: dict[str, list[Mention]] = defaultdict(list)
-    for mention in mentions:
-        by_record[mention.record].append(mention)
+    by_record = _by_record(mentions)
     chosen = choose(corpus.column("id").to_pylist(), by_record, limit)
     everywhere = [m for marks in by_record.values() for m in marks]
     counts = Counter(m.kind for m in everywhere)
@@ -57,16 +55,7 @@ def write_page(
         title=title,
         facts=facts,
         data=as_script_json(data),
-        kinds=[
-            {
-                "name": kind,
-                "says": {**KINDS, **PII_KINDS}.get(kind, ""),
-                "count": count,
-                "hue": hue(kind),
-                "place": place,
-            }
-            for place, (kind, count) in sorted(enumerate(counts.items()), key=lambda p: -p[1][1])
-        ],
+        kinds=_legend(counts),
         detectors=sorted({d for m in everywhere for d in detectors_of(m.why)}),
         shown=len(chosen),
         records=len(corpus),
@@ -79,6 +68,22 @@ def write_page(
     )
     with whole_file(Path(path)) as draft:
         draft.write_text(html, encoding="utf-8")
+
+
+def _by_record(mentions: Iterable[Mention]) -> dict[str, list[Mention]]:
+    found: dict[str, list[Mention]] = defaultdict(list)
+    for mention in mentions:
+        found[mention.record].append(mention)
+    return found
+
+
+def _legend(counts: Counter[str]) -> list[dict[str, Any]]:
+    """What the page says of each kind, the most frequent first."""
+    says, numbered = {**KINDS, **PII_KINDS}, list(enumerate(counts.items()))
+    return [
+        {"name": kind, "says": says.get(kind, ""), "count": count, "hue": hue(kind), "place": place}
+        for place, (kind, count) in sorted(numbered, key=lambda p: -p[1][1])
+    ]
 
 
 def choose(ids: Sequence[str], by_record: dict[str, list[Mention]], limit: int) -> list[int]:

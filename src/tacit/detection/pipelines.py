@@ -252,21 +252,11 @@ def load_spacy(who: str, model: str) -> Any:
         ) from None
 
 
-def _offline_analyzer(nlp: Any) -> Any:
-    """Presidio's analyzer around a loaded pipeline, with nothing in it that fetches anything."""
-    # It warns about labels and languages at every start; errors still come through.
-    logging.getLogger("presidio-analyzer").setLevel(logging.ERROR)
-    try:
-        import presidio_analyzer
-        from presidio_analyzer.nlp_engine import NerModelConfiguration, SpacyNlpEngine
-        from presidio_analyzer.predefined_recognizers import EmailRecognizer
-        from tldextract import TLDExtract
-    except ImportError:
-        raise MissingExtra.of("presidio needs the package presidio_analyzer", "ner") from None
+def _engine_around(nlp: Any) -> Any:
+    """Presidio's engine around a loaded pipeline; the original would download one."""
+    from presidio_analyzer.nlp_engine import NerModelConfiguration, SpacyNlpEngine
 
     class LoadedPipeline(SpacyNlpEngine):
-        """An engine around a loaded pipeline; the original would download one."""
-
         def __init__(self) -> None:
             # Each label keeps its name: Presidio's map would make a city a mere LOCATION.
             # A map must not be empty, even where the pipeline has no labels.
@@ -286,21 +276,39 @@ def _offline_analyzer(nlp: Any) -> Any:
         def load(self) -> None:
             """Do nothing: the pipeline is here."""
 
+    return LoadedPipeline()
+
+
+def _offline_emails(language: str) -> Any:
+    """Presidio's e-mail pattern, with domains checked against the list at hand."""
+    from presidio_analyzer.predefined_recognizers import EmailRecognizer
+    from tldextract import TLDExtract
+
     # The suffix list that comes with the package; the default extractor fetches a newer one.
     domains = TLDExtract(suffix_list_urls=(), cache_dir=None)
 
     class OfflineEmailRecognizer(EmailRecognizer):
-        """Presidio's e-mail pattern, with domains checked against the list at hand."""
-
         def validate_result(self, pattern_text: str) -> bool:
             """Whether the address ends in a known domain."""
             return bool(domains(pattern_text).fqdn)
 
-    engine = LoadedPipeline()
+    return OfflineEmailRecognizer(supported_language=language)
+
+
+def _offline_analyzer(nlp: Any) -> Any:
+    """Presidio's analyzer around a loaded pipeline, with nothing in it that fetches anything."""
+    # It warns about labels and languages at every start; errors still come through.
+    logging.getLogger("presidio-analyzer").setLevel(logging.ERROR)
+    try:
+        import presidio_analyzer
+    except ImportError:
+        raise MissingExtra.of("presidio needs the package presidio_analyzer", "ner") from None
+
+    engine = _engine_around(nlp)
     registry = presidio_analyzer.RecognizerRegistry(supported_languages=[nlp.lang])
     registry.load_predefined_recognizers(languages=[nlp.lang], nlp_engine=engine)
     registry.remove_recognizer("EmailRecognizer")
-    registry.add_recognizer(OfflineEmailRecognizer(supported_language=nlp.lang))
+    registry.add_recognizer(_offline_emails(nlp.lang))
     return presidio_analyzer.AnalyzerEngine(
         registry=registry, nlp_engine=engine, supported_languages=[nlp.lang]
     )
@@ -326,7 +334,7 @@ def _stanza_model(option: str) -> tuple[str, Path | None]:
         if option.isalpha() or option.replace("-", "").isalpha():
             return option, None
         raise MissingExtra(
-            f"stanza={option} is not there; give a language such as en, or the folder that "
+            f"stanza={option} does not exist; give a language such as en, or the folder that "
             "stanza.download(..., model_dir=FOLDER) filled."
         )
     if (folder / "ner").is_dir():

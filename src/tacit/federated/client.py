@@ -27,6 +27,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
+from tacit.corpora import open_corpus
 from tacit.corpus import Corpus
 from tacit.errors import DataError, TacitError, UsageError
 from tacit.federated.keyed_names import entity_name, read_key, user_name
@@ -35,13 +36,7 @@ from tacit.federated.settings import CANNOT, Federation
 from tacit.files import whole_file
 from tacit.planning.plan import Plan
 from tacit.training.data.protected_entities import ProtectedEntities
-from tacit.training.data.training_data import (
-    Rows,
-    TrainingData,
-    find_mentions,
-    open_corpus,
-    training_part,
-)
+from tacit.training.data.training_data import Rows, TrainingData, find_mentions, training_part
 from tacit.training.dp import dropout
 from tacit.training.dp.random_source import RandomSource
 from tacit.training.dp.updates import ClippedUpdates

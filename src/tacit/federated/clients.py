@@ -197,10 +197,10 @@ class Clients:
                 self._where.forget(node)  # it gets the kit again before the next round
             return
         try:
-            told: Any = content.config_records["answer"]
-            if (told["step"], told["attempt"]) != (step, attempt):
+            fields: Any = content.config_records["answer"]
+            if (fields["step"], fields["attempt"]) != (step, attempt):
                 raise ValueError
-            users = [int(user) for user in told["users"]]
+            users = [int(user) for user in fields["users"]]
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             self.faults.note("unreadable")
             return

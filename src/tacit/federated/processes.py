@@ -274,11 +274,11 @@ def start_node(
     running: Processes, name: str, at: Transport, config: dict[str, str]
 ) -> subprocess.Popen[bytes]:
     """Start a SuperNode, which answers for one client."""
-    told = " ".join(f'{key}="{_quoted(value)}"' for key, value in config.items())
+    settings = " ".join(f'{key}="{_quoted(value)}"' for key, value in config.items())
     return running.start(
         name,
         ["flower-supernode", "--superlink", at.address, *at.of_client(), "--host", LOOPBACK,
-         "--port", str(free_port()), "--node-config", told],
+         "--port", str(free_port()), "--node-config", settings],
     )  # fmt: skip
 
 

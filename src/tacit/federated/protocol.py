@@ -102,11 +102,11 @@ class Present:
     def read(cls, content: RecordDict) -> "Present":
         """What a client said; a DataError if it makes no sense."""
         try:
-            told: Any = content.config_records["present"]
-            users, names = tuple(told["users"]), list(told["names"])
-            sizes, flat = list(told["sizes"]), list(told["entities"])
+            fields: Any = content.config_records["present"]
+            users, names = tuple(fields["users"]), list(fields["names"])
+            sizes, flat = list(fields["sizes"]), list(fields["entities"])
             ends = np.cumsum([0, *sizes])
-            owner = tuple(int(u) for u in told["owner"])
+            owner = tuple(int(u) for u in fields["owner"])
             fits = (
                 len(owner) == len(sizes)
                 and ends[-1] == len(flat)
@@ -120,7 +120,7 @@ class Present:
                 raise ValueError
             rows = (flat[a:b] for a, b in pairwise(ends))
             entities = tuple(tuple(sorted({names[e] for e in row})) for row in rows)
-            return cls(users, str(told["version"]), str(told["frozen"]), owner, entities)
+            return cls(users, str(fields["version"]), str(fields["frozen"]), owner, entities)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             raise DataError(
                 "A client's answer to the kit makes no sense; it was left out."
@@ -139,7 +139,7 @@ class Round:
     """One round as a client sees it: who of its users was drawn, as number and keyed name.
 
     `permits[i]` are the records that user `i` may use, where the caps say so; `users` is how many
-    take part in the federation, which places the streams of chance of an experiment.
+    take part in the federation, which places the random streams of an experiment.
     """
 
     kit: str
@@ -152,7 +152,7 @@ class Round:
 
     def record(self, weights: ArrayRecord) -> RecordDict:
         """The question, with the current weights."""
-        told: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "kit": self.kit,
             "step": self.step,
             "attempt": self.attempt,
@@ -162,25 +162,25 @@ class Round:
             "capped": self.permits is not None,
         }
         if self.permits is not None:
-            told["sizes"] = [len(rows) for rows in self.permits]
-            told["records"] = [row for rows in self.permits for row in rows]
-        return RecordDict({"round": ConfigRecord(told), "weights": weights})
+            fields["sizes"] = [len(rows) for rows in self.permits]
+            fields["records"] = [row for rows in self.permits for row in rows]
+        return RecordDict({"round": ConfigRecord(fields), "weights": weights})
 
     @classmethod
     def read(cls, content: RecordDict) -> "Round":
         """The question of a message."""
-        told: Any = content.config_records["round"]
+        fields: Any = content.config_records["round"]
         permits = None
-        if told["capped"]:
-            ends = np.cumsum([0, *told["sizes"]])
-            permits = tuple(tuple(told["records"][a:b]) for a, b in pairwise(ends))
+        if fields["capped"]:
+            ends = np.cumsum([0, *fields["sizes"]])
+            permits = tuple(tuple(fields["records"][a:b]) for a, b in pairwise(ends))
         return cls(
-            str(told["kit"]),
-            int(told["step"]),
-            str(told["attempt"]),
-            int(told["users"]),
-            tuple(told["numbers"]),
-            tuple(told["names"]),
+            str(fields["kit"]),
+            int(fields["step"]),
+            str(fields["attempt"]),
+            int(fields["users"]),
+            tuple(fields["numbers"]),
+            tuple(fields["names"]),
             permits,
         )
 
@@ -201,10 +201,10 @@ class Answer:
         """The answer as a message's content."""
         made = RecordDict()
         numbers = sorted(self.updates)
-        told: dict[str, Any] = {"step": self.step, "attempt": self.attempt, "users": numbers}
+        fields: dict[str, Any] = {"step": self.step, "attempt": self.attempt, "users": numbers}
         if self.records:
-            told["records"] = [self.records[n] for n in numbers]
-        made["answer"] = ConfigRecord(told)
+            fields["records"] = [self.records[n] for n in numbers]
+        made["answer"] = ConfigRecord(fields)
         for number in numbers:
             made[f"user-{number}"] = packed(self.updates[number])
         return made

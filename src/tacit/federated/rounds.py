@@ -92,9 +92,9 @@ class Averaged:
 
 
 def _records(content: RecordDict, place: int) -> float:
-    told: Any = content.config_records["answer"]
+    fields: Any = content.config_records["answer"]
     try:
-        return float(min(max(int(told["records"][place]), 0), 10**6))
+        return float(min(max(int(fields["records"][place]), 0), 10**6))
     except (KeyError, TypeError, ValueError, IndexError, OverflowError):
         return 0.0
 

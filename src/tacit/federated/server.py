@@ -41,7 +41,7 @@ from tacit.federated.settings import (
     read_federation,
     require_federated,
 )
-from tacit.files import whole_file
+from tacit.files import whole_file, write_text
 from tacit.planning.plan import Plan, calibrated, plan_yaml
 from tacit.privacy.certificates.certificate import commitment, own_salt
 from tacit.training.data.account import write_names
@@ -51,7 +51,7 @@ from tacit.training.phases.checkpoints import read_place
 from tacit.training.phases.continuing import continued
 from tacit.training.phases.loop import Progress
 from tacit.training.phases.run_context import RunContext, open_run
-from tacit.training.phases.session import Session, Trained, saved_plan, write_text
+from tacit.training.phases.session import Session, Trained, saved_plan
 from tacit.training.settings import Run, read_run, run_yaml
 
 
@@ -191,7 +191,24 @@ def serve(
     if cohort.bounded is not None:
         notes["records"] = cohort.bounded.records_kept
 
-    def told(at: Progress) -> None:
+    session = Session(
+        ctx, folder, plan, continued(run), data=commitment(cohort.digest(), own_salt()),
+        training_data=cohort.training_data(), on_progress=_noted(folder, counted, on_progress),
+        about={"federation": federation.digest()}, notes=notes,
+        facts=facts(plan, federation, cohort), code=("federated",),
+        account=lambda place: write_names(place, cohort.users, (), own_salt()),
+    )  # fmt: skip
+    return session.run(
+        lambda ledger: federated_step(session.inputs(ledger), clients, federation, counted)
+    )
+
+
+def _noted(
+    folder: Path, counted: RoundCounts, on_progress: OnProgress | None
+) -> Callable[[Progress], None]:
+    """Write down each round when it is done, and pass it on."""
+
+    def note(at: Progress) -> None:
         if at.phase != "train":
             return
         done = RoundDone(
@@ -201,23 +218,7 @@ def serve(
         if on_progress:
             on_progress(done)
 
-    session = Session(
-        ctx,
-        folder,
-        plan,
-        continued(run),
-        data=commitment(cohort.digest(), own_salt()),
-        training_data=cohort.training_data(),
-        on_progress=told,
-        about={"federation": federation.digest()},
-        notes=notes,
-        facts=facts(plan, federation, cohort),
-        code=("federated",),
-        account=lambda place: write_names(place, cohort.users, (), own_salt()),
-    )
-    return session.run(
-        lambda ledger: federated_step(session.inputs(ledger), clients, federation, counted)
-    )
+    return note
 
 
 def _open(run: Run) -> RunContext:
@@ -255,7 +256,7 @@ def note_refusal(folder: Path, error: TacitError) -> None:
 
 def facts(plan: Plan | None, federation: Federation, cohort: Cohort) -> dict[str, Any]:
     """What a certificate has to say of a federation: who saw what, and who is trusted with what."""
-    told: dict[str, Any] = {
+    found: dict[str, Any] = {
         "federated": "records stayed with clients; the server drew users by coins, was sent one "
         "update for each drawn user, checked its norm, summed, and added noise once"
         if plan is not None
@@ -272,18 +273,18 @@ def facts(plan: Plan | None, federation: Federation, cohort: Cohort) -> dict[str
         "on one user's text",
     }
     if cohort.bounded is not None:
-        told["entity graph"] = (
+        found["entity graph"] = (
             "the server saw, under keyed names, which entities each record of each user names, and "
             "kept the caps on that graph; clients are trusted to use only the records it permitted"
         )
     if plan is not None and plan.record_clip is not None:
-        told["record clipping"] = (
+        found["record clipping"] = (
             "clients are trusted to clip each record, on which the share of an entity rests; the "
             "server can check users' updates alone"
         )
     if federation.personal:
-        told["personal parameters"] = (
+        found["personal parameters"] = (
             f"{', '.join(federation.personal)}: trained and kept at the clients, user by user; in "
             "this model they are as they were at the beginning"
         )
-    return told
+    return found

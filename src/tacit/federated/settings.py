@@ -63,7 +63,7 @@ class Federation(BaseModel):
         LocalSettings, Field(description="What users do by themselves in plain averaging.")
     ] = LocalSettings()
     user_rate: Annotated[
-        float, Field(gt=0, le=1, description="Chance of a user to be in a round of plain averaging")
+        float, Field(gt=0, le=1, description="Plain averaging: how likely a user is in a round.")
     ] = 1.0
 
     def __init__(self, **values: Any) -> None:
@@ -85,7 +85,7 @@ def _explain(error: ValidationError) -> str:
     name = ".".join(str(part) for part in first["loc"]) or "federation"
     if first["type"] == "extra_forbidden":
         known = ", ".join(Federation.model_fields)
-        return f"federation.{name} is no setting of a federation; known are {known}."
+        return f"federation.{name} is not a setting of a federation; known are {known}."
     given, reason = repr(first["input"])[:60], first["msg"]
     return f"federation.{name}={given} is not accepted: {reason[0].lower() + reason[1:]}."
 

@@ -8,14 +8,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from tacit.corpora import customersim
+from tacit.corpora import customersim, open_corpus
 from tacit.corpus.writing import write
 from tacit.errors import DataError, UsageError
 from tacit.federated.keyed_names import new_key
 from tacit.federated.processes import LOOPBACK, processes, wait_for_run
 from tacit.federated.server import begin
 from tacit.federated.settings import FOLDER, Federation, read_federated
-from tacit.training.data.training_data import open_corpus, training_part
+from tacit.training.data.training_data import training_part
 from tacit.training.settings import Run
 
 _GENERATED = """\
@@ -90,7 +90,9 @@ def begin_generated(
 def go_on(folder: Path, *, on_progress: Callable[[str], None], workers: int = 2) -> None:
     """Carry out a simulated run, from where it is, in a process that ends with all of Ray's."""
     if not (folder / FOLDER / "dealt.json").exists():
-        raise DataError(f"{folder} is no simulated run; go on with `tacit federate run --resume`.")
+        raise DataError(
+            f"{folder} is not a simulated run; go on with `tacit federate run --resume`."
+        )
     (folder / FOLDER / "ended.json").unlink(missing_ok=True)
     with processes() as running:
         child = running.start(

@@ -354,6 +354,16 @@ def most_shared(owners: Owners, count: int) -> list[int]:
     return [int(i) for i in order[:count]]
 
 
+def _row(row_of: Mapping[str, int], mention: Mention, number: int) -> int:
+    row = row_of.get(mention.record)
+    if row is None:
+        raise DataError(
+            f"mention {number} names a record that the corpus does not have; give the corpus (and "
+            "split) that was searched."
+        )
+    return row
+
+
 def _edges(
     mentions: Iterable[Mention],
     row_of: Mapping[str, int],
@@ -378,12 +388,7 @@ def _edges(
                 f"mention {number}: its entity has kind {kind!r} here and "
                 f"{first_kind[entity]!r} before; an entity has one kind: detect again."
             )
-        row = row_of.get(mention.record)
-        if row is None:
-            raise DataError(
-                f"mention {number} names a record that the corpus does not have; give the "
-                "corpus (and split) that was searched."
-            )
+        row = _row(row_of, mention, number)
         if protected is not None:
             if entity not in protected:
                 continue

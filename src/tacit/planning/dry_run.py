@@ -86,6 +86,19 @@ def noise_to_signal(plan: Plan, owners: Owners, kept: NDArray[np.bool_]) -> floa
     return noise / (plan.sampling_rate * signal) if signal > 0 else float("inf")
 
 
+def _require_searchable(plan: Plan) -> None:
+    if plan.mechanism != "userclip":
+        raise UsageError(
+            f"Only userclip has caps to search; this plan is protect={plan.protect}, "
+            f"mechanism={plan.mechanism}."
+        )
+    if plan.adjacency == "by-degree":
+        raise PrivacyRefused(
+            "A search reads the owner graph, which by-degree adjacency hides; choose the settings "
+            "without the data, or use fixed-graph."
+        )
+
+
 def search_caps(
     plan: Plan,
     owners: Owners,
@@ -100,16 +113,7 @@ def search_caps(
 
     Under `by-degree` adjacency the graph may not be looked at, so this is refused.
     """
-    if plan.mechanism != "userclip":
-        raise UsageError(
-            f"Only userclip has caps to search; this plan is protect={plan.protect}, "
-            f"mechanism={plan.mechanism}."
-        )
-    if plan.adjacency == "by-degree":
-        raise PrivacyRefused(
-            "A search reads the owner graph, which by-degree adjacency hides; choose the settings "
-            "without the data, or use fixed-graph."
-        )
+    _require_searchable(plan)
     kept_by = {
         (k, r): apply_caps(
             _changed(plan, users_per_entity=k, records_per_user_entity=r), owners
@@ -223,17 +227,6 @@ def explain(
         )
         for unit in costs
     }
-    kept = None
-    if owners is not None and bounded is not None:
-        kept = {
-            "records": bounded.records_kept,
-            "of": len(owners),
-            "sensitive": int((bounded.kept & owners.sensitive).sum()),
-            "of_sensitive": int(owners.sensitive.sum()),
-            "dropped_by": bounded.dropped_by,
-            "noise_to_signal": noise_to_signal(plan, owners, bounded.kept),
-            "passes": plan.steps * plan.sampling_rate,
-        }
     header, rows = choosing(plan.delta)
     return rendered(
         "plan.md.jinja",
@@ -241,7 +234,7 @@ def explain(
         costs=costs,
         entities=entities,
         gains=gains,
-        kept=kept,
+        kept=_kept(plan, owners, bounded) if owners is not None and bounded is not None else None,
         speed=records_per_second,
         sentence=guarantee(
             plan.protect, main.adjacency, main.epsilon, plan.delta, plan.by_degree, entities
@@ -251,6 +244,19 @@ def explain(
         CHOOSING=CHOOSING,
         table=[header, *rows],
     )
+
+
+def _kept(plan: Plan, owners: Owners, bounded: Bounded) -> dict[str, Any]:
+    """What the caps leave of the text, and how the noise compares with it."""
+    return {
+        "records": bounded.records_kept,
+        "of": len(owners),
+        "sensitive": int((bounded.kept & owners.sensitive).sum()),
+        "of_sensitive": int(owners.sensitive.sum()),
+        "dropped_by": bounded.dropped_by,
+        "noise_to_signal": noise_to_signal(plan, owners, bounded.kept),
+        "passes": plan.steps * plan.sampling_rate,
+    }
 
 
 def meant(plan: Plan, owners: Owners | None = None) -> EntityScope | None:

@@ -21,11 +21,9 @@ from tacit.planning.recipes import (
     Facts,
     Fields,
     Machine,
-    constants,
     facts_of,
     family_of,
-    noise_share,
-    weights,
+    noise_to_signal,
 )
 from tacit.privacy.rounding import up
 
@@ -107,22 +105,6 @@ def forecast(run: Mapping[str, Any]) -> Forecast | None:
 
     rows, own = [at(epsilon) for epsilon in EPSILONS], at(plan.epsilon)
     return Forecast(facts.task, facts.users, rows, own, _sentence(own, facts))
-
-
-def noise_to_signal(plan: Plan, facts: Facts, family: Fields) -> float:
-    """The noise of a whole run over what its users say together, in a simple model of gradients.
-
-    A user's records agree in a small part of their direction, so that a user of r records, clipped,
-    says sqrt(r) times what one record says. Caps keep some of the records only, and where these are
-    clipped by themselves, a few of them do not fill the user's clip norm.
-    """
-    each = facts.records / facts.users
-    signal = math.sqrt(each)
-    if plan.record_clip is not None:
-        each = max(1.0, each * constants()["assumed"]["kept_by_caps"])
-        filled = min(1.0, plan.record_clip / plan.clip_norm * math.sqrt(each))
-        signal = math.sqrt(each) * filled
-    return noise_share(plan, weights(family, facts), facts.users) / signal
 
 
 def _classifier(noise: float, facts: Facts, curve: Fields) -> tuple[float, float, float]:

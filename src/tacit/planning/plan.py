@@ -376,6 +376,34 @@ def _problems(plan: Plan) -> Iterator[str]:
     if plan.mechanism not in accepted:
         names = " or ".join(str(a) for a in accepted if a) or "none: leave it out"
         yield f"mechanism={plan.mechanism} does not protect {plan.protect}; accepted: {names}."
+    yield from _sampling_problems(plan)
+    if plan.entity_list is not None and not entities:
+        yield f"entity_list is about entities; {whose} needs none."
+    if plan.kinds is not None and not (entities or plan.about_names):
+        yield f"kinds is about entities; {whose} needs none."
+    yield from _names_problems(plan)
+    if plan.protect in plan.targets:
+        yield f"targets repeats {plan.protect}, which epsilon is for; give one of the two."
+    flat = plan.mechanism == "flat"
+    for name in ("records_per_user", "records_per_entity") if flat else ():
+        if getattr(plan, name) is None:
+            yield f"mechanism=flat needs {name}; give a whole number from 1 up."
+    if flat and plan.entity_rate < 1:
+        yield "entity_rate below 1 has no meaning for flat; leave it out."
+    if plan.adjacency == "by-degree":
+        yield from _by_degree_problems(plan)
+    if plan.select == "best" and plan.protect == "tokens":
+        yield "select=best compares whole records, which protect=tokens does not bound; leave it."
+    if plan.selection_noise is not None and plan.select == "last":
+        yield "selection_noise goes with select=best; leave it out."
+    for unit in plan.limits:
+        if unit not in plan.units:
+            yield f"{whose} bounds {', '.join(plan.units)}; leave out the target for {unit}."
+
+
+def _sampling_problems(plan: Plan) -> Iterator[str]:
+    """What is wrong with who is drawn, and with what is kept and clipped of them."""
+    entities, whose = "entities" in plan.protect, f"protect={plan.protect}"
     flat = plan.mechanism == "flat"
     by_user = plan.protect == "users" or plan.about_names or (entities and not flat)
     rate, other = ("user_rate", "record_rate") if by_user else ("record_rate", "user_rate")
@@ -402,29 +430,6 @@ def _problems(plan: Plan) -> Iterator[str]:
         yield "precondition keeps the clip norm as it is, and clip_quantile moves it; give one."
     if plan.precondition and plan.about_names:
         yield f"precondition is not done for names, and {whose} is about them; leave it out."
-    if plan.entity_list is not None and not entities:
-        yield f"entity_list is about entities; {whose} needs none."
-    if plan.kinds is not None and not (entities or plan.about_names):
-        yield f"kinds is about entities; {whose} needs none."
-    yield from _names_problems(plan)
-    if plan.protect in plan.targets:
-        yield f"targets repeats {plan.protect}, which epsilon is for; give one of the two."
-    for name in ("records_per_user", "records_per_entity") if flat else ():
-        if getattr(plan, name) is None:
-            yield f"mechanism=flat needs {name}; give a whole number from 1 up."
-    if flat and plan.entity_rate < 1:
-        yield "entity_rate below 1 has no meaning for flat; leave it out."
-    if plan.adjacency == "by-degree":
-        yield from _by_degree_problems(plan)
-    if plan.select == "best" and plan.protect == "tokens":
-        yield "select=best compares whole records, which protect=tokens does not bound; leave it."
-    if plan.selection_noise is not None and plan.select == "last":
-        yield "selection_noise goes with select=best; leave it out."
-    for unit in plan.limits:
-        if unit not in plan.units:
-            yield (
-                f"A target for {unit} cannot be met by {whose}; it bounds {', '.join(plan.units)}."
-            )
 
 
 _OF_NAMES = ("users_per_name", "names_per_user", "name_share", "public_entities")

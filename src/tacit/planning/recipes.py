@@ -20,7 +20,7 @@ from tacit.files import require_file
 from tacit.planning.plan import Plan, least_noise
 
 Fields = dict[str, Any]
-METHODS = ("dp-sgd",)
+METHODS = STEPS, ONCE = "dp-sgd", "statistics"
 """The methods that it chooses settings for."""
 
 
@@ -101,10 +101,11 @@ def resolve(fields: Mapping[str, Any], machine: Machine | None = None) -> Resolv
     machine = machine or Machine.here()
     facts = facts_of(given, machine, recipe.get("minutes"))
     family = _family(facts, given.get("model") or {}, machine)
-    chosen = joined(_proposed(family, facts), given)
+    method = _method(family, facts, given)
+    chosen = joined(_proposed(family, facts, method), given)
     chosen["recipe"] = {**recipe, "edition": constants()["edition"]}
     plan = Plan(**chosen["plan"])
-    if "learning_rate" not in chosen["optimizer"]:
+    if method == STEPS and "learning_rate" not in chosen["optimizer"]:
         chosen["optimizer"]["learning_rate"] = _learning_rate(family, facts, plan)
     return Resolved(chosen, _choices(family, facts, chosen, given))
 
@@ -132,9 +133,11 @@ def facts_of(given: Mapping[str, Any], machine: Machine, minutes: float | None =
             f"recipe=auto serves the tasks {', '.join(sorted(served))}, not {task}; leave recipe "
             "out, and give the settings."
         )
-    if given.get("method", METHODS[0]) not in METHODS:
+    known = METHODS if task == "classification" else (STEPS,)
+    if given.get("method", STEPS) not in known:
         raise UsageError(
-            f"recipe=auto chooses for method={METHODS[0]}, not {given['method']}; leave recipe out."
+            f"recipe=auto chooses for method={' or '.join(known)}, not {given['method']}; leave "
+            "recipe out."
         )
     for name, flag in (("protect", "--protect users"), ("epsilon", "--epsilon 4")):
         if plan.get(name) is None:
@@ -236,20 +239,35 @@ def _is_of(named: Mapping[str, Any], family: Fields) -> bool:
     return bool(named.items() <= family["settings"]["model"].items())
 
 
-def _proposed(family: Fields, facts: Facts) -> Fields:
+def _method(family: Fields, facts: Facts, given: Mapping[str, Any]) -> str:
+    """One release where noise is so loud that the steps of a head would go astray."""
+    if "method" in given:
+        return str(given["method"])
+    steps = given.get("optimizer") or given.get("select") or "steps" in given["plan"]
+    if "release" not in family or steps:
+        return STEPS
+    plan = Plan(**joined(_proposed(family, facts, STEPS)["plan"], given["plan"]))
+    return ONCE if noise_to_signal(plan, facts, family) >= family["release"]["above"] else STEPS
+
+
+def _proposed(family: Fields, facts: Facts, method: str) -> Fields:
     """What the recipe says where nothing is given, but for the rate."""
-    steps = _steps(family, facts)
+    settings = {
+        name: dict(v) if isinstance(v, dict) else v for name, v in family["settings"].items()
+    }
     whom = "users" if facts.protect == "users" else "entities"
+    if method == ONCE:
+        release = family["release"]
+        plan = {"steps": 1, "user_rate": 1.0, **release["plan"][whom]}
+        return {"method": ONCE, **settings, ONCE: dict(release["settings"]), "plan": plan}
+    steps = _steps(family, facts)
     plan = {"steps": steps, "user_rate": 1.0, **family["plan"][whom]}
     if _seconds(family, facts, steps) > facts.seconds:
         # Less of the text in each step, and more steps: about two thirds of the passes.
         passes = facts.seconds * family["step"] / facts.tokens
         plan |= {"steps": 40, "user_rate": max(0.01, min(1.0, round(passes / 40, 3)))}
-    settings = {
-        name: dict(v) if isinstance(v, dict) else v for name, v in family["settings"].items()
-    }
     return {
-        "method": METHODS[0], **settings, "select": "best", "plan": plan,
+        "method": STEPS, **settings, "select": "best", "plan": plan,
         "optimizer": dict(family["optimizer"]),
     }  # fmt: skip
 
@@ -260,12 +278,26 @@ def noise_share(plan: Plan, weights: float, users: int) -> float:
     return noise * math.sqrt(weights) / (users * plan.sampling_rate * math.sqrt(plan.steps))
 
 
+def noise_to_signal(plan: Plan, facts: Facts, family: Fields) -> float:
+    """The noise of a whole run over what its users say together, in a simple model of gradients.
+
+    A user's records agree in a small part of their direction, so that a user of r records, clipped,
+    says sqrt(r) times what one record says. Caps keep some of the records only, and where these are
+    clipped by themselves, a few of them do not fill the user's clip norm.
+    """
+    each = facts.records / facts.users
+    signal = math.sqrt(each)
+    if plan.record_clip is not None:
+        each = max(1.0, each * constants()["assumed"]["kept_by_caps"])
+        filled = min(1.0, plan.record_clip / plan.clip_norm * math.sqrt(each))
+        signal = math.sqrt(each) * filled
+    return noise_share(plan, weights(family, facts), facts.users) / signal
+
+
 def _learning_rate(family: Fields, facts: Facts, plan: Plan) -> float:
     """The rate, smaller as the noise is longer."""
     share = noise_share(plan, weights(family, facts), facts.users)
     factor = min(1.0, (family["quiet"] / max(share, 1e-12)) ** family["power"])
-    if facts.protect != "users" and family["in_clip_norms"]:
-        factor = 1.0  # the caps leave so few records that sums are short: smaller steps go nowhere
     rate = max(family["rate"], family.get("rate_per_label", 0.0) * facts.labels)
     highest = rate / (plan.clip_norm if family["in_clip_norms"] else 1.0)
     return float(f"{highest * max(family['least'], factor):.3g}")
@@ -284,8 +316,10 @@ def _choices(family: Fields, facts: Facts, chosen: Fields, given: Fields) -> lis
     plan, assumed = chosen["plan"], constants()["assumed"]
     takes = _seconds(family, facts, plan["steps"] * plan.get("user_rate", 1.0))
     whole = plan.get("user_rate") == 1.0
+    once = chosen["method"] == ONCE
     reasons = {
         "model": family["why"],
+        "method": "one release: many steps would drown in their noise" if once else "",
         "plan.steps": f"about {max(1, round(takes / 60))} of {facts.seconds / 60:.0f} CPU minutes",
         "plan.user_rate": "everybody in every step: the least noise" if whole else "fits the time",
         "plan.clip_norm": "from simulations on public text",
@@ -297,9 +331,9 @@ def _choices(family: Fields, facts: Facts, chosen: Fields, given: Fields) -> lis
     found = []
     for setting, why in reasons.items():
         value = _at(chosen, setting)
-        if setting in ("model", "optimizer"):
+        if value is not None and setting in ("model", "optimizer"):
             value = value.get("folder") or value.get("kind") or value["name"]
-        if value is not None:
+        if value is not None and why:
             found.append(Choice(setting, value, why, own=_at(given, setting) is not None))
     for name in ("users", "records"):
         if name not in facts.declared:

@@ -61,7 +61,7 @@ def _ledgers(places: Sequence[Path]) -> list[Path]:
     found: dict[Path, Path] = {}
     for place in places:
         if not place.exists():
-            raise DataError(f"{place} is not there; give a ledger or a folder.")
+            raise DataError(f"{place} does not exist; give a ledger or a folder.")
         files = sorted(place.rglob("ledger.jsonl")) if place.is_dir() else [place]
         found |= {file.resolve(): file for file in files}
     return list(found.values())

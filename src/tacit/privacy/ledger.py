@@ -84,18 +84,24 @@ Allows = Callable[[Releases, AnyEvent], None]
 """Raises `PrivacyRefused` if the event, on top of the releases, would exceed a budget."""
 
 
+def _bytes_of(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise DataError(
+            f"{path} does not exist; a run writes its ledger as ledger.jsonl."
+        ) from None
+    except OSError:
+        raise DataError(f"{path} cannot be read as a file.") from None
+
+
 def read_ledger(path: Path) -> LedgerContents:
     """Read a ledger and check its chain; anything off is refused, never skipped.
 
     Only the end may be torn: a last line without its line break was being written when the
     process died. Its release was waiting for that write, so it never left.
     """
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        raise DataError(f"{path} is not there; a run writes its ledger as ledger.jsonl.") from None
-    except OSError:
-        raise DataError(f"{path} cannot be read as a file.") from None
+    content = _bytes_of(path)
     whole, _, rest = content.rpartition(b"\n")
     torn = bool(rest)
     lines = whole.split(b"\n") if whole else []

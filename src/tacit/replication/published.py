@@ -175,13 +175,9 @@ def uedp(
     """
     inputs = _inputs(locals())
     rate = uedp_rate(
-        estimator=estimator,
-        users=users,
-        users_per_step=users_per_step,
-        entity_rate=entity_rate,
-        sensitive=sensitive,
-        records=records,
-    )
+        estimator=estimator, users=users, users_per_step=users_per_step, entity_rate=entity_rate,
+        sensitive=sensitive, records=records,
+    )  # fmt: skip
     epsilon = moments_epsilon(rate, noise_multiplier, steps, delta, UEDP_ORDERS)
     return PublishedPrice(
         method="uedp",

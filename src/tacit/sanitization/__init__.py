@@ -108,6 +108,14 @@ def certificate_folder(file: Path) -> Path:
     return file.with_name(stem + ".certificate")
 
 
+def _move_into_place(inside: Path, folder: Path, draft: Path, to: Path) -> None:
+    """The certificate first: text without one would be worse than a certificate without text."""
+    if folder.exists():
+        shutil.rmtree(folder)
+    os.replace(inside, folder)
+    os.replace(draft, to)
+
+
 def sanitize_file(
     batches: Iterable[pa.RecordBatch],
     to: Path,
@@ -147,10 +155,7 @@ def sanitize_file(
         )
         certified.charge(passing.digest)
         certificate = certified.issue(drafts / to.name, to.name)
-        if folder.exists():
-            shutil.rmtree(folder)
-        os.replace(inside, folder)
-        os.replace(drafts / to.name, to)
+        _move_into_place(inside, folder, drafts / to.name, to)
     finally:
         shutil.rmtree(drafts, ignore_errors=True)
     return Written(to, folder, certificate, passing.counted)

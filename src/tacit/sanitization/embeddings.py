@@ -189,6 +189,20 @@ def made(name: str, words: Sequence[str], vectors: Vectors) -> Embedding:
     return Embedding(name, tuple(first), vectors, repeated=len(words) - len(first))
 
 
+def _numbers(lines: list[bytes], dims: int, path: Path, last: int) -> Vectors:
+    """The numbers of some lines, of which the last is the `last` of the file."""
+    try:
+        numbers = np.fromstring(b" ".join(lines), dtype=np.float32, sep=" ")
+    except ValueError:
+        numbers = np.zeros(0, dtype=np.float32)
+    if len(numbers) != dims * len(lines):
+        raise DataError(
+            f"{path}, lines {last - len(lines) + 1} to {last} (not counting a first line of "
+            "sizes), hold something that is not a number."
+        )
+    return numbers.reshape(len(lines), dims)
+
+
 def _read_text(path: Path) -> Embedding:
     """Lines of a word and its numbers; the first line may say how many of each there are."""
     words: list[str] = []
@@ -197,19 +211,9 @@ def _read_text(path: Path) -> Embedding:
     dims = 0
 
     def close() -> None:
-        if not pending:
-            return
-        try:
-            numbers = np.fromstring(b" ".join(pending), dtype=np.float32, sep=" ")
-        except ValueError:
-            numbers = np.zeros(0, dtype=np.float32)
-        if len(numbers) != dims * len(pending):
-            raise DataError(
-                f"{path}, lines {len(words) - len(pending) + 1} to {len(words)} (not counting a "
-                f"first line of sizes), hold something that is not a number."
-            )
-        parts.append(numbers.reshape(len(pending), dims))
-        pending.clear()
+        if pending:
+            parts.append(_numbers(pending, dims, path, len(words)))
+            pending.clear()
 
     with open_bytes(path) as lines:
         for number, raw in enumerate(lines, 1):

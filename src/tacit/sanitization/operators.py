@@ -183,7 +183,7 @@ _FAKES: Mapping[str, str] = {
 
 
 class StandIns:
-    """Made-up words of a kind, from sixteen bytes of chance."""
+    """Made-up words of a kind, from sixteen random bytes."""
 
     def __init__(self) -> None:
         try:
@@ -192,12 +192,12 @@ class StandIns:
             raise MissingExtra.of("method=pseudonym needs the package Faker", "generate") from None
         self._faker = Faker("en_US", use_weighting=False)
 
-    def __call__(self, kind: str, words: str, chance: bytes) -> str:
+    def __call__(self, kind: str, words: str, drawn: bytes) -> str:
         """A stand-in; what has no names of its kind keeps its shape with other digits and letters.
 
         A person named by one word gets one word.
         """
-        seed = int.from_bytes(chance, "little")
+        seed = int.from_bytes(drawn, "little")
         made = _FAKES.get(kind)
         if made is None or made == "numerify_phone":
             return _same_shape(words, random.Random(seed))

@@ -131,9 +131,8 @@ def plot_profile(profiles: Sequence[Profile], path: Path, title: str) -> None:
     """Draw N_x, S_x and S*_y over epsilon, with the spread over words."""
     rc_context = require_package("matplotlib", "A figure").rc_context
     from matplotlib.figure import Figure
-    from matplotlib.ticker import ScalarFormatter
 
-    from tacit.reports.plots import BLUE, GREY, INK, RULE, STYLE, save
+    from tacit.reports.plots import GREY, INK, STYLE, save
 
     epsilons = [p.epsilon_per_distance for p in profiles]
     panels: list[tuple[str, Callable[[Profile], Floats], bool]] = [
@@ -147,24 +146,8 @@ def plot_profile(profiles: Sequence[Profile], path: Path, title: str) -> None:
         figure.suptitle(title, color=INK, fontsize=11, x=0.01, ha="left")
         for axes, (name, read, log) in zip(figure.subplots(1, 3), panels, strict=True):
             rows = np.array([np.quantile(read(p), QUANTILES) for p in profiles])
-            axes.fill_between(epsilons, rows[:, 0], rows[:, 4], color=BLUE, alpha=0.15, lw=0)
-            axes.fill_between(epsilons, rows[:, 1], rows[:, 3], color=BLUE, alpha=0.3, lw=0)
-            axes.plot(epsilons, rows[:, 2], color=BLUE, marker="o", lw=1.8)
             axes.set_title(name, fontsize=9.5, color=INK, loc="left")
-            axes.set_xlabel("epsilon per distance", fontsize=9, color=GREY)
-            if log:
-                axes.set_yscale("log")
-                axes.yaxis.set_major_formatter(ScalarFormatter())
-                axes.yaxis.set_minor_formatter(ScalarFormatter())
-                axes.tick_params(which="minor", colors=GREY, labelsize=7.5)
-            else:
-                axes.set_ylim(-0.03, 1.03)
-            if len(epsilons) <= 8:
-                axes.set_xticks(epsilons, [f"{e:g}" for e in epsilons])
-            axes.grid(axis="y", color=RULE, lw=0.6)
-            axes.tick_params(colors=GREY, labelsize=8.5)
-            for side in ("top", "right"):
-                axes.spines[side].set_visible(False)
+            _draw_spread(axes, epsilons, rows, log=log)
         figure.supxlabel(
             "line: median word; dark band: half of the words; light band: four fifths",
             fontsize=8.5,
@@ -179,3 +162,28 @@ def as_json(profiles: Sequence[Profile]) -> list[dict[str, Any]]:
         {"epsilon_per_distance": p.epsilon_per_distance, "words": len(p.stays), **p.quantiles()}
         for p in profiles
     ]
+
+
+def _draw_spread(axes: Any, epsilons: Sequence[float], rows: Floats, *, log: bool) -> None:
+    """The median over words for each epsilon, and bands around it."""
+    from matplotlib.ticker import ScalarFormatter
+
+    from tacit.reports.plots import BLUE, GREY, RULE
+
+    axes.fill_between(epsilons, rows[:, 0], rows[:, 4], color=BLUE, alpha=0.15, lw=0)
+    axes.fill_between(epsilons, rows[:, 1], rows[:, 3], color=BLUE, alpha=0.3, lw=0)
+    axes.plot(epsilons, rows[:, 2], color=BLUE, marker="o", lw=1.8)
+    axes.set_xlabel("epsilon per distance", fontsize=9, color=GREY)
+    if log:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(ScalarFormatter())
+        axes.yaxis.set_minor_formatter(ScalarFormatter())
+        axes.tick_params(which="minor", colors=GREY, labelsize=7.5)
+    else:
+        axes.set_ylim(-0.03, 1.03)
+    if len(epsilons) <= 8:
+        axes.set_xticks(epsilons, [f"{e:g}" for e in epsilons])
+    axes.grid(axis="y", color=RULE, lw=0.6)
+    axes.tick_params(colors=GREY, labelsize=8.5)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)

@@ -1,4 +1,4 @@
-"""Where a sanitizer's chance comes from: one secret key, one independent stream per record.
+"""Where a sanitizer's randomness comes from: one secret key, one independent stream per record.
 
 A stream is the output of an extendable hash (SHAKE-128) of the key and the record's name. Nobody
 without the key can predict it, and it depends on nothing but the name: not on the batch, the

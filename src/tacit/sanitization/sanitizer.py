@@ -77,10 +77,10 @@ class Sanitizer:
     def __call__(
         self, names: Sequence[str], texts: Sequence[str], progress: Progress | None = None
     ) -> tuple[list[str], Counted]:
-        """The texts with their words replaced; `names` name each text's stream of chance.
+        """The texts with their words replaced; `names` name each text's random stream.
 
         A name stands for its draws: use each once in the life of a sanitizer, or two texts share
-        their chance.
+        their randomness.
         """
         found, counted = self.one_by_one(names, texts, progress)
         return list(found), counted
@@ -137,7 +137,7 @@ class Sanitizer:
             or not ((chosen[known] >= 0) & (chosen[known] < len(self.embedding))).all()
         ):
             raise DataError(
-                f"method={self.recipe.method} gave something that is no word of the vocabulary "
+                f"method={self.recipe.method} gave something that is not a word of the vocabulary "
                 "for a word; that mechanism is broken, use another."
             )
         if self.recipe.unknown == "random":

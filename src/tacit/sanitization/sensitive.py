@@ -64,13 +64,17 @@ def choose_sensitive(
     if found_in is not None:
         mask |= _known(embedding, _detected(found_in, using))
         sources.append(f"what the detectors {using} find in the public text {found_in.name}")
+    _require_two(mask, embedding.name)
+    return Sensitive(mask, tuple(sources))
+
+
+def _require_two(mask: Mask, name: str) -> None:
     if int(mask.sum()) < 2:
         raise DataError(
-            f"{int(mask.sum())} words of {embedding.name} are sensitive; at least two must be, "
-            "since sensitive words are replaced by one another. Raise the share, or list words "
-            "that the embedding knows."
+            f"{int(mask.sum())} words of {name} are sensitive; at least two must be, since "
+            "sensitive words are replaced by one another. Raise the share, or list words that the "
+            "embedding knows."
         )
-    return Sensitive(mask, tuple(sources))
 
 
 def _rare(embedding: Embedding, share: float, frequencies: Path | None) -> Mask:

@@ -28,8 +28,8 @@ WINDOW = 6 << 20
 class Passing:
     """Batches on their way through a sanitizer, with what was seen of them.
 
-    In experiment mode (a fixed seed) a record's chance is named by its id, so that neither order
-    nor grouping matters; otherwise by its number, so that no two records can share any.
+    In experiment mode (a fixed seed) a record's random stream is named by its id, so that neither
+    order nor grouping matters; otherwise by its number, so that no two records can share any.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Passing:
         progress: Progress | None = None,
         workers: Workers | None = None,
     ) -> None:
-        # Were the same sanitizer to see two corpora, their records must not share chance either.
+        # Were the same sanitizer to see two corpora, their records must not share a stream either.
         self._change = _Change(work, secrets.token_hex(16))
         self._progress, self._workers = progress, workers or Workers()
         self.counted = Counted()

@@ -99,7 +99,7 @@ class Jobs:
             raise DataError("The dataset has no records to train on; add some first.")
         request = asked.model_dump(mode="json", exclude_defaults=True)
         request |= {
-            "method": asked.method,
+            "method": ready.run.method,
             "run": run_yaml(ready.run),
             "entities": ready.charge.entities,
         }

@@ -124,7 +124,7 @@ class Plans:
         unproved = ready.charge.unproved
         result: Json = {
             "method": ready.run.method,
-            "standing": METHODS[asked.method].standing if not unproved else "heuristic",
+            "standing": METHODS[ready.run.method].standing if not unproved else "heuristic",
             "unproved": unproved,
             "fits_budget": refused is None,
             "refused": refused,

@@ -6,24 +6,46 @@ and models of the server, and every other string is a plain word.
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
+from tacit.detection.detector import DETECTORS
 from tacit.errors import UsageError
 from tacit.planning.plan import Plan
 from tacit.privacy.events import NotPrivate
 from tacit.privacy.ledger import Releases
+from tacit.registry import Registry
 from tacit.training.methods import DEFAULT_METHOD, METHODS
+from tacit.training.models.registries import MODELS
 from tacit.training.settings import OptimizerSettings, Run
 
 Name = Annotated[str, StringConstraints(pattern=r"^[\w][\w .,()+@-]{0,98}$")]
 Id = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]{1,40}$")]
 Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_+-]{1,60}$")]
 Label = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]{1,100}$")]
-DetectorName = Literal["patterns", "lists", "gold"]
+
+
+def offered(registry: Registry[Any], from_files: Set[str]) -> tuple[str, ...]:
+    """What a request may name: ours and those of packages, but for what reads files first."""
+    return tuple(name for name in registry if name not in from_files)
+
+
+def _one_of(registry: Registry[Any], from_files: Set[str]) -> AfterValidator:
+    def check(name: str) -> str:
+        if name not in (names := offered(registry, from_files)):
+            raise ValueError(f"{name!r} is not offered here; accepted: {', '.join(names)}")
+        return name
+
+    return AfterValidator(check)
+
+
+DETECTORS_FROM_FILES = frozenset({"tagger", "spacy", "presidio", "stanza"})
+_MODELS_FROM_FILES = frozenset({"folder", "features", "states"})
+DetectorName = Annotated[Word, _one_of(DETECTORS, DETECTORS_FROM_FILES)]
+ModelKind = Annotated[Word, _one_of(MODELS, _MODELS_FROM_FILES)]
 Policy = Annotated[
     str,
     StringConstraints(pattern=r"^(digits|patterns|lists)(\+(digits|patterns|lists)){0,2}$"),
@@ -44,7 +66,7 @@ class RequestModel(BaseModel):
 class ModelRequest(RequestModel):
     """A new network; to go on with a model of the server, give `continue_from` instead."""
 
-    kind: Literal["lstm", "awd-lstm", "gpt2", "bert", "llama"] = "lstm"
+    kind: ModelKind = "lstm"
     config: dict[Word, Any] = {}
     public_frequencies: bool = False
     lora_rank: Annotated[int, Field(ge=0, le=1024)] = 0
@@ -81,7 +103,7 @@ class RunRequest(RequestModel):
     plan: dict[Word, Any] = Field(default={})
     """Whom to protect (`protect`: users, entities, users+entities or `both`, records, tokens), the
     targets, rates and caps: the fields of `tacit plan --schema`."""
-    detectors: Annotated[tuple[DetectorName, ...], Field(max_length=3)] = ()
+    detectors: Annotated[tuple[DetectorName, ...], Field(max_length=9)] = ()
     """What finds the entities."""
     entity_list: Id | None = None
     """Protect only what this list names."""
@@ -114,6 +136,14 @@ _PASSED_ON = {"method", "steps", "batch", "task", "labels", "context", "token_bu
               "checkpoint_every", "keep_checkpoints", "seed"}  # fmt: skip
 
 
+def _model_fields(asked: RunRequest, earlier: Path | None) -> dict[str, Any]:
+    """A new model with its tokenizer, or one that goes on from an earlier one and has its own."""
+    if earlier is None:
+        return asked.model_dump(mode="json", include={"model", "tokenizer"})
+    on = {"kind": "folder", "folder": str(earlier), "carry_ledger": True}
+    return {"model": on | {"lora_rank": asked.model.lora_rank}}
+
+
 def settings_of(asked: RunRequest, earlier: Path | None = None) -> Run:
     """The run that a request stands for; `earlier` is the folder of the model it goes on from."""
     method = METHODS[asked.method]
@@ -141,12 +171,7 @@ def settings_of(asked: RunRequest, earlier: Path | None = None) -> Run:
         raise UsageError(f"method={method.name} has no settings of its own; leave them out.")
     if own:
         fields[method.name] = own
-    if earlier is not None:
-        fields["model"] = {"kind": "folder", "folder": str(earlier), "carry_ledger": True,
-                           "lora_rank": asked.model.lora_rank}  # fmt: skip
-    else:
-        fields["model"] = asked.model.model_dump(mode="json")
-        fields["tokenizer"] = asked.tokenizer.model_dump(mode="json")
+    fields |= _model_fields(asked, earlier)
     if asked.public_start is not None:
         start = asked.public_start.model_dump(include={"steps", "batch"})
         fields["pretrain"] = {"corpus": PUBLIC_FILE, **start}

@@ -18,6 +18,18 @@ Ready = Callable[[str, str | None, str | None], None]
 """Told the address; and at the first start the admin's token, and an address that signs in once."""
 
 
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        # Whoever reads the address may come at once; they wait in line until we are up.
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        raise UsageError(
+            f"Cannot listen on host={host}, port={port} ({error.strerror}); give another --port, "
+            "or stop what uses it."
+        ) from None
+
+
 def serve_forever(
     settings: ServerSettings,
     host: str,
@@ -28,16 +40,8 @@ def serve_forever(
     pages: bool = True,
 ) -> None:
     """Open the services, listen, and close them in order when told to stop."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with ExitStack() as stack:
-        try:
-            # Whoever reads the address may come at once; they wait in line until we are up.
-            listening = socket.create_server((host, port), family=family, backlog=2048)
-        except OSError as error:
-            raise UsageError(
-                f"host={host}, port={port} cannot be used ({error.strerror}); give another --port, "
-                "or stop what is there."
-            ) from None
+        listening = _listen(host, port)
         stack.callback(listening.close)
         services = Services.open(settings)
         stack.callback(services.close)

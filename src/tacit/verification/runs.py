@@ -384,7 +384,7 @@ def verify_sanitized(folder: Path) -> list[Check]:
             and len(contents.entries) == certificate.ledger_entries,
             f"{len(contents.entries):,} in the ledger, {certificate.ledger_entries:,} certified",
         ),
-        Check("ledger's last line", bound, detail if contents.closing else "is not there"),
+        Check("ledger's last line", bound, detail if contents.closing else "is missing"),
     ]
     try:
         checks += _local_recomputed(certificate, contents)

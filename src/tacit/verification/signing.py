@@ -41,12 +41,12 @@ def make_key(path: Path) -> Path:
 
 def sign(folder: Path, key: Path) -> Path:
     """Sign a folder whose certificate holds; the signature, as a file in it."""
+    tools = _library()  # said before the work of verifying
     wrong = next((check for check in verify(folder) if not check.ok), None)
     if wrong is not None:
         raise DataError(
             f"{folder} does not verify ({wrong.what}: {wrong.detail}), so it is not signed."
         )
-    tools = _library()
     signature = folder / SIGNATURE
     others = [f for f in _files(folder) if f not in signed_files(folder)]
     hashing = tools.hashing.Config().set_ignored_paths(paths=[*others, SIGNATURE])

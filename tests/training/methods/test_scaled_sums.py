@@ -162,6 +162,15 @@ def test_it_is_the_same_event_at_the_same_price(tmp_path: Path) -> None:
         assert dict(ledger.releases) == {plain.event(0.4): 3}
 
 
+def test_several_processes_are_refused(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "ledger.jsonl", {}) as ledger:
+        method = make_step(
+            "dp-sgd", Two(2), losses, data_of(VECTORS), Plan(**NOISY), ledger=ledger, optimizer=SGD
+        )
+        with pytest.raises(UsageError, match="not done in several processes"):
+            method.spread(lambda totals: totals)
+
+
 def test_without_noise_entries_of_unlike_size_are_moved_alike(tmp_path: Path) -> None:
     """Pulls are a hundred times longer in one direction than in the other."""
     quiet = NOISY | {"noise_multiplier": 0.0, "clip_norm": 1e6}

@@ -22,7 +22,8 @@ from tacit.privacy.ledger import Ledger
 from tacit.training.evaluation.scoring import scores
 from tacit.training.models.devices import chosen_device
 from tacit.training.models.optimizers import make_optimizer
-from tacit.training.phases import run_context, session
+from tacit.training.phases import run_context
+from tacit.training.phases.local_inputs import inputs_of
 from tacit.training.phases.loop import Loop
 from tacit.training.settings import Run
 
@@ -166,7 +167,7 @@ def trained(settings: dict[str, Any], folder: Path) -> tuple[nn.Module, dict[str
     """The model that a run ends with, and its scores; nothing is priced, nothing is saved."""
     run = Run(**settings)
     plan, ctx = run.made_plan(), run_context.open_run(run)
-    inputs, _ = session.inputs_of(ctx, plan)
+    inputs, _ = inputs_of(ctx, plan)
     model, optimizer = ctx.model, make_optimizer(ctx.model, run.optimizer)
     with Ledger(folder / "ledger.jsonl", {}) as ledger:
         method = run.spec.step(replace(inputs, ledger=ledger))

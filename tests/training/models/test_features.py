@@ -18,7 +18,7 @@ from tacit.training.evaluation.scoring import evaluate, predict
 from tacit.training.models import networks, weights
 from tacit.training.models.features import FeaturesForTokenClassification, with_features
 from tacit.training.models.registries import TaskName
-from tacit.training.phases.run_context import encode, open_run
+from tacit.training.phases.run_context import RunContext, encode, open_run
 from tacit.training.phases.session import train
 from tacit.training.settings import ModelSettings, Run
 from tacit.training.tasks.measuring import forward
@@ -44,9 +44,9 @@ def fields(tmp_path: Path) -> dict[str, Any]:
 def test_only_the_head_is_trained_and_begins_at_zero(tmp_path: Path) -> None:
     model = made(tmp_path / "e", "classification", ["a", "b", "c"])
     learns = weights.trainable(model)
-    assert list(learns) == ["classifier.weight", "classifier.bias"]
+    assert list(learns) == ["classifier.weight"]
     assert not any(bool(tensor.any()) for tensor in learns.values())
-    assert learns["classifier.weight"].shape == (3, 8)
+    assert learns["classifier.weight"].shape == (3, 8 + 1)
 
 
 def test_cached_features_are_unit_vectors_that_give_the_same_logits(fields: dict[str, Any]) -> None:
@@ -62,6 +62,25 @@ def test_cached_features_are_unit_vectors_that_give_the_same_logits(fields: dict
     from_text, from_features = forward(ctx.model, text), forward(ctx.model, cached.batch(rows))
     torch.testing.assert_close(from_text, from_features, rtol=1e-4, atol=1e-5)
     assert cached.lengths.tolist() == [1] * len(cached)
+
+
+def test_an_encoder_that_was_moved_needs_no_features_again(
+    fields: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = encode(*_opened(fields)).features
+    (tmp_path / "encoder").rename(tmp_path / "moved")
+    fields["model"] = fields["model"] | {"folder": str(tmp_path / "moved")}
+    ctx, part = _opened(fields)
+    monkeypatch.setattr(type(ctx.model), "features", None)  # nobody asks the encoder
+    again = encode(ctx, part).features
+    assert first is not None
+    assert again is not None
+    np.testing.assert_array_equal(first.values, again.values)
+
+
+def _opened(fields: dict[str, Any]) -> tuple[RunContext, Corpus]:
+    ctx = open_run(Run(**fields, method="plain", steps=1))
+    return ctx, ctx.part
 
 
 def test_the_mean_is_over_the_texts_own_tokens(tmp_path: Path) -> None:
@@ -117,7 +136,7 @@ def test_a_private_run_folder_stands_alone(
     (tmp_path / "encoder").rename(tmp_path / "gone")
     assert all(check.ok for check in verify(tmp_path / "run"))
     again = networks.load_model(tmp_path / "run", task, labels=run.labels)
-    assert list(weights.trainable(again)) == ["classifier.weight", "classifier.bias"]
+    assert list(weights.trainable(again)) == ["classifier.weight"]
     assert bool(again.classifier.weight.any())
     assert evaluate(tmp_path / "run", "test")
     assert predict(tmp_path / "run", "wave and tide")

@@ -258,7 +258,7 @@ def test_a_classifier_is_no_language_model(tmp_path: Path) -> None:
 
 
 def test_folders_that_are_no_models_get_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="is not there"):
+    with pytest.raises(DataError, match="does not exist"):
         networks.load_model(tmp_path / "no", "next-word")
     with pytest.raises(DataError, match="not the folder of a model"):
         networks.load_model(tmp_path, "next-word")
@@ -342,7 +342,7 @@ def test_bad_lora_is_refused() -> None:
     gpt = scratch("gpt2", "next-word")
     with pytest.raises(UsageError, match="rank=0"):
         weights.with_lora(gpt, 0)
-    with pytest.raises(UsageError, match=r"q_proj is no linear layer.*c_attn"):
+    with pytest.raises(UsageError, match=r"q_proj is not a linear layer.*c_attn"):
         weights.with_lora(gpt, 2, ["q_proj"])
     with pytest.raises(UsageError, match="no linear layer"):
         weights.with_lora(scratch("lstm", "next-word"), 2)

@@ -15,8 +15,9 @@ from tacit.training.dp.gradients import ClippedSums
 from tacit.training.evaluation.scoring import evaluate, predict
 from tacit.training.models import networks, weights
 from tacit.training.models.state_adapter import StateAdapterForCausalLM
+from tacit.training.phases.local_inputs import inputs_of
 from tacit.training.phases.run_context import encode, open_run, tokenize
-from tacit.training.phases.session import inputs_of, resume, train
+from tacit.training.phases.session import resume, train
 from tacit.training.settings import Run
 from tacit.training.tasks.measuring import forward
 from tacit.verification.runs import verify

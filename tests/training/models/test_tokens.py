@@ -153,7 +153,7 @@ def test_too_small_a_bpe_is_refused() -> None:
 
 
 def test_a_folder_without_a_tokenizer_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="is not there"):
+    with pytest.raises(DataError, match="does not exist"):
         tokens.load_tokenizer(tmp_path / "no")
     with pytest.raises(DataError, match="no tokenizer"):
         tokens.load_tokenizer(tmp_path)

@@ -157,7 +157,7 @@ def test_weights_of_a_run_are_known_without_their_ledger(
         (stripped / name).unlink()
     model = {"kind": "folder", "folder": str(stripped)}
     fields = {k: v for k, v in base.items() if k != "tokenizer"}
-    with pytest.raises(PrivacyRefused, match="ledger is not there"):
+    with pytest.raises(PrivacyRefused, match="ledger does not exist"):
         session.train(Run(**fields | {"model": model}, plan=PLAN), tmp_path / "second")
 
 

@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 from support.small import dialogs
 from tacit.privacy.ledger import read_ledger
 from tacit.training.phases import session
+from tacit.training.phases.local_inputs import alike, inputs_of
 from tacit.training.phases.run_context import open_run
-from tacit.training.phases.session import alike
 from tacit.training.settings import Run, run_yaml
 from tacit.verification.runs import verify
 
@@ -170,7 +170,7 @@ def test_what_decides_a_share_is_compared(tmp_path: Path, base: dict[str, Any]) 
     run = Run(**base, plan=BOTH)
     plan, ctx = run.made_plan(), open_run(run)
     assert plan is not None
-    inputs, _ = session.inputs_of(ctx, plan)
+    inputs, _ = inputs_of(ctx, plan)
     training_data = inputs.training_data
     facts = list(alike(ctx, inputs))
     assert facts == list(alike(ctx, inputs))

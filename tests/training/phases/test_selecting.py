@@ -20,6 +20,7 @@ from tacit.privacy.ledger import Ledger, read_ledger
 from tacit.training.evaluation.verdicts import verdict_of
 from tacit.training.phases import selecting, session
 from tacit.training.phases.divergence import Watch
+from tacit.training.phases.promising import allowed
 from tacit.training.phases.selecting import CLIP, compared, gain
 from tacit.training.settings import Run
 from tacit.verification.runs import verify
@@ -238,7 +239,7 @@ def test_steps_leave_room_for_the_comparison(tmp_path: Path) -> None:
     plan = calibrated(Plan(**USERS | {"select": "best", "steps": 100, "user_rate": 1.0}))
     selection = plan.selection()
     assert selection is not None
-    with Ledger(tmp_path / "ledger.jsonl", {}, allows=session._allowed(plan)) as ledger:
+    with Ledger(tmp_path / "ledger.jsonl", {}, allows=allowed(plan)) as ledger:
         with contextlib.suppress(PrivacyRefused):
             while len(ledger) < 2 * plan.steps:
                 ledger.charge(plan.event())

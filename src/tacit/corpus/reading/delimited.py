@@ -27,11 +27,9 @@ def read_delimited(path: Path, layout: Layout, delimiter: str) -> Iterator[pa.Ta
 
     # A quoted field may hold line breaks, which Arrow can only follow if it is told so.
     parse = pa.csv.ParseOptions(
-        delimiter=delimiter,
-        quote_char='"' if layout.quoted else False,
-        newlines_in_values=layout.quoted,
-        invalid_row_handler=note,
-    )
+        delimiter=delimiter, quote_char='"' if layout.quoted else False,
+        newlines_in_values=layout.quoted, invalid_row_handler=note,
+    )  # fmt: skip
     wanted = list(dict.fromkeys(sources.values()))
     chunks = checked_chunks(path, layout.encoding)
     try:

@@ -29,6 +29,17 @@ def read_parquet(path: Path, layout: Layout) -> Iterator[pa.Table]:
         ) from None
 
 
+def _sentence_row(sentence: list[list[str]], document: int, width: int) -> dict[str, Any]:
+    tokens = [cells[0] for cells in sentence]
+    row: dict[str, Any] = {"text": " ".join(tokens), "tokens": tokens}
+    row["tags"] = [cells[-1] for cells in sentence]
+    if width > 2:
+        row["pos"] = [cells[1] for cells in sentence]
+    if document:
+        row["user"] = f"doc-{document:05d}"
+    return row
+
+
 def read_conll(path: Path, layout: Layout) -> Iterator[pa.Table]:
     """CoNLL columns: the token first, the NER tag last, the part of speech second of three or more.
 
@@ -40,17 +51,7 @@ def read_conll(path: Path, layout: Layout) -> Iterator[pa.Table]:
 
     def close() -> None:
         if sentence:
-            tokens = [c[0] for c in sentence]
-            row = {
-                "text": " ".join(tokens),
-                "tokens": tokens,
-                "tags": [c[-1] for c in sentence],
-            }
-            if width > 2:
-                row["pos"] = [c[1] for c in sentence]
-            if document:
-                row["user"] = f"doc-{document:05d}"
-            rows.append(row)
+            rows.append(_sentence_row(sentence, document, width))
             sentence.clear()
 
     schema = pa.schema([SCHEMA.field(n) for n in ("user", "text", "tokens", "tags", "pos")])

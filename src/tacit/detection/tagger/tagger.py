@@ -281,7 +281,7 @@ class Tagger:
         for name in (MODEL, LEXICON):
             path = folder / name
             if not path.is_file():
-                raise DataError(f"{path} is not there; copy the whole folder, or train again.")
+                raise DataError(f"{path} does not exist; copy the whole folder, or train again.")
             parts[name] = path.read_bytes()
             # CRFsuite trusts its file, so a damaged one must not reach it.
             if hashlib.sha256(parts[name]).hexdigest() != about["sha256"][name]:

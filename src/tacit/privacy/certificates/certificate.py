@@ -170,20 +170,16 @@ def certify(
     line, before any release.
     """
     about = contents.about
-    made = _made_of(about)
     scope, public, earlier = stated(about)
     _need_scope(scope, promise)
-    leaks = [str(leak) for leak in about.get("leaks", ())]
-    leaks += [leak for leak in (earlier.leaks if earlier else ()) if leak not in leaks]
-    seeded = "fixed seed" in (made["randomness"], earlier.randomness if earlier else None)
+    leaks, seeded = _leaks(about, earlier), _seeded(about, earlier)
     replaces = published is not None and not promise.plan
     releases = whole_passes(contents.releases())
     costs = {
         unit: _cost(price(releases, unit, promise.delta, fresh=True), contents)
         for unit in promise.units
     }
-    cost = costs[promise.protect]
-    standing, sentence = _stands(promise, cost, scope, leaks, seeded, published)
+    standing, sentence = _stands(promise, costs[promise.protect], scope, leaks, seeded, published)
     foreign = plugins_of(about)
     open_points = not_covered(releases, promise.by_degree, leaks, scope.entities)
     open_points += [p for p in (earlier.not_covered if earlier else ()) if p not in open_points]
@@ -212,6 +208,17 @@ def certify(
         provenance=_provenance(about),
         published=_claim(published),
     )
+
+
+def _leaks(about: Mapping[str, Any], earlier: Inherited | None) -> list[str]:
+    """What leaks, by the ledger's first line and by that of a run that was continued."""
+    leaks = [str(leak) for leak in about.get("leaks", ())]
+    return leaks + [leak for leak in (earlier.leaks if earlier else ()) if leak not in leaks]
+
+
+def _seeded(about: Mapping[str, Any], earlier: Inherited | None) -> bool:
+    """Whether the noise of this run, or of one that it continues, can be drawn again."""
+    return "fixed seed" in (_made_of(about)["randomness"], earlier and earlier.randomness)
 
 
 def _no_better(

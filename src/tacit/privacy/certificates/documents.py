@@ -46,13 +46,13 @@ def read_document(path: Path, kind: type[Kind]) -> Kind:
         _need_plain_text(json.loads(content, object_pairs_hook=no_repeats))
         return kind.model_validate_json(content, strict=True)
     except FileNotFoundError:
-        raise DataError(f"{path} is not there; a run writes its {FILE}.") from None
+        raise DataError(f"{path} does not exist; a run writes its {FILE}.") from None
     except ValidationError as error:
         place = ".".join(str(part) for part in error.errors()[0]["loc"]) or "the file"
         raise DataError(f"{path} is not a certificate that this version knows: {place}.") from None
     except (OSError, ValueError, RecursionError):
         raise DataError(
-            f"{path} is not a certificate: it is no JSON file, says a thing twice, or holds "
+            f"{path} is not a certificate: it is not a JSON file, says a thing twice, or holds "
             "control characters."
         ) from None
 

@@ -227,21 +227,7 @@ def assumptions(
     that this one continues brings along.
     """
     events = list(events)
-    hidden = "" if any(isinstance(e, Selective) for e in events) else ", and never shown"
-    found = [
-        "Who takes part in a step is drawn anew for every step, by independent coins (Poisson "
-        f"sampling){hidden}.",
-        "Every sum is divided by public constants only.",
-        "Noise comes from a generator that nobody can predict or rewind, and in single precision, "
-        "rounded to about a thousandth of its deviation, it hides as real Gaussian noise does.",
-    ]
-    if any(isinstance(e, _SUMS) for e in events):
-        found.append(
-            "What one unit adds to a sum depends on the weights, on its own records and on coins "
-            "that look at nobody else; training tries this on a few units, which is no proof."
-        )
-    if all(isinstance(e, NotPrivate | Public) for e in events):
-        found = []  # nothing was drawn, summed or noised
+    found = _assumed_of_sums(events)
     found += _assumed_of_graph(events, by_degree, capped)
     if any(isinstance(e, MentionSubstitution) for e in events):
         found += [
@@ -263,6 +249,26 @@ def assumptions(
     if earlier is not None:
         found += [line for line in earlier.assumptions if line not in found]
         found += ["Users and entities have the same names here as in the run that is continued."]
+    return found
+
+
+def _assumed_of_sums(events: Sequence[AnyEvent]) -> list[str]:
+    """What every noisy sum rests on; nothing where nothing was drawn, summed or noised."""
+    if all(isinstance(e, NotPrivate | Public) for e in events):
+        return []
+    hidden = "" if any(isinstance(e, Selective) for e in events) else ", and never shown"
+    found = [
+        "Who takes part in a step is drawn anew for every step, by independent coins (Poisson "
+        f"sampling){hidden}.",
+        "Every sum is divided by public constants only.",
+        "Noise comes from a generator that nobody can predict or rewind, and in single precision, "
+        "rounded to about a thousandth of its deviation, it hides as real Gaussian noise does.",
+    ]
+    if any(isinstance(e, _SUMS) for e in events):
+        found.append(
+            "What one unit adds to a sum depends on the weights, on its own records and on coins "
+            "that look at nobody else; training tries this on a few units, which is no proof."
+        )
     return found
 
 

@@ -56,12 +56,8 @@ def make_app(services: Services) -> FastAPI:
     def healthz() -> dict[str, bool]:
         return {"ok": services.healthy()}
 
-    @app.get(
-        "/metrics",
-        tags=["server"],
-        summary="Counts for Prometheus",
-        response_class=PlainTextResponse,
-    )
+    @app.get("/metrics", tags=["server"], summary="Counts for Prometheus",
+             response_class=PlainTextResponse)  # fmt: skip
     def metrics() -> PlainTextResponse:
         return PlainTextResponse(app.state.metrics.text())
 

@@ -115,7 +115,7 @@ KindName = Annotated[str, Field(pattern=r"^[A-Z][A-Z_]*(/[A-Z_]+)?$", max_length
 class NewDetection(RequestModel):
     """Which detectors, and which kinds of things."""
 
-    detectors: Annotated[tuple[DetectorName, ...], Field(min_length=1, max_length=3)] = (
+    detectors: Annotated[tuple[DetectorName, ...], Field(min_length=1, max_length=9)] = (
         "patterns", "lists",
     )  # fmt: skip
     kinds: Annotated[tuple[KindName, ...], Field(max_length=50)] = ()

@@ -6,6 +6,7 @@ from markupsafe import Markup
 from nicegui import ui
 from starlette.responses import Response
 
+from tacit.detection.detector import DETECTORS
 from tacit.errors import UsageError
 from tacit.server import Json
 from tacit.server.api import datasets as api
@@ -14,6 +15,7 @@ from tacit.server.pages import layout
 from tacit.server.pages.layout import NOT_PRIVATE, button, card, html, show, small
 from tacit.server.pages.page_context import Notice, PageContext
 from tacit.server.pages.rendering import WORDS, fragment, kind_word, number, timestamp
+from tacit.server.run_requests import DETECTORS_FROM_FILES, offered
 
 
 @layout.page("/datasets", "Datasets")
@@ -156,12 +158,17 @@ def flash_notice(ctx: PageContext, what: str, words: str) -> None:
 # --- what is sensitive ------------------------------------------------------------------------
 
 
+_USUAL = ("patterns", "lists")
+
+
 def detector_boxes(legend: str) -> dict[str, ui.checkbox]:
     """Which detectors to use."""
     with ui.element("fieldset"):
         html(legend, tag="legend")
-        found = WORDS["detectors"].items()
-        return {name: ui.checkbox(says, value=name != "gold") for name, says in found}
+        ours = WORDS["detectors"]
+        names = offered(DETECTORS, DETECTORS_FROM_FILES)
+        says = {name: ours.get(name) or f"{name}: {DETECTORS[name].summary}" for name in names}
+        return {name: ui.checkbox(says[name], value=name in _USUAL) for name in names}
 
 
 async def _detections(ctx: PageContext, dataset: str) -> None:

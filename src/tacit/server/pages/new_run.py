@@ -89,6 +89,11 @@ class RunForm:
             self.name = layout.text_field("Name of the run", value="my first model")
             self.method = layout.select("Method", methods, DEFAULT_METHOD)
             self.task = layout.select("What the model is to do", WORDS["tasks"], "next-word")
+            self.labels = layout.text_field("Labels, with commas between them")
+            self._labels_why = small(
+                "Such as work, home. They are released with the model, so write down those that "
+                "you knew before: labels counted from this dataset would end the promise."
+            )
             presets = {name: preset["label"] for name, preset in WORDS["presets"].items()}
             chosen = {AUTO: "Chosen for you, with all settings (recommended)"}
             self.preset = layout.select("Model", chosen | presets, AUTO)
@@ -125,9 +130,13 @@ class RunForm:
                 "About how many users there are", min=1, max=10**9, format="%d"
             )
             self.users.style("margin-top: .9rem")
+            self.records = layout.number_field(
+                "About how many texts there are", min=1, max=10**9, format="%d"
+            )
+            self.records.style("margin-top: .9rem")
             self._users_why = small(
-                "A round number that you knew before, such as 100. It is public, so it must not be "
-                "counted from this dataset."
+                "Round numbers that you knew before, such as 100. They are public, so they must "
+                "not be counted from this dataset. Texts may be left empty."
             )
             small("Learning goes in steps. In each, every user takes part with this chance "
                   "(Poisson sampling): 0.1 is one in ten. With a model that is chosen for you, so "
@@ -149,7 +158,11 @@ class RunForm:
         # Where entities are protected, who wrote how much is held fixed, so it may be counted.
         asked = method.planned and not method.protects_tokens and not finds
         self.users.set_visibility(asked)
-        self._users_why.set_visibility(asked)
+        self.records.set_visibility(self.by_recipe)
+        self._users_why.set_visibility(asked or self.by_recipe)
+        labelled = self.task.value != "next-word"
+        self.labels.set_visibility(labelled)
+        self._labels_why.set_visibility(labelled)
         for part in (self.epsilon, self.exactly):
             part.set_enabled(method.planned)
         self.rate.set_enabled(method.planned or method.takes("user_rate"))
@@ -159,15 +172,15 @@ class RunForm:
 
     @property
     def by_recipe(self) -> bool:
-        """Whether a recipe chooses what is left empty; it knows this method and task only."""
-        own = self.method.value == DEFAULT_METHOD and self.task.value == "next-word"
+        """Whether a recipe chooses what is left empty; it knows this method and these tasks."""
+        own = self.method.value == DEFAULT_METHOD and self.task.value != "tagging"
         return bool(own and self.preset.value == AUTO and not self.start.value)
 
     def on_change(self, act: Any) -> None:
         """Call whenever anything changes."""
         parts: Iterable[Any] = (
             self.method, self.task, self.preset, self.start, self.whom, self.kinds, self.list,
-            self.policy, self.exactly, self.steps, self.rate, self.users,
+            self.policy, self.exactly, self.steps, self.rate, self.users, self.records, self.labels,
             *self.detectors.values(),
         )  # fmt: skip
         for part in parts:
@@ -180,8 +193,15 @@ class RunForm:
             raise UsageError("Say how many steps.")
         method = METHODS[self.method.value]
         preset = "small" if self.preset.value == AUTO else self.preset.value
-        model = {"recipe": "auto"} if self.by_recipe else model_fields(preset, self.task.value)
-        fields: Json = {"name": name, "method": method.name, **model}
+        # The method is left to the recipe, too: for a classifier it may take another.
+        model = (
+            {"recipe": "auto", "task": self.task.value}
+            if self.by_recipe
+            else model_fields(preset, self.task.value) | {"method": method.name}
+        )
+        fields: Json = {"name": name, **model}
+        if self.labels.visible and (labels := _labels(self.labels.value)):
+            fields["labels"] = labels
         if method.planned:
             fields["plan"] = self._plan(method)
         else:
@@ -218,7 +238,15 @@ class RunForm:
                     "Say about how many users there are, a round number that you knew before."
                 )
             plan["users"] = int(self.users.value)
+        if self.records.visible and self.records.value:
+            plan["records"] = int(self.records.value)
         return plan
+
+
+def _labels(written: str | None) -> tuple[str, ...]:
+    """The labels of a line, each once, in its order."""
+    parts = (part.strip() for part in (written or "").split(","))
+    return tuple(dict.fromkeys(part for part in parts if part))
 
 
 class LivePlan:

@@ -99,14 +99,17 @@ def _account(
             layout.on_enter(act, secret)
             button("Set", act, small=True).style("margin-top: .5rem")
     for token in tokens:
-        with layout.div("line"):
-            layout.show("token_words", token, kind="small")
+        _token(ctx, token, notice, listed)
 
-            async def revoke(which: str = token["id"]) -> None:
-                await ctx.call(api.revoke, which)
-                await listed.show()
 
-            button("Revoke", ctx.on(revoke, notice), small=True)
+def _token(ctx: PageContext, token: Json, notice: Notice, listed: Refreshable) -> None:
+    async def revoke() -> None:
+        await ctx.call(api.revoke, token["id"])
+        await listed.show()
+
+    with layout.div("line"):
+        layout.show("token_words", token, kind="small")
+        button("Revoke", ctx.on(revoke, notice), small=True)
 
 
 def _log(ctx: PageContext, lines: list[Json]) -> None:

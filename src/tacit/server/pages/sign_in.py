@@ -2,6 +2,7 @@
 
 import hmac
 import secrets
+from functools import partial
 from typing import Annotated
 from urllib.parse import unquote
 
@@ -31,14 +32,7 @@ def sign_in_routes(
     router = APIRouter(include_in_schema=False)
     tries = RateLimiter(_TRIES_PER_SECOND, _TRIES)
 
-    def show_form(request: Request, after: str, refusal: str = "", status: int = 200) -> Response:
-        key = request.cookies.get(_FORM_COOKIE) or secrets.token_urlsafe(24)
-        code = request.query_params.get("code", "") if request.method == "GET" else ""
-        form = fragment("sign_in", key, after, code, refusal)
-        answer = whole_page("Sign in", form, status)
-        answer.set_cookie(_FORM_COOKIE, key, path="/sign-in", secure=secure, httponly=True,
-                          samesite="strict")  # fmt: skip
-        return answer
+    show_form = partial(_show_form, secure)
 
     @router.get("/sign-in")
     async def ask(request: Request, next: Annotated[str, Query(max_length=300)] = "/") -> Response:
@@ -59,9 +53,7 @@ def sign_in_routes(
             if not _same(request.cookies.get(_FORM_COOKIE, ""), key):
                 raise NotAuthenticated("The form was too old, or from another site; try again.")
             if name or password:
-                where = request.client.host if request.client else "unknown"
-                if not (tries.allows(f"at {where}") and tries.allows(f"as {name}")):
-                    raise Busy("Too many sign-in attempts; wait a minute.")
+                _limit_tries(tries, request, name)
             caller = await run_in_threadpool(_caller, services, token, code, name, password)
         except TacitError as error:
             status = 429 if isinstance(error, Busy) else 401
@@ -83,6 +75,24 @@ def sign_in_routes(
         return with_session(RedirectResponse("/sign-in", 303), None, secure=secure, seconds=0)
 
     return router
+
+
+def _show_form(
+    secure: bool, request: Request, after: str, refusal: str = "", status: int = 200
+) -> Response:
+    key = request.cookies.get(_FORM_COOKIE) or secrets.token_urlsafe(24)
+    code = request.query_params.get("code", "") if request.method == "GET" else ""
+    answer = whole_page("Sign in", fragment("sign_in", key, after, code, refusal), status)
+    answer.set_cookie(_FORM_COOKIE, key, path="/sign-in", secure=secure, httponly=True,
+                      samesite="strict")  # fmt: skip
+    return answer
+
+
+def _limit_tries(tries: RateLimiter, request: Request, name: str) -> None:
+    """Refuse to guess at passwords, from one place or for one name."""
+    where = request.client.host if request.client else "unknown"
+    if not (tries.allows(f"at {where}") and tries.allows(f"as {name}")):
+        raise Busy("Too many sign-in attempts; wait a minute.")
 
 
 def _caller(services: Services, token: str, code: str, name: str, password: str) -> Caller:

@@ -48,6 +48,15 @@ def _lines(path: Path) -> list[str]:
     return found
 
 
+def _require_found(kinds: Collection[str], seen: Collection[str]) -> None:
+    for kind in kinds:
+        if not any(matches(other, [kind_of(kind)]) for other in seen):
+            raise PrivacyRefused(
+                f"kinds has {kind}, but nothing of that kind was found in the corpus; add a "
+                f"detector that finds it, or leave {kind} out of what is promised."
+            )
+
+
 def select_entities(
     kinds: Collection[str] | None,
     path: Path | None,
@@ -62,13 +71,7 @@ def select_entities(
     most detectors know some kinds only, and the certificate would promise what none looked for.
     """
     chosen = None if kinds is None else tuple(kinds)
-    seen = {m.kind for m in mentions}
-    for kind in chosen or ():
-        if not any(matches(other, [kind_of(kind)]) for other in seen):
-            raise PrivacyRefused(
-                f"kinds has {kind}, but nothing of that kind was found in the corpus; add a "
-                f"detector that finds it, or leave {kind} out of what is promised."
-            )
+    _require_found(chosen or (), {m.kind for m in mentions})
     if path is None:
         return ProtectedEntities(chosen)
     lines = _lines(path)

@@ -15,6 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 from safetensors import SafetensorError, safe_open
 
+from tacit.corpora import open_corpus
 from tacit.corpora.treebank import as_treebank
 from tacit.corpus import Corpus
 from tacit.corpus.overlap import (
@@ -30,7 +31,6 @@ from tacit.packaged_models import PACKAGES, START_PREFIX, located, tokenizer_of_
 from tacit.privacy.certificates.manifest import file_digest
 from tacit.privacy.certificates.scope import PublicInput
 from tacit.training.data.starts import read_start, start_pieces
-from tacit.training.data.training_data import open_corpus
 from tacit.training.models import tokens, word_vectors
 from tacit.training.models.weights import MARK
 from tacit.training.settings import Names, Run, TextStyle, TextUnit, each
@@ -187,7 +187,7 @@ def base_weights(run: Run, private: Callable[[], Pieces] | None = None) -> Itera
         if made_by_a_run(file):
             raise PrivacyRefused(
                 f"{file.name} in model.folder={run.model.folder} was made by a run of tacit whose "
-                "ledger is not there; put the whole folder back and say model.carry_ledger=true."
+                "ledger does not exist; put the whole folder back and say model.carry_ledger=true."
             )
     name, checked = _package_or_folder(str(run.model.folder), place), None
     start = read_start(folder)

@@ -1,7 +1,6 @@
 """What a run learns from: tokenized records, who owns them, and which of them the caps keep."""
 
 import json
-import os
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -14,13 +13,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tacit import corpora
 from tacit.corpus import Corpus
-from tacit.corpus.reading import read
 from tacit.detection import detect
 from tacit.detection.mentions import Entity, Mention, read_entities, read_mentions
 from tacit.detection.provenance import UNKNOWN, Provenance, read_provenance, unknown_origin
-from tacit.errors import DataError, PrivacyRefused, UsageError
+from tacit.errors import DataError, PrivacyRefused
 from tacit.owners import Owners
 from tacit.owners.bounding import Bounded, Caps
 from tacit.planning.dry_run import apply_caps
@@ -72,19 +69,6 @@ class TrainingData:
     def users(self) -> int:
         """How many users have a kept record."""
         return len(self.rows_of_user)
-
-
-def open_corpus(name: str, data: str | None) -> Corpus:
-    """A corpus by file, or by name from the folder that holds the known ones."""
-    if name in corpora.CORPORA and not Path(name).exists():
-        data = data or os.environ.get("TACIT_DATA")
-        if data is None:
-            raise UsageError(
-                f"{name} is a known corpus; say which folder holds it with --set data=DIR "
-                "(or set TACIT_DATA)."
-            )
-        return corpora.load(name, Path(data))
-    return read(Path(name))
 
 
 def training_part(corpus: Corpus) -> Corpus:

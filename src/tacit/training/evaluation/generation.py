@@ -29,6 +29,15 @@ def next_words(
     return [(str(tokenizer.decode([token])), float(p)) for token, p in pairs]
 
 
+def _require_sampling(tokens: int, temperature: float, top_p: float) -> None:
+    if tokens < 1:
+        raise UsageError(f"tokens={tokens} is too few; give 1 or more.")
+    if not temperature >= 0:
+        raise UsageError(f"temperature={temperature} is negative; give 0 or more.")
+    if not 0 < top_p <= 1:
+        raise UsageError(f"top_p={top_p} is not a share; give more than 0, at most 1.")
+
+
 def complete(
     model: Any,
     tokenizer: PreTrainedTokenizerBase,
@@ -45,15 +54,10 @@ def complete(
     At temperature 0 the likeliest token is taken each time; else one is drawn, from the `top`
     likeliest where that is given, and from as few as have `top_p` of the probability.
     """
-    if tokens < 1:
-        raise UsageError(f"tokens={tokens} is too few; give 1 or more.")
-    if not temperature >= 0:
-        raise UsageError(f"temperature={temperature} is negative; give 0 or more.")
-    if not 0 < top_p <= 1:
-        raise UsageError(f"top_p={top_p} is no share; give more than 0, at most 1.")
+    _require_sampling(tokens, temperature, top_p)
     if not getattr(model, "can_generate", bool)():
         raise UsageError(
-            f"{type(model).__name__} cannot go on with a text; a model for next words is a "
+            f"{type(model).__name__} cannot continue a text; a model for next words is a "
             "GenerationMixin of transformers."
         )
     drawn: dict[str, Any] = {}

@@ -128,7 +128,7 @@ MOST, FEWEST = f"{ENDS} with most records", f"{ENDS} with fewest records"
 
 def _users_file(path: Path) -> dict[str, str]:
     if path.suffix != ".csv":
-        raise UsageError(f"by={path} is no grouping; accepted: records, label, or FILE.csv.")
+        raise UsageError(f"by={path} is not a grouping; accepted: records, label, or FILE.csv.")
     try:
         with require_file(path).open(encoding="utf-8", newline="") as file:
             rows = csv.DictReader(file)

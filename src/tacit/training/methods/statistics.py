@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedTokenizerBase
 
-from tacit.errors import UsageError
+from tacit.errors import DataError, UsageError
 from tacit.planning.plan import Plan
 from tacit.training.data.public_inputs import public_corpus
 from tacit.training.methods.dp_sgd import PlannedSums, user_sums
@@ -31,6 +31,8 @@ from tacit.training.methods.independence import Losses, Totals
 from tacit.training.methods.method import MethodInputs
 from tacit.training.methods.noisy_sums import LossMeter
 from tacit.training.models.features import (
+    CONSTANT,
+    LENGTH,
     FeaturesConfig,
     FeaturesForSequenceClassification,
     Statistics,
@@ -43,6 +45,8 @@ from tacit.training.tasks.tasks import Task
 
 Matrix = NDArray[np.float64]
 Head = Literal["ridge", "lda", "prototypes"]
+_PUBLIC_TEXTS = 2000
+"""About so many texts show the covariance of features."""
 _SHARPNESS = 10.0
 """By what the shares that ridge regression predicts are multiplied: softmax of them says little."""
 
@@ -184,11 +188,17 @@ def _public_covariance(
     run: Run,
     name: str,
 ) -> Matrix:
+    """The covariance of features of public text: of some texts, taken evenly, not headings."""
     corpus = public_corpus(name, run.data)
+    long = [row for row, text in enumerate(corpus.column("text").to_pylist()) if len(text) > 50]
+    if len(long) < 2:
+        raise DataError(f"{name} has fewer than two texts of 50 characters; give more public text.")
+    corpus = corpus.take(long[:: max(1, len(long) // _PUBLIC_TEXTS)])
     builder = ExampleBuilder(corpus, tokenizer, run.context, None, False)
     examples = with_features(model, builder.whole_texts(np.zeros(len(corpus)), {}))
     assert examples.features is not None
-    return np.cov(examples.features.values, rowvar=False, dtype=np.float64)
+    found: Matrix = np.cov(examples.features.values, rowvar=False, dtype=np.float64)
+    return found
 
 
 # --- heads from statistics ----------------------------------------------------------------------
@@ -218,8 +228,7 @@ def fit(model: nn.Module, head: Head, ridge: float = 1.0) -> None:
         weight, bias = weight * sharpness, bias * sharpness
     else:
         weight, bias = _discriminant(found, ridge, spherical=head == "prototypes")
-    own.classifier.weight.copy_(torch.from_numpy(weight))
-    own.classifier.bias.copy_(torch.from_numpy(bias))
+    own.classifier.weight.copy_(torch.from_numpy(np.c_[weight, bias / CONSTANT]))
 
 
 class _Released:
@@ -229,8 +238,8 @@ class _Released:
         layers = model.statistics
         assert layers is not None
         sums = _array(layers.classes.weight) / layers.scale
-        self.noise = float(model.config.statistics["noise"] or 0) / layers.scale * math.sqrt(2)
-        self.sums, self.counts = sums[:, :-1] * math.sqrt(2), sums[:, -1] * math.sqrt(2)
+        self.noise = float(model.config.statistics["noise"] or 0) / layers.scale * LENGTH
+        self.sums, self.counts = sums[:, :-1] * LENGTH, sums[:, -1] * LENGTH / CONSTANT
         self.joint = sums
         self.moments: Matrix | None = None
         if layers.moments is not None:
@@ -253,32 +262,61 @@ def _array(tensor: Tensor) -> Matrix:
 def _ridge(found: _Released, ridge: float) -> tuple[Matrix, Matrix]:
     """Least squares on released moments, to which as much is added as noise may have taken away."""
     assert found.moments is not None
-    added = ridge * _swing(found.noise / math.sqrt(2), found.width)
+    added = ridge * _swing(found.noise / LENGTH, found.width)
     solved = _solve(found.moments, added, found.joint.T).T
-    # What is regressed on is (x, 1) / sqrt(2).
-    return solved[:, :-1] / math.sqrt(2), solved[:, -1] / math.sqrt(2)
+    # What is regressed on is (x, CONSTANT) / LENGTH.
+    return solved[:, :-1] / LENGTH, solved[:, -1] * CONSTANT / LENGTH
 
 
 def _discriminant(found: _Released, ridge: float, *, spherical: bool) -> tuple[Matrix, Matrix]:
-    """Normal classes of one covariance, to which the noise of their means is added."""
-    least = max(found.noise, 1e-9)
-    counts = np.clip(found.counts, least, None)
-    means = found.sums / counts[:, None]
-    shares = counts / counts.sum()
-    # The squared length of the noise in a mean; the discriminant adds up all its coordinates.
-    added = found.width * float((shares * (found.noise / counts) ** 2).sum())
-    between = float((shares * (means**2).sum(1)).sum()) - added
-    if spherical:  # features have length one: what is not between classes is within
-        within = np.eye(found.width) * max(1 - between, 1e-3) / found.width
-    elif found.public is not None:
-        within = found.public
+    """Normal classes of one covariance, around means from which noise is taken as far as known."""
+    counts = np.clip(found.counts, max(found.noise / CONSTANT, 1e-9), None)
+    shares, middle = counts / counts.sum(), found.sums.sum(0) / counts.sum()
+    apart = found.sums / counts[:, None] - middle
+    noise = ridge * (found.noise / counts) ** 2  # the variance of a coordinate of each mean
+    between = max(float(shares @ (apart**2).sum(1) - found.width * (shares @ noise)), _LEAST)
+    size = max(1 - float((middle**2).sum()) - between, 1e-3) / found.width
+    within, taken = size * np.eye(found.width), np.zeros(len(counts))
+    if found.public is not None:
+        apart = _likely(apart, noise, found.public, between)
+        if not spherical:
+            round_ = np.trace(found.public) / found.width * np.eye(found.width)
+            within = (found.public + _ROUND * round_) / (1 + _ROUND)
     else:
-        assert found.moments is not None
-        own = 2 * found.moments[:-1, :-1] / counts.sum()
-        within = own - (means.T * shares) @ means
-        added += _swing(math.sqrt(2) * found.noise, found.width) / counts.sum()
-    weight = _solve(within, ridge * added, means.T).T
-    return weight, np.log(shares) - (weight * means).sum(1) / 2
+        if not spherical:
+            assert found.moments is not None
+            whole = LENGTH**2 * found.moments[:-1, :-1] / counts.sum()
+            within = whole - np.outer(middle, middle) - (apart.T * shares) @ apart
+            swing = ridge * _swing(LENGTH * found.noise, found.width) / counts.sum()
+            within = _lifted(within, swing)
+        within += found.width * (shares @ noise) / 10 * np.eye(found.width)
+        taken = noise * np.trace(np.linalg.inv(within))  # what noise adds to squared lengths
+    weight = np.linalg.solve(within, apart.T).T
+    squares = (weight * apart).sum(1) - taken
+    return weight, np.log(shares) - squares / 2 - weight @ middle
+
+
+_ROUND = 10.0
+"""How much more a sphere counts than the covariance of public text, which is of other text.
+
+Of 0.3 to 1,000, ten did best on AG News, SST-2 and 20 Newsgroups together.
+"""
+_LEAST = 0.02
+"""The squared distance of classes from their middle that is assumed where noise hides it."""
+
+
+def _likely(apart: Matrix, noise: Matrix, public: Matrix, between: float) -> Matrix:
+    """Where means of classes are, given where they seem to be.
+
+    Beforehand classes are expected to differ more where texts do: in a direction, by as much as
+    the root of the variance that public text has there. The variance of the noise is known.
+    """
+    values, vectors = np.linalg.eigh(public)
+    expected = np.sqrt(np.clip(values, 1e-12, None))
+    expected *= between / expected.sum()
+    seen = apart @ vectors
+    made: Matrix = (seen * expected / (expected + noise[:, None])) @ vectors.T
+    return made
 
 
 def _swing(deviation: float, width: int) -> float:
@@ -292,10 +330,15 @@ def _swing(deviation: float, width: int) -> float:
 
 def _solve(matrix: Matrix, added: float, right: Matrix) -> Matrix:
     """(matrix + added I)^-1 right, for a matrix that noise has made indefinite."""
+    return np.asarray(np.linalg.solve(_lifted(matrix, added), right), dtype=np.float64)
+
+
+def _lifted(matrix: Matrix, added: float) -> Matrix:
+    """A matrix that noise has made indefinite, with eigenvalues of `added` and more."""
     values, vectors = np.linalg.eigh(matrix)
     values = np.clip(values, 0, None) + added + 1e-6 * max(float(values[-1]), 1e-12)
-    solved: Matrix = vectors @ ((vectors.T @ right) / values[:, None])
-    return solved
+    lifted: Matrix = (vectors * values) @ vectors.T
+    return lifted
 
 
 STATISTICS = OneRelease()

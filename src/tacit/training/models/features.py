@@ -42,6 +42,20 @@ from tacit.training.tasks.measuring import check_fit, evaluating
 OnFeatures = Callable[[int, int], None]
 """Is told how many records have their features, and of how many."""
 
+CONSTANT = 0.3
+"""What a head reads beside a vector of length one, so that classes may be more or less frequent.
+
+All records agree in it, and a 1 there took the clip norm from what tells them apart: a sum of
+gradients had half of its square in it, and its weights swung from step to step.
+"""
+LENGTH = math.hypot(1, CONSTANT)
+"""How long a vector is with the constant beside it."""
+
+
+def beside_constant(features: Tensor) -> Tensor:
+    """What a head reads: the features, and the constant."""
+    return torch.cat([features, torch.full_like(features[..., :1], CONSTANT)], -1)
+
 
 class FeaturesConfig(PretrainedConfig):
     """The encoder's own configuration, or None for a table of static word vectors."""
@@ -119,7 +133,7 @@ class FeaturesForTokenClassification(AboveFrozen):
     def __init__(self, config: FeaturesConfig) -> None:
         super().__init__(config)
         self.encoder = _empty_encoder(config)
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels or 2)
+        self.classifier = nn.Linear(config.hidden_size + 1, config.num_labels or 2, bias=False)
         self.post_init()
         self.encoder.requires_grad_(False)
 
@@ -128,7 +142,6 @@ class FeaturesForTokenClassification(AboveFrozen):
         """The head begins at zero: noise alone decides no class before anything is learnt."""
         if module is self.classifier:
             initialization.zeros_(module.weight)
-            initialization.zeros_(module.bias)
 
     def get_input_embeddings(self) -> nn.Module:
         """The table of word vectors."""
@@ -148,7 +161,8 @@ class FeaturesForTokenClassification(AboveFrozen):
         """Logits from features, or from the text that they are made of."""
         if features is None:
             features = self.features(input_ids, attention_mask, token_type_ids)
-        return FeaturesOutput(logits=self.classifier(features.to(self.classifier.weight.dtype)))
+        read = beside_constant(features.to(self.classifier.weight.dtype))
+        return FeaturesOutput(logits=self.classifier(read))
 
     def features(
         self,
@@ -188,8 +202,9 @@ class FeaturesForSequenceClassification(FeaturesForTokenClassification):
 class Statistics(nn.Module):
     """Sums over records, as layers: a record's gradient is what it adds to them.
 
-    With x~ = (x, 1) / sqrt(2) of length one, a record adds t x~' to `classes`, where t says its
-    class or its number, and x~ x~' to `moments`; `scale` makes all of it at most one long.
+    With x~ = (x, CONSTANT) / LENGTH, which has length one, a record adds t x~' to `classes`, where
+    t says its class or its number, and x~ x~' to `moments`; `scale` makes all of it at most one
+    long.
     """
 
     def __init__(self, config: FeaturesConfig) -> None:
@@ -207,8 +222,7 @@ class Statistics(nn.Module):
 
     def forward(self, features: Tensor, targets: Tensor) -> Tensor:
         """A number for each record, linear in the layers; steps go against its gradient."""
-        ones = torch.ones_like(features[:, :1])
-        x = torch.cat([features, ones], 1).to(self.classes.weight.dtype) / math.sqrt(2)
+        x = beside_constant(features.to(self.classes.weight.dtype)) / LENGTH
         total = (self.classes(x) * targets).sum(1)
         if self.moments is not None:
             total = total + (self.moments(x) * x).sum(1)
@@ -271,8 +285,9 @@ def _load_encoder(where: str) -> tuple[nn.Module, dict[str, Any]]:
     if "gguf_file" in options:
         no_longer_quantized(loaded)
     config = loaded.config
-    return loaded, {
-        "encoder": json.loads(config.to_json_string(use_diff=False)),
+    fields = json.loads(config.to_json_string(use_diff=False))
+    return loaded, {  # wherever its folder lies, it is the same encoder
+        "encoder": {k: v for k, v in fields.items() if k != "_name_or_path"},
         "vocab_size": config.vocab_size,
         "hidden_size": config.hidden_size,
         "max_position_embeddings": getattr(config, "max_position_embeddings", None),

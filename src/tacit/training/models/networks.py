@@ -71,19 +71,7 @@ def load_model(
     path, options = reading(where)
     options |= label_fields(task, labels)
     with quiet(), seeded(seed):
-        try:
-            if layers is not None:
-                own = AutoConfig.from_pretrained(path, local_files_only=True).num_hidden_layers
-                options["num_hidden_layers"] = min(layers, own)
-            model, info = _auto(task).from_pretrained(
-                path, output_loading_info=True, ignore_mismatched_sizes=True, **options
-            )
-        except UNREADABLE:
-            # The library's own message guesses at names of remote models.
-            raise DataError(
-                f"{path} holds no model that transformers can load for task={task}; give the "
-                "folder of a causal model for next words, of any text model for the others."
-            ) from None
+        model, info = _from_folder(path, task, options, layers)
     absent = {*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])}
     heads = family_of(model.config.model_type).heads
     new = {"next-word": (), "masked-word": _MASK_HEADS}.get(task, heads)
@@ -96,6 +84,25 @@ def load_model(
     if "gguf_file" in options:
         no_longer_quantized(model)
     return _ready(model, task, pad_token_id)
+
+
+def _from_folder(
+    path: str | Path, task: TaskName, options: dict[str, Any], layers: int | None
+) -> tuple[Any, Any]:
+    """The model as transformers reads it, and what it says was missing."""
+    try:
+        if layers is not None:
+            own = AutoConfig.from_pretrained(path, local_files_only=True).num_hidden_layers
+            options["num_hidden_layers"] = min(layers, own)
+        return _auto(task).from_pretrained(
+            path, output_loading_info=True, ignore_mismatched_sizes=True, **options
+        )
+    except UNREADABLE:
+        # The library's own message guesses at names of remote models.
+        raise DataError(
+            f"{path} holds no model that transformers can load for task={task}; give the "
+            "folder of a causal model for next words, of any text model for the others."
+        ) from None
 
 
 def reading(where: str | Path) -> tuple[Path, dict[str, Any]]:
@@ -220,14 +227,14 @@ def _make_config(
         default = AutoConfig.for_model(str(family.model_type))
     except ValueError:
         raise UsageError(
-            f"kind={kind} is no model that transformers knows; give {', '.join(MODELS)}, or a "
+            f"kind={kind} is not a model that transformers knows; give {', '.join(MODELS)}, or a "
             "model type."
         ) from None
     accepted = {f.name for f in fields(default)} | set(type(default).attribute_map)
     accepted |= {"num_labels", "id2label", "label2id", "problem_type", *_SPECIAL}
     if unknown := sorted(set(sizes) - accepted):
         common = ", ".join(family.names or type(default).__annotations__)
-        raise UsageError(f"{unknown[0]!r} is no setting of kind={kind}; common ones: {common}.")
+        raise UsageError(f"{unknown[0]!r} is not a setting of kind={kind}; common ones: {common}.")
     try:
         return AutoConfig.for_model(str(family.model_type), **sizes)
     except Exception as error:  # its validation has errors of its own, of no common kind

@@ -71,7 +71,7 @@ class LSTMConfig(PretrainedConfig):
         for name in ("vocab_size", "embedding_size", "hidden_size", "layers"):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name}={value!r} is no size; give a whole number, 1 or more.")
+                raise ValueError(f"{name}={value!r} is not a size; give a whole number, 1 or more.")
         for name in ("embedding", "input", "hidden", "output"):
             _need_share(f"{name}_dropout", getattr(self, f"{name}_dropout"))
         _need_share("weight_drop", self.weight_drop)

@@ -5,7 +5,7 @@ some of that text away whatever is trained later, so the default here never sees
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
@@ -104,6 +104,20 @@ def frequencies(tokenizer: PreTrainedTokenizerBase, public: Corpus) -> NDArray[n
     return counts / counts.sum()
 
 
+def _frequent(
+    counts: Mapping[str, int], size: int | None, min_count: int | None
+) -> tuple[list[str], str]:
+    """The words to keep, and by which rule: so many, or all that were seen so often."""
+    for name, value in (("size", size), ("min_count", min_count)):
+        if value is not None and value < 1:
+            raise UsageError(f"{name}={value} is too small; give 1 or more.")
+    ranked = sorted(counts, key=lambda word: (-counts[word], word))
+    if size is not None:
+        return ranked[:size], f"the {size:,} most frequent"
+    least = MIN_COUNT if min_count is None else min_count
+    return [w for w in ranked if counts[w] >= least], f"seen at least {least} times"
+
+
 def word_vocabulary(
     corpus: Corpus,
     *,
@@ -124,20 +138,12 @@ def word_vocabulary(
     """
     if size is not None and min_count is not None:
         raise UsageError(f"size={size} and min_count={min_count} are both given; give one.")
-    for name, value in (("size", size), ("min_count", min_count)):
-        if value is not None and value < 1:
-            raise UsageError(f"{name}={value} is too small; give 1 or more.")
     word = _WORD_OR_DIGIT if digits else _WORD
     pattern = Regex(word + _MARK if punctuation else word)
     cut = pre_tokenizers.Split(pattern, behavior="removed", invert=True)
     rows = corpus.only("train") if "train" in corpus.splits() else corpus
     counts, alone = _count(rows, cut, lower)
-    ranked = sorted(counts, key=lambda word: (-counts[word], word))
-    if size is not None:
-        kept, rule = ranked[:size], f"the {size:,} most frequent"
-    else:
-        least = MIN_COUNT if min_count is None else min_count
-        kept, rule = [w for w in ranked if counts[w] >= least], f"seen at least {least} times"
+    kept, rule = _frequent(counts, size, min_count)
     where = "the {:,} records of the train split" if rows is not corpus else "{:,} records"
     leak = Leak(
         counted_from=where.format(len(rows)),
@@ -184,7 +190,7 @@ def _count(
     several = object()
     users = corpus.column("user").to_pylist() if "user" in corpus.columns else None
     for row, text in enumerate(corpus.column("text").to_pylist()):
-        # The mark of a word that somebody took out before is no word of the corpus.
+        # The mark of a word that somebody took out before is not a word of the corpus.
         text = text.replace(UNKNOWN, " ")
         text = lowered.normalize_str(text) if lower else text
         words = [word for word, _ in cut.pre_tokenize_str(text)]

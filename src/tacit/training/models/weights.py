@@ -126,7 +126,7 @@ def with_lora(
     }
     if missing := [t for t in chosen or ("(none given)",) if t not in linear]:
         raise UsageError(
-            f"targets: {missing[0]} is no linear layer of this {kind}; it has: "
+            f"targets: {missing[0]} is not a linear layer of this {kind}; it has: "
             f"{', '.join(sorted(linear)) or 'none'}."
         )
     inside = [m for n, m in model.named_modules() if n.split(".")[-1] in chosen]
@@ -279,7 +279,7 @@ def _merged(model: Any, *, adapter: bool) -> Any:
     else:
         whole = model
     if not isinstance(whole, PreTrainedModel):
-        raise UsageError(f"{type(model).__name__} is no Hugging Face model; it cannot be saved.")
+        raise UsageError(f"{type(model).__name__} is not a Hugging Face model; it cannot be saved.")
     return whole
 
 

@@ -33,8 +33,8 @@ def open_vectors(name: str, data: str | None) -> Embedding:
     path = _glove(data) if name == GLOVE else Path(name)
     if not path.is_file():
         raise DataError(
-            f"model.embeddings={name} is no file; give glove, wordllama, or a file of word vectors "
-            "(.npz, .txt, .vec)."
+            f"model.embeddings={name} is not a file; give glove, wordllama, or a file of word "
+            "vectors (.npz, .txt, .vec)."
         )
     return open_embeddings(path)
 

@@ -60,30 +60,16 @@ def start_on_redacted_text(
     examples = ctx.task.encode(masked, ctx.tokenizer, context=ctx.run.context)
     training_data = prepare(examples, masked, [], None)
     # With a fixed seed, too, the two phases draw by coins of their own.
-    seed = ctx.randomness.seed
-    randomness = RandomSource(None if seed is None else seed + 1)
-    loop = Loop(
-        ctx.model,
-        PlainStep(
-            ctx.model,
-            ctx.task.losses,
-            training_data,
-            randomness,
-            None,
-            batch=start.batch,
-            what=PHASE,
-        ),
-        make_optimizer(ctx.model, start.optimizer),
-        start.optimizer,
-        start.steps,
-        randomness,
-        phase=PHASE,
-        folder=folder,
-        ledger=ledger,
-        checkpoint_every=ctx.run.checkpoint_every,
-        keep=keep,
-        kept=kept,
+    randomness = RandomSource(None if ctx.randomness.seed is None else ctx.randomness.seed + 1)
+    step = PlainStep(
+        ctx.model, ctx.task.losses, training_data, randomness, None, batch=start.batch, what=PHASE
     )
+    optimizer = make_optimizer(ctx.model, start.optimizer)
+    loop = Loop(
+        ctx.model, step, optimizer, start.optimizer, start.steps, randomness, phase=PHASE,
+        folder=folder, ledger=ledger, checkpoint_every=ctx.run.checkpoint_every, keep=keep,
+        kept=kept,
+    )  # fmt: skip
     loop.resume()
     loop.run(on_progress)
     loop.finish()

@@ -7,6 +7,7 @@ import numpy as np
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
+from tacit.corpora import open_corpus
 from tacit.corpus import Corpus
 from tacit.detection.mentions import Mention
 from tacit.detection.policies import Policy, mark, open_policy, overlooked
@@ -23,7 +24,7 @@ from tacit.training.data.public_inputs import (
     public_inputs,
 )
 from tacit.training.data.substitution import Marked, marked
-from tacit.training.data.training_data import Found, find_mentions, open_corpus, records_learnt_from
+from tacit.training.data.training_data import Found, find_mentions, records_learnt_from
 from tacit.training.dp.random_source import RandomSource
 from tacit.training.models import networks, tokens, weights, word_vectors
 from tacit.training.models.devices import chosen_device

@@ -7,7 +7,7 @@ started, or with the clients of a federation.
 import json
 import math
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,25 +17,17 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from tacit.errors import DataError, PrivacyRefused, TacitError, UsageError
-from tacit.files import beside, whole_file
+from tacit.files import beside, whole_file, write_text
 from tacit.planning.plan import Plan, calibrated, plan_yaml, read_plan
-from tacit.privacy.accounting.claims import PublishedPrice
-from tacit.privacy.arguments import require_small_delta
 from tacit.privacy.certificates.certificate import (
     Certificate,
-    Finding,
-    Promise,
     certify,
     commitment,
     own_salt,
     publish,
-    read_certificate,
 )
 from tacit.privacy.certificates.manifest import KEPT, make_manifest
-from tacit.privacy.certificates.scope import Plugin, Standing
-from tacit.privacy.events import AnyEvent, Unit
-from tacit.privacy.ledger import Allows, Ledger, Releases, read_ledger
-from tacit.registry import Registry
+from tacit.privacy.ledger import Ledger, read_ledger
 from tacit.saved_json import spelled
 from tacit.training.data.account import write_account
 from tacit.training.data.fingerprint import code_digest, training_data_digest
@@ -45,18 +37,14 @@ from tacit.training.data.scope import scope_of
 from tacit.training.data.training_data import (
     TrainingData,
     found_and_kept,
-    prepare,
     records_learnt_from,
 )
 from tacit.training.evaluation.model_card import model_card
 from tacit.training.evaluation.scoring import scores
-from tacit.training.methods import METHODS
-from tacit.training.methods.method import Method, MethodInputs, SequentialMethod, StepStats
-from tacit.training.methods.noisy_sums import LossMeter, NoisySumMethod, NoisySums
+from tacit.training.methods.method import Method, MethodInputs, SequentialMethod
+from tacit.training.methods.noisy_sums import LossMeter, NoisySums
 from tacit.training.models import weights
-from tacit.training.models.features import OnFeatures
 from tacit.training.models.optimizers import make_optimizer
-from tacit.training.models.registries import MODELS, OPTIMIZERS
 from tacit.training.phases.budget_line import BudgetLine
 from tacit.training.phases.checkpoints import kept_folder, kept_steps, load_weights, read_place
 from tacit.training.phases.continuing import (
@@ -66,17 +54,23 @@ from tacit.training.phases.continuing import (
     require_same_protection,
 )
 from tacit.training.phases.divergence import Watch
+from tacit.training.phases.local_inputs import (
+    alike,
+    inputs_of,
+    require_independent_units,
+    require_small_delta_of,
+    shared_method,
+)
 from tacit.training.phases.loop import Loop, OnProgress, Progress, Timed
+from tacit.training.phases.promising import allowed, found_before, plugins_in, promise_of
 from tacit.training.phases.public_start import NAME as PUBLIC_START
 from tacit.training.phases.public_start import start_on_public_text
 from tacit.training.phases.ranks import Ranks, ranks_of_environment
 from tacit.training.phases.redacted_start import NAME as REDACTED_START
 from tacit.training.phases.redacted_start import start_on_redacted_text
-from tacit.training.phases.run_context import RunContext, encode, open_run
+from tacit.training.phases.run_context import RunContext, open_run
 from tacit.training.phases.selecting import AVERAGE, LAST, START, UNASKED, choose
 from tacit.training.settings import Run, read_run, run_yaml
-from tacit.training.tasks.examples import Examples
-from tacit.training.tasks.measuring import check_fit
 
 MADE_HERE = "made by a run whose ledger.jsonl belongs to these weights"
 
@@ -179,51 +173,6 @@ def _clear_unless_begun(folder: Path) -> None:
 # --- where sums are computed here ---------------------------------------------------------------
 
 
-def inputs_of(
-    ctx: RunContext, plan: Plan | None, on_progress: OnProgress | None = None
-) -> tuple[MethodInputs, dict[str, Any]]:
-    """What the method of a run works on here, and what there is to note of the records.
-
-    Refuses, before anything is trained or charged, what the method could not train.
-    """
-    run, model = ctx.run, ctx.model
-    examples = encode(ctx, ctx.part, on_features=_told_of_features(on_progress))
-    check_fit(model, examples)
-    training_data = prepare(examples, ctx.part, ctx.mentions, plan, ctx.protected)
-    few = training_data.rows[:2]
-    run.spec.require_model(model)
-    losses = run.spec.losses(ctx.task)
-    weights.check_trainable(
-        model,
-        (lambda: losses(model, training_data.examples.batch(few))) if len(few) else None,
-    )
-    return MethodInputs(
-        run, model, losses, training_data, ctx.randomness, plan, None, ctx.attribute
-    ), dict(examples.notes)
-
-
-def _told_of_features(on_progress: OnProgress | None) -> OnFeatures | None:
-    """Progress in computing what a frozen encoder makes of the records."""
-    if on_progress is None:
-        return None
-    nothing = StepStats(0, 0, 0, 0.0)
-    return lambda done, of: on_progress(Progress("features", done, of, nothing))
-
-
-def require_independent_units(inputs: MethodInputs) -> None:
-    """Refuse a model in which one unit's vector depends on the others; see `UnitCheck`.
-
-    Features were computed in batches, too: the check begins at the text, not at them.
-    """
-    training_data = inputs.training_data
-    if isinstance(training_data.examples, Examples):
-        from_text = replace(training_data.examples, features=None)
-        inputs = replace(inputs, training_data=replace(training_data, examples=from_text))
-    check = inputs.run.spec.unit_check(inputs)
-    if check is not None:
-        check.need(first=True)
-
-
 def _carry_out(
     ctx: RunContext,
     folder: Path,
@@ -250,7 +199,7 @@ def _carry_out(
     if ranks is not None:
         ranks.require_alike(alike(ctx, inputs))
     require_independent_units(inputs)
-    _require_small_delta(plan, inputs.training_data)
+    require_small_delta_of(plan, inputs.training_data)
 
     def step(ledger: Ledger) -> Method | SequentialMethod:
         made = ctx.run.spec.step(replace(inputs, ledger=ledger))
@@ -272,46 +221,6 @@ def follow(run: Run, ranks: Ranks, folder: Path | None = None) -> None:
     require_independent_units(inputs)
     meter = LossMeter(ctx.model, inputs.losses)
     ranks.follow(method.totals(inputs, meter), ctx.model, pieces=method.draw_arrays)
-
-
-def shared_method(run: Run) -> NoisySumMethod[Any]:
-    """The method of a run, if its step is a sum over units, which several processes can share."""
-    if not isinstance(run.spec, NoisySumMethod) or run.spec.masked_phase:
-        raise UsageError(
-            f"method={run.method} trains in one process, because its step is not one sum over "
-            "users or records. Start it without torchrun."
-        )
-    plan = run.made_plan()
-    if plan is not None and plan.select == "best":
-        raise UsageError("select=best compares in one process; start it without torchrun.")
-    return run.spec
-
-
-def alike(ctx: RunContext, inputs: MethodInputs) -> Iterator[bytes]:
-    """All that decides a share: settings, norms, code, weights, records, their owners, caps."""
-    plan, training_data = inputs.plan, inputs.training_data
-    yield ctx.run.digest().encode()
-    yield code_digest().encode()
-    yield ctx.corpus.digest().encode()
-    yield "".join(weights.snapshot(ctx.model).values()).encode()
-    if plan is not None:
-        norms = (plan.clip_norm, plan.record_clip, plan.records_per_step, plan.user_weight_cap)
-        yield repr(norms).encode()
-    if training_data.owners is not None:
-        yield training_data.owners.digest().encode()
-    yield training_data.rows.tobytes()
-    for rows in training_data.rows_of_user:
-        yield rows.tobytes()
-
-
-def _require_small_delta(plan: Plan | None, training_data: TrainingData) -> None:
-    """Judge delta by the number of units that the denominator uses, where nobody declared one."""
-    if plan is None or plan.users is not None or plan.records is not None:
-        return
-    if plan.user_rate is not None:
-        require_small_delta(plan.delta, training_data.users, "users")
-    else:
-        require_small_delta(plan.delta, len(training_data.rows), "records")
 
 
 # --- the session --------------------------------------------------------------------------------
@@ -355,7 +264,7 @@ class Session:
         before = weights.snapshot(ctx.model)
         kept = kept_steps(run.masked_steps + run.total_steps, run.keep_checkpoints)
         took: dict[str, Timed] = {}
-        allows = _allowed(self.plan) if self.plan else None
+        allows = allowed(self.plan) if self.plan else None
         with Ledger(folder / "ledger.jsonl", self._first_line(), allows=allows) as ledger:
             if self.earlier is not None:
                 ledger.carry(self.earlier.books)
@@ -471,7 +380,7 @@ class Session:
         }
         if ctx.leaks:
             about["leaks"] = ctx.leaks
-        if foreign := [one.model_dump(mode="json") for one in _plugins(ctx.run)]:
+        if foreign := [one.model_dump(mode="json") for one in plugins_in(ctx.run)]:
             about["plugins"] = foreign
         if self.earlier is not None:
             about["earlier"] = self.earlier.inherited().model_dump(mode="json")
@@ -543,13 +452,13 @@ class Session:
         )
         books = read_ledger(folder / "ledger.jsonl")
         claim = run.spec.claim(self.inputs(), books.releases())
-        promise = _promise(plan, claim)
+        promise = promise_of(plan, claim)
         certificate = certify(books, promise, published=claim, context=self._context())
         write_text(folder / "README.md", model_card(run, certificate))
         write_text(folder / "settings.yml", yaml.safe_dump(run.shareable(), sort_keys=False))
         files = make_manifest(folder)
         self._require_own(files, saved)
-        own = {"files": files, "findings": _found_before(folder, len(books.entries))}
+        own = {"files": files, "findings": found_before(folder, len(books.entries))}
         certificate = publish(certificate.model_copy(update=own), folder)
         return Trained(folder, certificate, metrics, stopped, tuple(self.told))
 
@@ -610,58 +519,3 @@ _KEPT = {
     LAST: "the last weights",
     AVERAGE: "the averaged weights",
 }
-
-
-def _allowed(plan: Plan) -> Allows:
-    """What the plan's budget allows, with room kept for the comparison that it means to make."""
-    budget, selection = plan.budget, plan.selection()
-
-    def allows(releases: Releases, event: AnyEvent) -> None:
-        if selection is not None and event != selection:
-            releases = {selection: 1} | releases
-        budget.allows(releases, event)
-
-    return allows
-
-
-def _promise(plan: Plan | None, claim: PublishedPrice | None) -> Promise:
-    """What the certificate speaks of: the plan's units, or those of a paper's claim."""
-    if plan is not None:
-        fields = plan.model_dump(mode="json")
-        return Promise(plan.protect, plan.units, plan.delta, fields, plan.by_degree)
-    units: tuple[Unit, ...] = ("users", "entities", "users+entities") if claim else ("users",)
-    return Promise(units[-1], units, claim.delta if claim else 1e-5, {})
-
-
-def _plugins(run: Run) -> Iterator[Plugin]:
-    """What of other packages takes part in a run: its method, model family and optimizer."""
-    chosen: tuple[tuple[str, Registry[Any], str, Standing], ...] = (
-        ("method", METHODS, run.method, run.spec.standing),
-        ("model family", MODELS, run.model.kind, "proved"),
-        ("optimizer", OPTIMIZERS, run.optimizer.name, "proved"),
-    )
-    for kind, registry, name, standing in chosen:
-        if origin := registry.origin(name):
-            code = registry.code(name)
-            yield Plugin(what=f"{kind} {name}", origin=origin, code=code, standing=standing)
-
-
-def _found_before(folder: Path, entries: int) -> tuple[Finding, ...]:
-    """What audits and attacks found already, where a finished run is opened again."""
-    path = folder / "certificate.json"
-    if not path.exists():
-        return ()
-    before = read_certificate(path)
-    return before.findings if before.ledger_entries == entries else ()
-
-
-def write_text(path: Path, text: str) -> None:
-    """A whole file, or one sentence why not."""
-    try:
-        with whole_file(path) as draft:
-            draft.write_text(text, encoding="utf-8")
-    except OSError as problem:
-        raise DataError(
-            f"{path} could not be written ({problem.strerror}); is the disk full? Make room, then "
-            "begin or --resume."
-        ) from None

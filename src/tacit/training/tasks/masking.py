@@ -53,6 +53,15 @@ class Aligned:
         return len(self.shown)
 
 
+def _with_themselves(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> Aligned:
+    ids = tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
+    unknown = tokenizer.unk_token_id
+    return Aligned(
+        [[[i] for i in row] for row in ids],
+        [[IGNORED if i == unknown else i for i in row] for row in ids],
+    )
+
+
 def align(
     texts: Sequence[str],
     tokenizer: PreTrainedTokenizerBase,
@@ -61,12 +70,7 @@ def align(
 ) -> Aligned:
     """Texts with their sanitized form (or with themselves), token by token."""
     if sanitizer is None:
-        ids = tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
-        unknown = tokenizer.unk_token_id
-        return Aligned(
-            [[[i] for i in row] for row in ids],
-            [[IGNORED if i == unknown else i for i in row] for row in ids],
-        )
+        return _with_themselves(texts, tokenizer)
     if sanitizer.recipe.unknown == "drop":
         raise UsageError("unknown=drop loses the place of words; give random or keep.")
     embedding = sanitizer.embedding
@@ -223,13 +227,20 @@ def pretrain(
             (Aligned(aligned.shown[cut:], aligned.target[cut:]), 1),
         )
     )
+    _fit(model, train, settings, on_progress)
+    scores = original_scores(model, rest)
+    save_model(model, tokenizer, Path(to))
+    return scores | {"perplexity": math.exp(min(scores["loss"], 700.0))}
+
+
+def _fit(
+    model: Any, train: Examples, settings: Pretraining, on_progress: OnProgress | None
+) -> None:
     rows, randomness = np.arange(len(train)), RandomSource(settings.seed)
     optimizer = OptimizerSettings(
-        name="adamw",
-        learning_rate=settings.learning_rate,
-        schedule="linear",
+        name="adamw", learning_rate=settings.learning_rate, schedule="linear",
         warmup=max(1, settings.steps // 10),
-    )
+    )  # fmt: skip
     data = TrainingData(train, rows, (rows,), None, None)
     batch = min(settings.batch, len(train))
     method = PlainStep(model, original_losses, data, randomness, None, batch=batch, what="public")
@@ -237,6 +248,3 @@ def pretrain(
     loop = Loop(model, method, made, optimizer, settings.steps, randomness, phase="pretrain")
     loop.run(on_progress)
     loop.finish()
-    scores = original_scores(model, rest)
-    save_model(model, tokenizer, Path(to))
-    return scores | {"perplexity": math.exp(min(scores["loss"], 700.0))}
