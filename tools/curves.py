@@ -5,6 +5,7 @@
     python tools/curves.py conll2003-kinds conll2003-caps conll2003-plain-rate --data DIR
     python tools/curves.py conll2003-models conll2003-adapters --data DIR
     python tools/curves.py newsgroups20-english --data DIR
+    python tools/curves.py newsgroups20-smollm2 --data DIR
     python tools/curves.py agnews newsgroups20-topics --data DIR
     python tools/curves.py wikitext2 wikitext2-norms --data DIR
     python tools/curves.py wikitext2-pretrained --data DIR --pipeline build/contextual/pipeline
@@ -106,6 +107,21 @@ def own_mail() -> list[Case]:
     preset = "newsgroups20-english-users"
     cases = [Case("users", e, preset, _rates(preset, e)) for e in (8.0, 2.0, 1.0)]
     return [*cases, Case("plain", None, "newsgroups20-english-plain")]
+
+
+FEW = 400
+"""Authors of a comparison that a pretrained model can be part of in minutes."""
+
+
+def little_mail() -> list[Case]:
+    """Few authors, and what recipes choose for them: above SmolLM2, and from the shipped start."""
+    declared = {"plan.users": FEW, "plan.records": FEW, "plan.protect": "users"}
+    presets = {"SmolLM2": "own-data-smollm2", "start:english": "own-data-lstm"}
+    return [
+        Case(name, e, preset, declared | {"plan.epsilon": e, "detect": None}, (0,))
+        for name, preset in presets.items()
+        for e in (8.0, 2.0)
+    ]
 
 
 STATIC = {"model.folder": "wordllama"}
@@ -246,9 +262,9 @@ def adapters() -> list[Case]:
     return [
         Case("plain, LoRA", None, "conll2003-lora-plain"),
         Case("users, LoRA", 8.0, "conll2003-lora-users"),
-        Case("plain", None, "conll2003-smollm2-plain"),
         Case("users", 8.0, users),
         Case("users", 2.0, users, {"plan.epsilon": 2.0, "optimizer.learning_rate": 8.0}),
+        Case("plain", None, "conll2003-smollm2-plain"),
     ]
 
 
@@ -297,6 +313,12 @@ STUDIES = {
         "epsilon at delta 1e-5",
     ),
     "newsgroups20-english": Study(own_mail(), "20 Newsgroups, next words", "epsilon at delta 1e-5"),
+    "newsgroups20-smollm2": Study(
+        little_mail(),
+        "20 Newsgroups, few authors",
+        "epsilon at delta 1e-5",
+        "bits_per_character",
+    ),
     "agnews": Study(
         heads("agnews-minilm", ("deidentify", "uedp", "users+entities")),
         "AG News, topics",
@@ -525,6 +547,10 @@ def main() -> None:
             if name == "wikitext2-pretrained" and not given.only_draw:
                 settings["corpus"] = str(_few_lines(Path(scratch), given.data))
                 settings["pipeline"] = given.pipeline or sys.exit("give --pipeline")
+            if name == "newsgroups20-smollm2" and not given.only_draw:
+                settings["corpus"] = str(_few_authors(Path(scratch), given.data))
+            if name == "conll2003-adapters" and not given.only_draw:
+                settings["corpus"] = str(_without_valid("conll2003", Path(scratch), given.data))
             if name == "agnews" and not given.only_draw:
                 settings["mentions"] = str(_mentions("ag_news", Path(scratch), given.data))
             todo = [] if given.only_draw else list(missing(name, given.seeds))
@@ -564,6 +590,34 @@ def _few_lines(folder: Path, data: str | None) -> Path:
     test = [row for row in long if splits[row] == "test"][:100]
     path = folder / "lines.jsonl"
     write(whole.take(train + test), path)
+    return path
+
+
+def _few_authors(folder: Path, data: str | None) -> Path:
+    """The first post of some authors, and some posts of others to test on."""
+    from tacit.corpora import open_corpus
+    from tacit.corpus.writing import write
+
+    whole = open_corpus("newsgroups20", data)
+    users = whole.require_users().to_pylist()
+    first = {user: row for row, user in reversed(list(enumerate(users)))}
+    splits = whole.column("split").to_pylist()
+    rows = {part: [r for r in first.values() if splits[r] == part] for part in ("train", "test")}
+    train, test = sorted(rows["train"])[:FEW], sorted(rows["test"])[:150]
+    path = folder / "posts.jsonl"
+    write(whole.take(train + test), path)
+    return path
+
+
+def _without_valid(corpus: str, folder: Path, data: str | None) -> Path:
+    """A corpus without valid, which every run scores: a pretrained model takes minutes for it."""
+    from tacit.corpora import open_corpus
+    from tacit.corpus.writing import write
+
+    whole = open_corpus(corpus, data)
+    splits = whole.column("split").to_pylist()
+    path = folder / f"{corpus}.jsonl"
+    write(whole.take([row for row, split in enumerate(splits) if split != "valid"]), path)
     return path
 
 

@@ -194,7 +194,9 @@ def fitted(without: str = "") -> dict[str, Any]:
         "slope": slope, "intercept": intercept, "low": low, "likely": likely, "high": high,
         "unprotected": [plain[f"{one} {most}"] for one in EXTREMES],
     }  # fmt: skip
-    found = {"minilm": heads, "wordllama": heads, "english": word_curve(low, high, without)}
+    # One curve for all models of next words: noise counts by the weights that are trained.
+    words = word_curve(low, high, without)
+    found = {"minilm": heads, "wordllama": heads, "smollm2": words, "english": words}
     return {
         name: {field: np.round(value, 4).tolist() for field, value in part.items()}
         for name, part in found.items()

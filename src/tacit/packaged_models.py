@@ -5,7 +5,7 @@ package, or one that `tacit start build` made and keeps in the cache.
 """
 
 import re
-from importlib import metadata
+from importlib import metadata, util
 from pathlib import Path
 
 from tacit.errors import DataError, MissingExtra, UsageError
@@ -109,6 +109,12 @@ def tokenizer_of_vectors(table: Path) -> Path:
     """
     name = table.stem.rpartition("_")[0]
     return table.parent.parent / "tokenizers" / f"{name}_tokenizer_config.json"
+
+
+def require_gguf(file: Path) -> None:
+    """Refuse a GGUF file where nothing can read it."""
+    if util.find_spec("gguf") is None:
+        raise MissingExtra(f"{file.name} needs the package gguf to be read: pip install gguf")
 
 
 def has_weights(folder: Path) -> bool:

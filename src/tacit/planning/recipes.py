@@ -34,7 +34,7 @@ class Machine:
     @classmethod
     def here(cls) -> "Machine":
         """This one."""
-        wanted = {one["package"] for one in constants()["family"] if "package" in one}
+        wanted = {name for one in constants()["family"] for name in one.get("packages", ())}
         return cls(os.cpu_count() or 1, frozenset(name for name in wanted if _installed(name)))
 
 
@@ -200,9 +200,9 @@ def _family(facts: Facts, model: Mapping[str, Any], machine: Machine) -> Fields:
                 f"recipe=auto has no settings for model {', '.join(map(str, asked.values()))}; "
                 "leave the model to it, or leave recipe out."
             )
-    usable = [one for one in every if one.get("package") in {None, *machine.installed}]
+    usable = [one for one in every if machine.installed.issuperset(one.get("packages", ()))]
     if not usable:
-        names = " or ".join(f"pip install {one['package']}" for one in every)
+        names = " or ".join(f"pip install {' '.join(one['packages'])}" for one in every)
         raise MissingExtra(f"recipe=auto needs a model for task={facts.task}: {names}")
     fitting = (one for one in usable if _seconds(one, facts, _steps(one, facts)) <= facts.seconds)
     return next(fitting, usable[-1])

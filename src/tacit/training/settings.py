@@ -104,6 +104,14 @@ class ModelSettings(SettingsPart):
         ),
     ] = ()
 
+    adapter: Annotated[
+        Literal["map", "bias", "last-block"],
+        Field(
+            description="states: what is trained beside a bias of each token that is moved: a map "
+            "from directions of the last state to logits, nothing, or low-rank adapters in the "
+            "last block."
+        ),
+    ] = "map"
     adapter_tokens: Annotated[
         int,
         Field(
@@ -116,10 +124,14 @@ class ModelSettings(SettingsPart):
         int,
         Field(
             ge=1,
-            description="states: in how many directions of public states the adapter reads; it "
-            "writes in four times as many.",
+            description="states: in how many directions of public states a map reads; of a last "
+            "block, the rank of its adapters.",
         ),
     ] = 64
+    adapter_writes: Annotated[
+        int,
+        Field(ge=1, description="states: in how many directions of the output layer a map writes."),
+    ] = 128
     adapter_text: Annotated[
         str | None,
         Field(

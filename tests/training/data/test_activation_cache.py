@@ -1,4 +1,7 @@
+import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -81,3 +84,31 @@ def test_what_was_not_computed_to_the_end_is_not_kept(cache: Path) -> None:
 
 def test_nothing_at_all_is_nothing(cache: Path) -> None:
     assert load_or_compute("a", [], 2, lambda: ()).values.shape == (0, 2)
+
+
+BOUNDED = """
+import resource, sys
+import numpy as np
+from tacit.training.data.activation_cache import load_or_compute
+
+rows, each, width = 64, 256, 4096            # 256 MB, in pieces of 4 MB
+def compute():
+    for row in range(rows):
+        yield np.array([row]), np.full((each, width), row, dtype=np.float32)
+held = int(next(l for l in open("/proc/self/status") if l.startswith("VmData")).split()[1]) << 10
+resource.setrlimit(resource.RLIMIT_DATA, (held + (96 << 20), resource.RLIM_INFINITY))
+kept = load_or_compute("big", [each] * rows, width, compute)
+assert all(float(kept.of(np.array([row]))[-1, -1]) == row for row in range(rows))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit on memory is Linux's")
+@pytest.mark.parametrize("cached", [True, False])
+def test_what_is_kept_on_disk_need_not_fit_into_memory(tmp_path: Path, cached: bool) -> None:
+    where = str(tmp_path) if cached else "off"
+    done = subprocess.run(
+        [sys.executable, "-c", BOUNDED], env=os.environ | {"TACIT_CACHE": where},
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert (done.returncode == 0) == cached, done.stderr
+    assert cached or "MemoryError" in done.stderr

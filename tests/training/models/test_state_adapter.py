@@ -47,7 +47,9 @@ def a_base(folder: Path, kind: str = "llama") -> str:
     return str(folder)
 
 
-@pytest.fixture(params=["llama", "gpt2"])
+@pytest.fixture(
+    params=["llama map", "gpt2 map", "llama bias", "llama last-block", "gpt2 last-block"]
+)
 def fields(tmp_path: Path, request: pytest.FixtureRequest) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     words = [word for word in TOKENIZER.get_vocab() if word.isalpha()]
@@ -58,8 +60,9 @@ def fields(tmp_path: Path, request: pytest.FixtureRequest) -> dict[str, Any]:
     ]  # fmt: skip
     corpus = tmp_path / "notes.jsonl"
     corpus.write_text("".join(json.dumps(record) + "\n" for record in records))
-    base = a_base(tmp_path / "base", request.param)
-    model = {"kind": "states", "folder": base, "adapter_tokens": TOKENS, "adapter_rank": 3}
+    kind, adapter = request.param.split()
+    model = {"kind": "states", "folder": a_base(tmp_path / "base", kind), "adapter": adapter}
+    model |= {"adapter_tokens": TOKENS, "adapter_rank": 3, "adapter_writes": 12}
     return {"corpus": str(corpus), "model": model, "context": 12, "seed": 0}
 
 
@@ -75,11 +78,16 @@ def moved(fields: dict[str, Any]) -> Any:
 def test_few_numbers_are_trained_and_nothing_is_moved_at_first(fields: dict[str, Any]) -> None:
     ctx = open_run(Run(**fields, method="dp-sgd", plan=PLAN))
     assert isinstance(ctx.model, StateAdapterForCausalLM)
-    learns = weights.trainable(ctx.model)
-    assert {name: tuple(p.shape) for name, p in learns.items()} == {
-        "mix.weight": (12, 3),
-        "spread.bias": (TOKENS + 1,),
-    }
+    learns = {name: tuple(p.shape) for name, p in weights.trainable(ctx.model).items()}
+    assert learns.pop("spread.bias") == (TOKENS + 1,)
+    match fields["model"]["adapter"]:
+        case "bias":
+            assert not learns
+        case "map":
+            assert learns == {"mix.weight": (12, 3)}
+        case _:
+            assert learns
+            assert all(n.startswith("block.") and 3 in shape for n, shape in learns.items())
     base = networks.load_model(fields["model"]["folder"], "next-word")
     ids = {"input_ids": torch.tensor([[3, 7, 300, 5]])}
     untouched = forward(base, ids, mask=False).softmax(-1)
@@ -104,7 +112,8 @@ def test_losses_from_features_are_those_of_the_whole_vocabulary(fields: dict[str
     ctx = moved(fields)
     plain, cached = tokenize(ctx, ctx.part), encode(ctx, ctx.part)
     assert cached.features is not None
-    assert cached.features.values.dtype == np.float16
+    whole = fields["model"]["adapter"] == "last-block"
+    assert cached.features.values.dtype == (np.float32 if whole else np.float16)
     rows = np.array([4, 1, 9])
     batch = plain.batch(rows)
     logits = forward(ctx.model, batch, mask=False).log_softmax(-1)
@@ -143,7 +152,7 @@ def test_clipped_sums_are_those_of_autograd(fields: dict[str, Any]) -> None:
     fast = ClippedSums(ctx.model).users(
         lambda batch: ctx.task.losses(ctx.model, batch), batches, clip_norm=clip
     )
-    for total, name in zip(slow, ("mix.weight", "spread.bias"), strict=True):
+    for total, name in zip(slow, weights.trainable(ctx.model), strict=True):
         torch.testing.assert_close(fast.tensors[name], total, rtol=1e-4, atol=1e-6)
     less = ClippedSums(ctx.model).users(
         lambda batch: ctx.task.losses(ctx.model, batch), batches[:-1], clip_norm=clip
@@ -160,8 +169,9 @@ def test_a_private_run_stands_alone_and_generates(tmp_path: Path, fields: dict[s
     answered = predict(tmp_path / "run", "red", words=4)
     assert len(answered["next"]) == 5
     model: Any = networks.load_model(tmp_path / "run", "next-word")
-    assert sorted(weights.trainable(model)) == ["mix.weight", "spread.bias"]
-    assert bool(model.mix.weight.any())
+    learns = weights.trainable(model)
+    assert len(learns) == {"bias": 1, "map": 2}.get(fields["model"]["adapter"], len(learns))
+    assert all(bool(tensor.any()) for tensor in learns.values())
     ids = torch.tensor([[3, 7, 5]])
     given = {"attention_mask": torch.ones_like(ids), "max_new_tokens": 6, "min_new_tokens": 6}
     remembered, anew = (
@@ -178,6 +188,10 @@ def test_scores_of_a_run_stand_beside_those_of_the_untouched_model(
     train(Run(**fields, method="dp-sgd", plan=PLAN), tmp_path / "run")
     scores = evaluate(tmp_path / "run", "test")
     assert scores["perplexity"] != scores["public_only_perplexity"]
+    ctx = open_run(Run(**fields, method="dp-sgd", plan=PLAN))
+    base = networks.load_model(fields["model"]["folder"], "next-word")
+    alone = ctx.task.score(Whole(base), tokenize(ctx, ctx.corpus.only("test")))
+    assert scores["public_only_perplexity"] == pytest.approx(alone["perplexity"], rel=2e-3)
 
 
 def test_a_run_that_was_stopped_goes_on_to_the_same_weights(
@@ -210,7 +224,7 @@ def test_a_run_is_continued_with_the_adapter_that_it_has(
     ctx = open_run(
         Run(**fields | {"model": on | {"carry_ledger": True}}, method="dp-sgd", plan=PLAN)
     )
-    assert bool(ctx.model.mix.weight.any())
+    assert all(bool(tensor.any()) for tensor in weights.trainable(ctx.model).values())
 
 
 def test_first_records_are_a_matter_of_one_user_alone(fields: dict[str, Any]) -> None:

@@ -104,6 +104,11 @@ class AboveFrozen(PreTrainedModel):
         return loaded
 
     @property
+    def kept_as(self) -> str:
+        """What decides these numbers beside the frozen weights, if anything does."""
+        return str(self.pooled)
+
+    @property
     def frozen(self) -> bool:
         """Whether no weight of the encoder is trained."""
         return not any(p.requires_grad for p in self.encoder.parameters())
@@ -325,7 +330,7 @@ def with_features(
 
 
 def _key(model: AboveFrozen, examples: Examples) -> str:
-    sha = hashlib.sha256(f"{version('torch')} {model.pooled} {model.config.encoder}".encode())
+    sha = hashlib.sha256(f"{version('torch')} {model.kept_as} {model.config.encoder}".encode())
     for name, tensor in (*model.encoder.named_parameters(), *model.encoder.named_buffers()):
         sha.update(f"{name} {digest_of(tensor)}".encode())
     for array in (*examples.ids, *(examples.types or ())):

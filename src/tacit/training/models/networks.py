@@ -7,7 +7,6 @@ import json
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from importlib import util
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +27,8 @@ from transformers import (
 )
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from tacit.errors import DataError, MissingExtra, UsageError
-from tacit.packaged_models import has_weights, located
+from tacit.errors import DataError, UsageError
+from tacit.packaged_models import has_weights, located, require_gguf
 from tacit.training.models.offline import quiet, seeded
 from tacit.training.models.registries import MODELS, ModelFamily, TaskName, family_of
 from tacit.training.settings import ModelSettings
@@ -112,8 +111,7 @@ def reading(where: str | Path) -> tuple[Path, dict[str, Any]]:
     if path.suffix != ".gguf":
         # Even where pickled weights lie beside.
         return path, options | {"use_safetensors": True}
-    if util.find_spec("gguf") is None:
-        raise MissingExtra(f"{path.name} needs the package gguf to be read: pip install gguf")
+    require_gguf(path)
     return path.parent, options | {"gguf_file": path.name}
 
 

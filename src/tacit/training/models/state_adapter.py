@@ -1,13 +1,14 @@
-"""An adapter above the last states of a frozen language model: the family `states`.
+"""An adapter above the states of a frozen language model: the family `states`.
 
-The logits of some tokens, chosen by a public rule, are moved by a linear map of the state and by a
-bias. The map leads from the main directions of states of public text to those in which the output
-layer tells tokens apart, so few numbers are trained. All other tokens are moved together: their
-shares among each other stay those of the frozen model, and all of it is one softmax, hence sums to
-one. What is frozen never changes, so it is computed once for each record.
+The logits of some tokens, chosen by a public rule, are moved by a bias and, with `adapter: map`, by
+a linear map of the last state, which leads from the main directions of states of public text to
+those in which the output layer tells tokens apart, so few numbers are trained. With `last-block`
+they come from the model's last block, in which low-rank adapters are trained. All other tokens are
+moved together: their shares among each other stay those of the frozen model, and all of it is one
+softmax, hence sums to one. What is frozen never changes, so it is computed once for each record.
 """
 
-import json
+from copy import deepcopy
 from typing import Any, cast
 
 import numpy as np
@@ -23,18 +24,18 @@ from transformers import (
 )
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from tacit.errors import UsageError
 from tacit.training.models.features import AboveFrozen
+from tacit.training.models.last_block import LastBlock
 from tacit.training.models.networks import load_model
-from tacit.training.models.offline import quiet
 from tacit.training.models.registries import ModelFamily, TaskName
 from tacit.training.settings import ModelSettings
-from tacit.training.tasks.examples import IGNORED, Examples
-from tacit.training.tasks.measuring import Batch, evaluating, token_losses
+from tacit.training.tasks.examples import IGNORED
+from tacit.training.tasks.measuring import Batch, token_losses
 
 BESIDE = 3
 """Numbers kept beside the coordinates and the logits of a state: of the other tokens the logarithm
 of the sum of exponentials, and the largest logit; and the logit of the token that comes next."""
+LAST_BLOCK = "last-block"
 _AT_ONCE = 128
 """States whose logits for the whole vocabulary are in memory at once."""
 
@@ -49,7 +50,9 @@ class StateAdapterConfig(PretrainedConfig):
     vocab_size: int = 49_152
     max_position_embeddings: int | None = None
     tokens: int = 4096
+    adapter: str = "map"
     reads: int = 64
+    """Directions of a state that a map reads; of a last block, the rank of its adapters."""
     writes: int = 128
     bos_token_id: int | None = None
     eos_token_id: int | None = None
@@ -73,8 +76,10 @@ class FrozenStates(nn.Module):
         tied = self.model.all_tied_weights_keys
         self.all_tied_weights_keys = {f"model.{k}": f"model.{v}" for k, v in tied.items()}
         self.tokens = config.tokens
+        self.above = config.adapter != LAST_BLOCK
+        axes = config.reads if self.above else 0
         self.register_buffer("center", torch.zeros(config.hidden_size))
-        self.register_buffer("axes", torch.zeros(config.reads, config.hidden_size))
+        self.register_buffer("axes", torch.zeros(axes, config.hidden_size))
 
     @torch.no_grad()
     def states(self, **given: Any) -> Any:
@@ -94,37 +99,52 @@ class FrozenStates(nn.Module):
 
     @torch.no_grad()
     def read(self, ids: Tensor) -> Tensor:
-        """Coordinates, logits of the tokens that are moved, and `BESIDE` numbers, of each token."""
+        """What is kept of each token, `BESIDE` numbers last.
+
+        Coordinates and the logits of the tokens that are moved; or what the last block reads.
+        """
         place = torch.arange(ids.shape[1], device=ids.device).repeat(len(ids), 1)
         mask = torch.ones_like(ids)  # who reads from left to right sees no padding on the right
-        out = self.states(input_ids=ids, attention_mask=mask, position_ids=place, use_cache=False)
+        out = self.states(
+            input_ids=ids, attention_mask=mask, position_ids=place, use_cache=False,
+            output_hidden_states=not self.above,
+        )  # fmt: skip
         states, after = out.last_hidden_state.flatten(0, 1), ids.roll(-1, 1).flatten()
-        some = zip(states.split(_AT_ONCE), after.split(_AT_ONCE), strict=True)
-        made = torch.cat([self._beside(own, following) for own, following in some])
+        below = states if self.above else out.hidden_states[-2].flatten(0, 1)
+        some = zip(*(t.split(_AT_ONCE) for t in (states, below, after)), strict=True)
+        made = torch.cat([self._kept(*each) for each in some])
         return made.view(*ids.shape, -1)
 
-    def _beside(self, states: Tensor, following: Tensor) -> Tensor:
+    def _kept(self, states: Tensor, below: Tensor, following: Tensor) -> Tensor:
         logits = self.logits(states)
         moved, others = logits[:, : self.tokens], logits[:, self.tokens :]
         rest = others.logsumexp(-1, keepdim=True)
         beside = (rest, others.amax(-1, keepdim=True), logits.gather(-1, following.unsqueeze(-1)))
+        if not self.above:
+            return torch.cat([below, *beside], -1)
         # Log-probabilities: those near zero matter, and there half precision has most digits.
         whole = torch.logaddexp(moved.logsumexp(-1, keepdim=True), rest)
         return torch.cat([self.coordinates(states), torch.cat([moved, *beside], -1) - whole], -1)
 
 
 class StateAdapterForCausalLM(AboveFrozen, GenerationMixin):
-    """Next words by a frozen model whose logits are moved by what is trained: `mix` and a bias."""
+    """Next words by a frozen model whose logits are moved by what is trained."""
 
     config_class = StateAdapterConfig
-    stored = np.float16
 
     def __init__(self, config: StateAdapterConfig) -> None:
         super().__init__(config)
         self.encoder: FrozenStates = FrozenStates(config)
-        self.mix = nn.Linear(config.reads, config.writes, bias=False)
+        self.above = self.encoder.above
+        # The last block multiplies what it reads: there half precision would be heard.
+        self.stored = np.float16 if self.above else np.float32
+        if self.above:
+            self.mix = nn.Linear(config.reads, config.writes, bias=False)
+        else:
+            self.block = LastBlock(config.get_text_config(), config.reads)
         # What each direction does to the tokens; the row of all others is zero but for its bias.
-        self.spread = nn.Linear(config.writes, config.tokens + 1)
+        wide = config.writes if self.above else config.hidden_size
+        self.spread = nn.Linear(wide, config.tokens + 1)
         self.post_init()
         self._freeze()
 
@@ -138,23 +158,58 @@ class StateAdapterForCausalLM(AboveFrozen, GenerationMixin):
     def _freeze(self) -> None:
         self.encoder.requires_grad_(False)
         self.spread.weight.requires_grad_(False)
+        if self.above:
+            self.mix.weight.requires_grad_(self.config.adapter == "map")
+        else:
+            for name, parameter in self.block.named_parameters():
+                parameter.requires_grad_("lora_" in name)
+
+    @torch.no_grad()
+    def untouched(self) -> "StateAdapterForCausalLM":
+        """The same model before anything was moved; what is frozen is shared."""
+        parts, encoder = dict(self._modules), self._modules.pop("encoder")
+        try:
+            new = deepcopy(self)
+        finally:
+            self._modules = parts
+        new.encoder = cast("FrozenStates", encoder)
+        new.spread.bias.zero_()
+        if self.above:
+            new.mix.weight.zero_()
+        else:
+            new.block.begin()
+        return new
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         """Nothing is moved at first."""
-        if module is self.mix:
+        if self.above and module is self.mix:
             initialization.zeros_(module.weight)
         elif module is self.spread:
             initialization.zeros_(module.bias)
 
     @property
     def width(self) -> int:
-        """Coordinates, logits, and what stands beside them."""
-        return int(self.config.reads + self.config.tokens + BESIDE)
+        """How many numbers are kept of a token."""
+        read = self.config.reads + self.config.tokens if self.above else self.config.hidden_size
+        return int(read + BESIDE)
+
+    @property
+    def kept_as(self) -> str:
+        """What decides these numbers beside the frozen weights."""
+        return f"{self.config.adapter == LAST_BLOCK} {self.config.tokens} {self.config.reads}"
 
     def get_input_embeddings(self) -> nn.Module:
         """The table of word vectors."""
         return cast("nn.Module", self.encoder.model.get_input_embeddings())
+
+    def prepare_inputs_for_generation(self, input_ids: Any, *args: Any, **kwargs: Any) -> Any:
+        """A last block remembers nothing, so it reads all of the text each time."""
+        if self.above:
+            return GenerationMixin.prepare_inputs_for_generation(
+                cast("Any", self), input_ids, *args, **kwargs
+            )
+        return {"input_ids": input_ids, "attention_mask": kwargs.get("attention_mask")}
 
     def forward(
         self,
@@ -169,12 +224,18 @@ class StateAdapterForCausalLM(AboveFrozen, GenerationMixin):
         """Logits of the whole vocabulary."""
         out = self.encoder.states(
             input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids,
-            past_key_values=past_key_values, use_cache=use_cache,
+            past_key_values=past_key_values, use_cache=use_cache and self.above,
+            output_hidden_states=not self.above,
         )  # fmt: skip
         states = out.last_hidden_state[:, -logits_to_keep:]
-        moves = self._moves(self.encoder.coordinates(states))
+        logits = self.encoder.logits(states)
+        if self.above:
+            moves = self._moves(self.encoder.coordinates(states))
+        else:
+            now = self.block(out.hidden_states[-2], attention_mask)[:, -logits_to_keep:]
+            moves = self.spread(now - states)
         slot = torch.arange(self.config.vocab_size, device=states.device)
-        logits = self.encoder.logits(states) + moves[..., self._slot(slot)]
+        logits = logits + moves[..., self._slot(slot)]
         past = out.past_key_values
         return CausalLMOutputWithPast(logits=logits, past_key_values=past)  # type: ignore[arg-type]
 
@@ -212,10 +273,14 @@ class StateAdapterForCausalLM(AboveFrozen, GenerationMixin):
     def _grouped(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Logits of the tokens that are moved and of all others as one; what stands beside."""
         made = batch["features"] if "features" in batch else self.features(batch["input_ids"])
-        made = made.to(self.mix.weight.dtype)
-        reads = self.config.reads
+        made = made.to(self.spread.weight.dtype)
         others, largest, own = made[..., -BESIDE:].unbind(-1)
-        logits = self._moves(made[..., :reads]) + made[..., reads : 1 - BESIDE]
+        if self.above:
+            reads = self.config.reads
+            logits = self._moves(made[..., :reads]) + made[..., reads : 1 - BESIDE]
+        else:
+            moved = self.spread(self.block(made[..., :-BESIDE]))
+            logits = torch.cat([moved[..., :-1], moved[..., -1:] + others.unsqueeze(-1)], -1)
         return logits, others, largest, own
 
     def _slot(self, tokens: Tensor) -> Tensor:
@@ -230,63 +295,6 @@ class StateAdapterForCausalLM(AboveFrozen, GenerationMixin):
 
 AutoConfig.register(StateAdapterConfig.model_type, StateAdapterConfig, exist_ok=True)
 AutoModelForCausalLM.register(StateAdapterConfig, StateAdapterForCausalLM, exist_ok=True)
-
-
-def above_states(
-    base: PreTrainedModel, settings: ModelSettings, public: Examples
-) -> StateAdapterForCausalLM:
-    """An adapter above a pretrained model, with directions that public text shows.
-
-    States are centered and scaled to a mean length of one, as they are in public text.
-    """
-    if isinstance(base, StateAdapterForCausalLM):
-        return base
-    fields: Any = base.config
-    head, inner = cast("nn.Linear", base.get_output_embeddings()), base.base_model
-    if inner is base or not isinstance(head, nn.Linear) or head.bias is not None:
-        raise UsageError(
-            f"kind=states needs a model whose logits are a linear map of its last states; "
-            f"{fields.model_type} has no such output layer. Use kind=folder with lora_rank."
-        )
-    width, words = head.in_features, head.out_features
-    tokens = min(settings.adapter_tokens, words - 1)
-    rank = settings.adapter_rank
-    reads, writes = min(rank, width), min(4 * rank, width)
-    config = StateAdapterConfig(
-        encoder=json.loads(fields.to_json_string(use_diff=False)), hidden_size=width,
-        vocab_size=words, tokens=tokens, reads=reads, writes=writes,
-        max_position_embeddings=getattr(fields, "max_position_embeddings", None),
-        bos_token_id=fields.bos_token_id, eos_token_id=fields.eos_token_id,
-        pad_token_id=fields.pad_token_id,
-    )  # fmt: skip
-    with quiet():
-        model = StateAdapterForCausalLM(config)
-    model.encoder.model = base.requires_grad_(False)
-    _find_directions(model, public)
-    return model.eval()
-
-
-@torch.no_grad()
-def _find_directions(model: StateAdapterForCausalLM, public: Examples) -> None:
-    """Set what is read of a state, and what a direction does to the tokens."""
-    frozen, tokens = model.encoder, model.config.tokens
-    found = []
-    for _, batch in evaluating(model, public):
-        given = {name: batch[name] for name in ("input_ids", "attention_mask")}
-        out = frozen.states(**given, use_cache=False).last_hidden_state
-        found.append(out[batch["attention_mask"] > 0])
-    states = torch.cat(found)
-    frozen.center.copy_(states.mean(0))
-    states -= frozen.center
-    axes = torch.linalg.eigh(states.t() @ states).eigenvectors.flip(1)[:, : model.config.reads]
-    frozen.axes.copy_(axes.t() / states.norm(dim=1).mean())
-    rows = frozen.model.get_output_embeddings().weight[:tokens]
-    some = (states + frozen.center)[:: max(1, len(states) // 512)]
-    shares = (some @ rows.t()).softmax(-1).mean(0, keepdim=True).t()
-    mean = (rows * shares).sum(0, keepdim=True)
-    spread = torch.linalg.eigh((rows * shares).t() @ rows - mean.t() @ mean).eigenvectors
-    model.spread.weight[:tokens] = rows @ spread[:, -model.config.writes :]
-    model.spread.weight[tokens:] = 0
 
 
 def _frozen_base(settings: ModelSettings, task: TaskName, **_: Any) -> PreTrainedModel:

@@ -29,7 +29,7 @@ from tacit.corpora import customersim
 from tacit.corpora.preprocessing import MIN_COUNT, Leak
 from tacit.corpus import Corpus
 from tacit.errors import DataError, UsageError
-from tacit.packaged_models import located, tokenizer_of_vectors
+from tacit.packaged_models import located, require_gguf, tokenizer_of_vectors
 from tacit.training.models.offline import quiet
 
 PAD, START, END, UNKNOWN = "<pad>", "<s>", "</s>", "<unk>"
@@ -226,6 +226,7 @@ def load_tokenizer(where: str | Path) -> PreTrainedTokenizerBase:
         return _of_vectors(tokenizer_of_vectors(path))
     options: dict[str, Any] = {"local_files_only": True}
     if path.suffix == ".gguf":
+        require_gguf(path)
         path, options["gguf_file"] = path.parent, path.name
     try:
         with quiet():  # it looks at the model's type too, and remarks on those it does not know

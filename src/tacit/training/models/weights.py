@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import os
 import shutil
 import struct
@@ -22,6 +23,8 @@ from tacit.errors import MissingExtra, UsageError
 from tacit.training.models.offline import quiet, seeded
 from tacit.training.models.registries import family_of
 
+_NAMED = 4
+"""Parameters that are named where many are trained."""
 MARK = "tacit"
 """Under this name the metadata of weights say that a run of ours made them."""
 
@@ -29,6 +32,26 @@ MARK = "tacit"
 def trainable(model: nn.Module) -> dict[str, Tensor]:
     """The trainable parameters by name, each once."""
     return {n: p.detach() for n, p in model.named_parameters() if p.requires_grad}
+
+
+def trained_in_words(model: nn.Module) -> str:
+    """How many numbers are trained, of how many, and where they are.
+
+    >>> trained_in_words(nn.Linear(3, 2))
+    'trains 8 of 8 numbers: weight 2 x 3, bias 2'
+    """
+    found = trainable(model)
+    whole = sum(p.numel() for p in model.parameters())
+    rows = trained_rows(model)
+    shapes = {
+        name: (len(rows[name]), *tensor.shape[1:]) if name in rows else tuple(tensor.shape)
+        for name, tensor in found.items()
+    }
+    count = sum(math.prod(shape) for shape in shapes.values())
+    named = [f"{n} {' x '.join(f'{k:,}' for k in shape)}" for n, shape in shapes.items()]
+    if len(named) > _NAMED:
+        named = [*named[: _NAMED - 1], f"and {len(named) - _NAMED + 1} more"]
+    return f"trains {count:,} of {whole:,} numbers: {', '.join(named)}"
 
 
 def train_only(model: nn.Module, names: Sequence[str]) -> None:

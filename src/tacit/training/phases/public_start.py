@@ -19,6 +19,7 @@ from tacit.training.dp.random_source import RandomSource
 from tacit.training.methods.plain import PlainStep
 from tacit.training.models import weights
 from tacit.training.models.optimizers import make_optimizer
+from tacit.training.models.state_adapter import StateAdapterForCausalLM
 from tacit.training.models.weights import trainable
 from tacit.training.phases.checkpoints import load_weights, save_weights
 from tacit.training.phases.loop import Loop, OnProgress
@@ -97,7 +98,10 @@ def load_public_start(ctx: RunContext, folder: Path) -> nn.Module | None:
     begun = ctx.run.model.kind in ("folder", "states") or ctx.run.model.public_frequencies
     if not begun and not kept:
         return None
-    model = make_model(ctx.run, ctx.task, ctx.tokenizer)
+    if isinstance(ctx.model, StateAdapterForCausalLM) and not ctx.run.model.carry_ledger:
+        model: nn.Module = ctx.model.untouched()
+    else:
+        model = make_model(ctx.run, ctx.task, ctx.tokenizer)
     if kept:
         load_weights(model, folder / NAME)
     return model if kept or not getattr(model, "new_head", False) else None

@@ -27,10 +27,10 @@ from tacit.training.data.substitution import Marked, marked
 from tacit.training.data.training_data import Found, find_mentions, records_learnt_from
 from tacit.training.dp.random_source import RandomSource
 from tacit.training.models import networks, tokens, weights, word_vectors
+from tacit.training.models.above_states import above_states
 from tacit.training.models.devices import chosen_device
 from tacit.training.models.features import OnFeatures, with_features
 from tacit.training.models.memory import keep_freed_memory
-from tacit.training.models.state_adapter import above_states
 from tacit.training.settings import Run, read_run
 from tacit.training.tasks.examples import Examples
 from tacit.training.tasks.masked_words import MaskedWord

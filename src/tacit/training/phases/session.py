@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 from safetensors import SafetensorError
-from torch import Tensor
+from torch import Tensor, nn
 
 from tacit.errors import DataError, PrivacyRefused, TacitError, UsageError
 from tacit.files import beside, whole_file, write_text
@@ -75,6 +75,9 @@ from tacit.training.settings import Run, read_run, run_yaml
 MADE_HERE = "made by a run whose ledger.jsonl belongs to these weights"
 
 
+OnModel = Callable[[nn.Module], None]
+
+
 @dataclass(frozen=True)
 class Trained:
     """What a run left in its folder; `stopped` says why it ended before its last step.
@@ -92,8 +95,14 @@ class Trained:
 # --- begin, or go on ----------------------------------------------------------------------------
 
 
-def train(run: Run, folder: Path, *, on_progress: OnProgress | None = None) -> Trained:
-    """Train from the start into a new folder."""
+def train(
+    run: Run,
+    folder: Path,
+    *,
+    on_progress: OnProgress | None = None,
+    on_model: OnModel | None = None,
+) -> Trained:
+    """Train from the start into a new folder; `on_model` is shown the model before."""
     folder = Path(folder)
     # A draft of its first file is what a process that was killed at once leaves behind.
     if folder.exists() and any(not p.name.startswith(".run.yml.") for p in folder.iterdir()):
@@ -105,6 +114,8 @@ def train(run: Run, folder: Path, *, on_progress: OnProgress | None = None) -> T
     try:
         write_text(folder / "run.yml", run_yaml(run))
         _begin(run, plan, folder)
+        if on_model is not None:
+            on_model(ctx.model)
         return _carry_out(ctx, folder, plan, earlier, on_progress)
     except TacitError:
         _clear_unless_begun(folder)
