@@ -72,7 +72,7 @@ def asked_fields(file: Path | None, changes: dict[str, Any]) -> dict[str, Any]:
     fields = changed({"corpus": str(file or "corpus"), "recipe": "auto"}, changes)
     protects = "entities" in str((fields.get("plan") or {}).get("protect"))
     if protects and not fields.get("mentions"):
-        fields.setdefault("detect", "patterns,lists")
+        fields.setdefault("detect", "patterns,lists,names")
     return fields
 
 
