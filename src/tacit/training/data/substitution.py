@@ -230,8 +230,14 @@ def _place(
     return Place(start, end, kind, Name(kind, name))
 
 
-def rewritten(part: Corpus, texts: Sequence[str]) -> Corpus:
-    """The corpus with other texts; tokens, tags and spans, which belong to the old ones, go."""
-    kept = [n for n in part.columns if n not in ("text", "tokens", "tags", "pos", "spans")]
-    table = part.table.select(kept).append_column("text", pa.array(texts, pa.string()))
-    return Corpus(table, name=part.name)
+def rewritten(part: Corpus, texts: Sequence[str], rows: Sequence[int] | None = None) -> Corpus:
+    """The corpus with other texts; tokens, tags and spans, which belong to the old ones, go.
+
+    With `rows` these alone, each as often as it stands there, under ids that are numbers.
+    """
+    gone = ("text", "tokens", "tags", "pos", "spans", *(("id",) if rows is not None else ()))
+    table = part.table.select([name for name in part.columns if name not in gone])
+    if rows is not None:
+        numbers = [str(number) for number in range(len(rows))]
+        table = table.take(rows).append_column("id", pa.array(numbers, pa.string()))
+    return Corpus(table.append_column("text", pa.array(texts, pa.string())), name=part.name)
