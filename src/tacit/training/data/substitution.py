@@ -24,7 +24,7 @@ from tacit.corpus import Corpus
 from tacit.detection.kinds import kind_of, known_kinds, matches
 from tacit.detection.mentions import Entity, Mention, fold
 from tacit.detection.surrogates import keyed_number, reserved, surrogate
-from tacit.errors import UsageError
+from tacit.errors import DataError, UsageError
 from tacit.planning.plan import Plan
 
 Keys = NDArray[np.uint64]
@@ -163,6 +163,11 @@ def marked(
     known = {entity.id: entity.name for entity in entities}
     by_record: dict[str, list[Mention]] = {}
     for mention in mentions:
+        if mention.kind not in known_kinds():  # it has no invented names, and would stay
+            raise DataError(
+                "A mention is of a kind that is not known, so its name would not be replaced; "
+                "accepted are the kinds that `tacit detect list` shows."
+            )
         if matches(mention.kind, wanted):
             by_record.setdefault(mention.record, []).append(mention)
     seen: Counter[str] = Counter()
