@@ -49,7 +49,7 @@ def file(tmp_path: Path, corpus: Path) -> Path:
     [
         (["run"], 2, "Give a run file and -o FOLDER"),
         (["run", "FILE", "-o", "OUT", "--listen", "0.0.0.0:9000"], 2, "not this machine"),
-        (["run", "FILE", "-o", "OUT", "--set", "federation.client=3"], 2, "no setting"),
+        (["run", "FILE", "-o", "OUT", "--set", "federation.client=3"], 2, "not a setting"),
         (["run", "FILE", "-o", "OUT", "--set", "tokenizer.kind=words",
           "--set", "tokenizer.folder=null"], 2, "public_text"),
         (["run", "--resume", "HERE"], 3, "holds no federated run"),

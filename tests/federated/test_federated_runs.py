@@ -519,7 +519,7 @@ BOTH = PLANS["both"]
           "model": {"kind": "folder", "folder": "earlier", "carry_ledger": True}}, {},
          "same entities as in the earlier run"),
         ({"task": "tagging"}, {}, "not federated"),
-        ({}, {"rounds": 3}, "no setting of a federation"),
+        ({}, {"rounds": 3}, "not a setting of a federation"),
         ({}, {"clients": 0}, "federation.clients=0"),
     ],
 )  # fmt: skip

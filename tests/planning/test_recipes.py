@@ -114,7 +114,7 @@ def test_where_the_time_is_short_fewer_take_part_in_a_step() -> None:
         ({"labels": ["work"]}, "two or more"),
         ({"plan": {"protect": "users", "users": 500}}, "--epsilon 4"),
         ({"plan": {"epsilon": 4, "users": 500}}, "--protect users"),
-        ({"plan": PLAN | {"protect": "tokens"}}, "users, or users and entities"),
+        ({"plan": PLAN | {"protect": "tokens"}}, "protects users, names, or entities"),
         ({"task": "tagging"}, "serves the tasks classification, next-word"),
         ({"method": "plain", "plan": {}}, "chooses for method=dp-sgd"),
         ({"model": {"kind": "gpt2"}}, "no settings for model gpt2"),

@@ -33,6 +33,7 @@ app = typer.Typer(
     "Example: `tacit detect mail.jsonl -o mentions.jsonl`",
     cls=OrDefault.to("run"),
     no_args_is_help=True,
+    suggest_commands=False,  # click suggests them itself
 )
 
 With = Annotated[
