@@ -82,7 +82,7 @@ def test_the_promise_names_its_kinds_and_those_that_it_leaves_out(
     assert all(kind.startswith("PII") for kind in scope.found or ())
     assert "PERSON" in (scope.unprotected or ())
     assert "any one entity of the kind PII was detected" in done.certificate.sentence
-    left = gained(done.certificate.costs["users+entities"])
+    left = gained(done.certificate, "users+entities")
     for name, text in everywhere(tmp_path / "run").items():
         assert "entity of the kind PII" in text, name
         assert f"the protection is {left.grade}" in text, name

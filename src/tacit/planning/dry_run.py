@@ -224,6 +224,7 @@ def explain(
         unit: Gained(
             best_accuracy(releases, unit, plan.delta),
             adversary_gain(releases, unit, plan.delta, (0.01,))[0].tpr,
+            unit,
         )
         for unit in costs
     }

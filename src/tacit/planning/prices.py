@@ -66,7 +66,7 @@ class Quote:
     def left(self) -> Gained:
         """What an attacker is left with, for what is protected."""
         caught = next(gain.tpr for gain in self.gains[self.protect] if gain.fpr == 0.01)
-        return Gained(self.accuracy[self.protect], caught)
+        return Gained(self.accuracy[self.protect], caught, self.protect)
 
 
 def _points(name: str, curve: Sequence[tuple[int, Price]]) -> list[dict[str, Any]]:

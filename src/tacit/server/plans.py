@@ -162,6 +162,7 @@ class Plans:
         both = [*plan.releases().items(), *ready.earlier.items()]
         (caught,) = adversary_gain(both, plan.protect, plan.delta, (0.01,))
         total = {unit: price(both, unit, plan.delta).as_json()["epsilon"] for unit in costs}
+        left = Gained(best_accuracy(both, plan.protect, plan.delta), caught.tpr, plan.protect)
         return {
             **({"epsilon_with_earlier": total} if ready.earlier else {}),
             "epsilon": {unit: cost["epsilon"] for unit, cost in costs.items()},
@@ -169,7 +170,7 @@ class Plans:
             "delta": plan.delta,
             "noise_multiplier": plan.noise_multiplier,
             "steps": plan.steps,
-            "gain": gain_words(Gained(best_accuracy(both, plan.protect, plan.delta), caught.tpr)),
+            "gain": gain_words(left),
             "plan": yaml.safe_dump(plan.model_dump(mode="json", exclude_defaults=True)),
             "plan_digest": plan.digest(),
             "protected": [whom(plan.protect, Scope(entities=scope, policy=asked.policy))],

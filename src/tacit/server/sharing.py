@@ -53,7 +53,7 @@ def promise_of(certificate: Certificate) -> Json:
     """What a certificate says now, in its own words, for the API and the pages."""
     gain = None
     if certificate.standing == "proved":
-        gain = gain_words(gained(certificate.costs[certificate.protect]))
+        gain = gain_words(gained(certificate, certificate.protect))
     return {
         "standing": certificate.standing,
         "protect": certificate.protect,

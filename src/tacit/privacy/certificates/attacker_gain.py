@@ -46,6 +46,7 @@ class Gained:
 
     accuracy: float
     caught: float
+    unit: str = "users"
 
     @property
     def grade(self) -> str:
@@ -65,9 +66,14 @@ class Gained:
 
     @property
     def figures(self) -> str:
-        """Both bounds, rounded up, beside what guessing gives."""
+        """Both bounds, rounded up, beside what guessing gives.
+
+        >>> Gained(0.5, 0.01, "names").figures[:46]
+        'Asked whether one of them stood in the text, s'
+        """
+        asked = "stood in the text" if self.unit == "names" else "took part"
         return (
-            f"Asked whether one of them took part, somebody who sees all that was released and "
+            f"Asked whether one of them {asked}, somebody who sees all that was released and "
             f"knows all other text is right at most {of_hundred(self.accuracy)} times in a "
             f"hundred (a coin is right 50 times). If they may raise a false alarm for one in a "
             f"hundred, they catch at most {of_hundred(self.caught)} of a hundred."

@@ -12,7 +12,7 @@ import jinja2
 from markdown_it import MarkdownIt
 
 from tacit.privacy.certificates.attacker_gain import Gained, at_worst, of_hundred
-from tacit.privacy.certificates.certificate import Certificate, Cost
+from tacit.privacy.certificates.certificate import Certificate
 from tacit.privacy.certificates.documents import facts_in_lines
 from tacit.privacy.certificates.local_privacy import LENGTHS, QUANTILES, LocalCertificate, Reach
 from tacit.privacy.certificates.scope import Scope
@@ -62,7 +62,7 @@ def headline(c: Certificate) -> str:
         )
     if c.standing != "proved":
         return f"**Nothing is promised** (standing {c.standing}: {STANDINGS[c.standing]})."
-    grade = gained(c.costs[c.protect]).grade
+    grade = gained(c, c.protect).grade
     return (
         f"**Proved, and the protection is {grade}**: epsilon {up(c.epsilon)} at delta "
         f"{up(c.delta)} for {c.scope.named(c.protect)}."
@@ -76,7 +76,7 @@ def in_short(c: Certificate) -> list[str]:
         f"Until then it said: {c.sentence}" if c.standing == "broken" else c.sentence,
     ]
     if c.standing == "proved":
-        left = gained(c.costs[c.protect])
+        left = gained(c, c.protect)
         said.append(f"{left.verdict} {left.figures}")
     return said
 
@@ -88,9 +88,10 @@ def whom(protect: str, scope: Scope) -> str:
     return _PROTECTED[protect].format(entity=entity, name=name, policy=scope.policy or "see below")
 
 
-def gained(cost: Cost) -> Gained:
+def gained(c: Certificate, unit: str) -> Gained:
     """What an attacker is left with for one unit."""
-    return Gained(cost.accuracy, cost.true_positive_rate.get("0.01", 1.0))
+    cost = c.costs[unit]
+    return Gained(cost.accuracy, cost.true_positive_rate.get("0.01", 1.0), unit)
 
 
 def protected(c: Certificate) -> list[str]:
