@@ -58,8 +58,8 @@ def test_the_wheel_carries_its_licence_and_pins_nothing(wheel: zipfile.ZipFile) 
 
 
 def test_the_wheel_is_small(wheel: zipfile.ZipFile) -> None:
-    # Most of it is the public start of 3 MB that own data begins from.
-    assert Path(str(wheel.filename)).stat().st_size < 5_000_000
+    # Most of it are the network that finds names (5 MB) and the public start of own data (3 MB).
+    assert Path(str(wheel.filename)).stat().st_size < 10_000_000
 
 
 def test_the_package_reads_nothing_outside_of_itself() -> None:

@@ -1,36 +1,19 @@
 """Work in several real processes: the same answers in the same order, whoever is lost."""
 
 import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import tacit
+from support.squares import Squares
 from tacit.cli import run
 from tacit.corpora import customersim
 from tacit.corpus.writing import write
 from tacit.errors import DataError, UsageError
 from tacit.sanitization import streaming
 from tacit.workers import Workers
-
-
-class Squares:
-    """Squares, and ends its process at the shares of `at`, as long as a file says so."""
-
-    def __init__(self, folder: Path, at: tuple[int, ...] = (), always: bool = False) -> None:
-        self._folder, self._at, self._always = folder, at, always
-
-    def __call__(self, share: int) -> tuple[int, int]:
-        if share in self._at:
-            mark = self._folder / str(share)
-            if self._always or not mark.exists():
-                mark.touch()
-                os.kill(os.getpid(), signal.SIGKILL)
-        if share < 0:
-            raise DataError(f"share {share} is below zero")
-        return share * share, os.getpid()
 
 
 @pytest.fixture(scope="module")

@@ -112,7 +112,7 @@ def detecting(folder: Path) -> list[tuple[str, str]]:
     tagger.train(customersim.generate(300, 2), folder / "tagger")
     short = read(folder / "million.jsonl").take(range(50_000))
     rows = []
-    for name in ("patterns", "lists", f"tagger={folder / 'tagger'}"):
+    for name in ("patterns", "lists", "names", f"tagger={folder / 'tagger'}"):
         label = name.partition("=")[0]
         long = clock(lambda name=name: detect(dialogs, name))
         quick = clock(lambda name=name: detect(short, name))

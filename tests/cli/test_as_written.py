@@ -22,7 +22,7 @@ def test_generate_detect_owners(
     monkeypatch.chdir(tmp_path)
     for line in (
         "corpus generate customersim --dialogs 300 --seed 5 -o c.jsonl",
-        "detect c.jsonl --with patterns,lists -o mentions.jsonl",
+        "detect c.jsonl -o mentions.jsonl",
         "owners c.jsonl --mentions mentions.jsonl --plot degrees.png",
     ):
         assert tacit(line).code == 0, line

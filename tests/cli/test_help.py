@@ -54,3 +54,11 @@ def test_no_command_shows_the_help(tacit: Tacit, words: tuple[str, ...]) -> None
 def test_version(tacit: Tacit, process: Tacit) -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+\n", tacit("--version").out)
     assert process("--version").out == tacit("--version").out
+
+
+@pytest.mark.parametrize(
+    "words", ["trian", "corpus descripe", "train --epsilom 3", "canaries plan"]
+)
+def test_a_near_command_is_suggested_once_and_a_far_one_never(tacit: Tacit, words: str) -> None:
+    assert tacit(words).err.count("Did you mean") == 1
+    assert "Did you mean" not in tacit("xyzzy").err

@@ -50,3 +50,21 @@ def test_the_graph_holds_no_names(made: Path) -> None:
     graph = (made / "owners.json").read_text()
     for line in (made / "mentions.entities.jsonl").read_text().splitlines():
         assert json.dumps(json.loads(line)["name"]) not in graph
+
+
+def test_what_many_users_share_may_be_public(tacit: Tacit, tmp_path: Path) -> None:
+    lines = [
+        {"id": str(i), "user": f"u{i}", "text": f"mail list@example.org, I am u{i}@x.example.net"}
+        for i in range(12)
+    ]
+    corpus = tmp_path / "c.jsonl"
+    corpus.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    mentions = tmp_path / "m.jsonl"
+    assert tacit("detect", corpus, "--with", "patterns", "-o", mentions).code == 0
+    shown = tacit("owners", corpus, "--mentions", mentions).out
+    assert "list@example.org (PII/EMAIL) stands in 12 records of 12 users" in shown
+    assert 'public_entities: ["list@example.org"]' in shown
+    (tmp_path / "few.jsonl").write_text("".join(corpus.read_text().splitlines(True)[:9]))
+    few = tmp_path / "n.jsonl"
+    assert tacit("detect", tmp_path / "few.jsonl", "--with", "patterns", "-o", few).code == 0
+    assert "public" not in tacit("owners", tmp_path / "few.jsonl", "--mentions", few).out

@@ -412,7 +412,7 @@ BAD = [
     ),
     ("sanitize c.jsonl --epsilon-per-distance 1 --vocabulary c.jsonl -o out.jsonl", 4, "private"),
     ("sanitize broken.jsonl --epsilon-per-distance 1 -o out.jsonl", 3, "line 4"),
-    ("sanitize nothing.jsonl --epsilon-per-distance 1 -o out.jsonl", 3, "not there"),
+    ("sanitize nothing.jsonl --epsilon-per-distance 1 -o out.jsonl", 3, "does not exist"),
     ("sanitize empty.jsonl --epsilon-per-distance 1 -o out.jsonl", 3, "empty"),
     ("sanitize c.jsonl --epsilon-per-distance 1 -o there.jsonl", 2, "there.jsonl exists"),
     ("sanitize c.jsonl --epsilon-per-distance 1 -o half.jsonl", 2, "half.certificate exists"),

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from support.forking import start_python
 from support.small_federation import write_corpus
 from tacit.cli import run
 from tacit.federated.demo import demo
@@ -48,7 +49,7 @@ def file(tmp_path: Path, corpus: Path) -> Path:
     [
         (["run"], 2, "Give a run file and -o FOLDER"),
         (["run", "FILE", "-o", "OUT", "--listen", "0.0.0.0:9000"], 2, "not this machine"),
-        (["run", "FILE", "-o", "OUT", "--set", "federation.client=3"], 2, "no setting"),
+        (["run", "FILE", "-o", "OUT", "--set", "federation.client=3"], 2, "not a setting"),
         (["run", "FILE", "-o", "OUT", "--set", "tokenizer.kind=words",
           "--set", "tokenizer.folder=null"], 2, "public_text"),
         (["run", "--resume", "HERE"], 3, "holds no federated run"),
@@ -116,10 +117,7 @@ with processes() as running:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_whatever_ends_us_ends_what_we_started(number: signal.Signals) -> None:
-    parent = subprocess.Popen(
-        [sys.executable, "-c", STARTS], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
-    assert parent.stdout is not None
+    parent = start_python("-c", STARTS)
     child = int(parent.stdout.readline())
     parent.send_signal(number)
     parent.wait()

@@ -1,9 +1,7 @@
 """Whole runs: the folder they leave, what leaves clients, what survives a kill."""
 
 import json
-import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ import pytest
 from flwr.app import Error, Message
 from safetensors.torch import load_file
 
+from support.forking import run_python
 from support.local_grid import FakeClock, LocalGrid
 from support.small_federation import PLANS, begun, small_run, write_corpus
 from support.topics import posts, tiny_encoder
@@ -192,10 +191,8 @@ def test_a_server_that_is_killed_goes_on_and_pays_for_the_round_in_flight(
     script = KILLED.format(
         here=str(Path(__file__).parent.parent), home=str(tmp_path / "home"), folder=str(folder)
     )
-    ended = subprocess.run(
-        [sys.executable, "-c", script], env=os.environ, capture_output=True, check=False
-    )
-    assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()[-2000:]
+    ended = run_python("-c", script)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr[-2000:]
     assert len(read_ledger(folder / "ledger.jsonl").entries) == 2
     # Killed once more, while answers are waited for: nothing was released, nothing is charged.
     grid.faults[100] = lambda q, a: [a] if q.metadata.message_type == "query" else _die()
@@ -522,7 +519,7 @@ BOTH = PLANS["both"]
           "model": {"kind": "folder", "folder": "earlier", "carry_ledger": True}}, {},
          "same entities as in the earlier run"),
         ({"task": "tagging"}, {}, "not federated"),
-        ({}, {"rounds": 3}, "no setting of a federation"),
+        ({}, {"rounds": 3}, "not a setting of a federation"),
         ({}, {"clients": 0}, "federation.clients=0"),
     ],
 )  # fmt: skip

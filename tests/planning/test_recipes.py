@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.errors import MissingExtra, UsageError
@@ -114,7 +114,7 @@ def test_where_the_time_is_short_fewer_take_part_in_a_step() -> None:
         ({"labels": ["work"]}, "two or more"),
         ({"plan": {"protect": "users", "users": 500}}, "--epsilon 4"),
         ({"plan": {"epsilon": 4, "users": 500}}, "--protect users"),
-        ({"plan": PLAN | {"protect": "tokens"}}, "users, or users and entities"),
+        ({"plan": PLAN | {"protect": "tokens"}}, "protects users, names, or entities"),
         ({"task": "tagging"}, "serves the tasks classification, next-word"),
         ({"method": "plain", "plan": {}}, "chooses for method=dp-sgd"),
         ({"model": {"kind": "gpt2"}}, "no settings for model gpt2"),
@@ -135,6 +135,8 @@ def test_where_the_graph_is_public_few_users_are_assumed() -> None:
     assert declared.fields["optimizer"] == found.fields["optimizer"]
 
 
+# Each example finds the noise of three plans, and two smooth curves have few corners.
+@settings(max_examples=12)
 @given(
     epsilon=st.floats(0.5, 16), users=st.integers(50, 100_000),
     task=st.sampled_from(["classification", "next-word"]),
@@ -147,8 +149,9 @@ def test_rates_never_grow_with_the_noise(epsilon: float, users: int, task: str) 
         found = resolve(fields | {"plan": plan}, ALL).fields
         return float(found["optimizer"]["learning_rate"])
 
-    assert rate(epsilon, users) <= rate(2 * epsilon, users) * 1.001
-    assert rate(epsilon, users) <= rate(epsilon, 2 * users) * 1.001
+    own = rate(epsilon, users)
+    assert own <= rate(2 * epsilon, users) * 1.001
+    assert own <= rate(epsilon, 2 * users) * 1.001
 
 
 LOUD: dict[str, Any] = {"plan": {"protect": "users", "epsilon": 0.5, "users": 500}}

@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -147,7 +148,7 @@ def test_files(call: Call, dataset: str, name: str, content: bytes, status: int)
     )
     assert answer.status_code == status, answer.text
     assert SECRET not in answer.text
-    assert "/tmp" not in answer.text
+    assert tempfile.gettempdir() not in answer.text
 
 
 def test_a_file_stored_twice_with_one_key_is_stored_once(call: Call, dataset: str) -> None:

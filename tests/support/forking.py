@@ -1,29 +1,33 @@
 """Processes that start quickly: a fresh Python of which torch and other heavy libraries are loaded.
 
 `run_python` is `subprocess.run([sys.executable, ...])` for those to whom starting the process is
-not the point. One process per session loads the libraries, none of ours among them, and forks
-for each call. Nothing of one call is seen by another.
+not the point, and `start_python` is `subprocess.Popen`. One process per session loads the
+libraries, none of ours among them, and forks for each call. Nothing of one call is seen by another.
 """
 
 import atexit
 import contextlib
 import functools
+import gc
 import importlib
 import json
 import os
 import runpy
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 LIBRARIES = (
-    "dp_accounting.pld", "hypothesis", "peft", "pyarrow", "pydantic", "pytest", "rich.console",
-    "safetensors.torch", "scipy.stats", "tokenizers", "torch", "transformers",
-    "transformers.modeling_utils", "typer", "yaml",
+    "alembic", "cryptography.hazmat.primitives.ciphers", "dp_accounting.pld", "fastapi", "httpx",
+    "hypothesis", "peft", "pyarrow", "pydantic", "pytest", "rich.console", "safetensors.torch",
+    "scipy.signal", "scipy.stats", "sqlalchemy", "tokenizers", "torch", "transformers",
+    "transformers.modeling_utils", "typer", "uvicorn", "yaml",
 )  # fmt: skip
 
 
@@ -37,16 +41,71 @@ def run_python(
     with tempfile.TemporaryDirectory() as folder:
         names = [f"{folder}/{name}" for name in ("in", "out", "err")]
         Path(names[0]).write_text(input)
-        asked = {"arguments": arguments, "env": dict(os.environ if env is None else env),
-                 "cwd": str(cwd or Path.cwd()), "files": names}  # fmt: skip
-        server = _server()
-        assert server.stdin is not None
-        assert server.stdout is not None
-        server.stdin.write(json.dumps(asked) + "\n")
-        server.stdin.flush()
-        code = int(server.stdout.readline())
+        process = _ask(_request(arguments, env, cwd, names))
+        code = _ask({"wait": process, "seconds": None})
         out, err = (Path(name).read_text() for name in names[1:])
-    return subprocess.CompletedProcess([*arguments], code, out, err)
+    return subprocess.CompletedProcess([*arguments], int(code), out, err)
+
+
+class Started:
+    """A process under way, as far as tests want it to be a `subprocess.Popen`."""
+
+    def __init__(self, process: int, out: Path) -> None:
+        self.pid = process
+        self.stdout = out.open()
+        self.returncode: int | None = None
+
+    def send_signal(self, number: int) -> None:
+        """To the process, unless it has been waited for."""
+        if self.returncode is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Without a word."""
+        self.send_signal(signal.SIGKILL)
+
+    def terminate(self) -> None:
+        """So that it may tidy up."""
+        self.send_signal(signal.SIGTERM)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit code; what it still says is not read."""
+        if self.returncode is None:
+            code = _ask({"wait": self.pid, "seconds": timeout})
+            if code is None:
+                raise subprocess.TimeoutExpired(["python"], float(timeout or 0))
+            self.returncode = int(code)
+        return self.returncode
+
+
+def start_python(
+    *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> Started:
+    """A new Python with these arguments, whose output is read as it comes; its errors are not."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "out"
+        os.mkfifo(out, 0o600)
+        names = [os.devnull, str(out), os.devnull]
+        return Started(int(_ask(_request(arguments, env, cwd, names))), out)
+
+
+def _request(
+    arguments: tuple[str, ...],
+    env: Mapping[str, str] | None,
+    cwd: Path | None,
+    names: list[str],
+) -> dict[str, Any]:
+    return {"arguments": arguments, "env": dict(os.environ if env is None else env),
+            "cwd": str(cwd or Path.cwd()), "files": names}  # fmt: skip
+
+
+def _ask(request: dict[str, Any]) -> Any:
+    server = _server()
+    assert server.stdin is not None
+    assert server.stdout is not None
+    server.stdin.write(json.dumps(request) + "\n")
+    server.stdin.flush()
+    return json.loads(server.stdout.readline())
 
 
 @functools.cache
@@ -64,14 +123,30 @@ def _serve() -> None:
     for name in LIBRARIES:
         importlib.import_module(name)
     assert not any(name.partition(".")[0] == "tacit" for name in sys.modules)
+    gc.freeze()  # what is loaded stays: no child looks through it for garbage
     own = [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
     while line := sys.stdin.readline():
         asked = json.loads(line)
-        child = os.fork()
-        if not child:
-            _be(asked, own)
-        _, status = os.waitpid(child, 0)
-        print(os.waitstatus_to_exitcode(status), flush=True)  # noqa: T201
+        if "wait" in asked:
+            answer = _waited(asked["wait"], asked["seconds"])
+        else:
+            answer = os.fork()
+            if not answer:
+                _be(asked, own)
+        print(json.dumps(answer), flush=True)  # noqa: T201
+
+
+def _waited(child: int, seconds: float | None) -> int | None:
+    """The exit code of a child; None if it goes on for longer than that."""
+    if seconds is None:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.02)
+    return None
 
 
 def _be(asked: dict[str, Any], own: list[str]) -> None:

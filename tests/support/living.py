@@ -4,13 +4,12 @@ import os
 import re
 import signal
 import sqlite3
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from support.forking import start_python
 from tacit.server.client import Client
 
 
@@ -28,13 +27,9 @@ class Living:
         self.start()
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "tacit", "serve", "--folder", str(self.folder)]
+        words = ["serve", "--folder", str(self.folder), "--port", self._port, *self._words]
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        self.process = subprocess.Popen(
-            [*command, "--port", self._port, *self._words],
-            stdout=subprocess.PIPE, text=True, env=environment,
-        )  # fmt: skip
-        assert self.process.stdout is not None
+        self.process = start_python("-m", "tacit", *words, env=environment)
         for line in self.process.stdout:
             if found := re.search(r"tacit_\S+", line):
                 self.token = found.group()

@@ -40,7 +40,7 @@ def test_a_preset_is_a_run(preset: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         assert plan.protect == method
 
 
-OWNERS = {"plain", "deidentify", "users", "users+entities", "uedp"}
+OWNERS = {"plain", "deidentify", "users", "users+entities", "users+names", "uedp"}
 PAPERS = {
     "plain", "deidentify", "records", "selective", "redact-then-private", "adversarial", "triplet",
 }  # fmt: skip

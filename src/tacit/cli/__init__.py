@@ -72,6 +72,7 @@ app = typer.Typer(
     "price a guarantee, plan it, train, attack, verify.\n\n"
     "Example: `tacit corpus generate customersim --dialogs 300 -o c.jsonl`",
     no_args_is_help=True,
+    suggest_commands=False,  # click suggests them itself
     rich_markup_mode="markdown",
     # A traceback with local variables would print people's text.
     pretty_exceptions_enable=False,

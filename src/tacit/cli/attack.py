@@ -44,6 +44,7 @@ canaries = typer.Typer(
     help="Secrets made by template, planted in a corpus before training.\n\n"
     "Example: `tacit canaries plant dialogs.jsonl -o planted.jsonl`",
     no_args_is_help=True,
+    suggest_commands=False,  # click suggests them itself
 )
 
 

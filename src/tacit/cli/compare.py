@@ -1,8 +1,9 @@
 """`tacit compare`: the same corpus, model and seeds by several methods, on one page."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
@@ -95,13 +96,14 @@ def compare(
     for trial in trials:
         _require_attackable(trial.name, training.settings(trial), using, attack_kept)
     _require_spelled({trial.name: training.settings(trial) for trial in trials}, to, using)
-    _each(training, trials, workers)
-    steps = None
-    if attack_kept is not None:
-        with progress("Choosing models", None):
-            steps = few_of_each({trial.name: to / trial.name for trial in trials}, attack_kept)
-    given = Given(using=using, reference=reference, seed=seed)
-    _each(_Attacking(to, given, steps), trials, workers)
+    with _processes(workers) as pool:
+        _each(training, trials, pool)
+        steps = None
+        if attack_kept is not None:
+            with progress("Choosing models", None):
+                steps = few_of_each({trial.name: to / trial.name for trial in trials}, attack_kept)
+        given = Given(using=using, reference=reference, seed=seed)
+        _each(_Attacking(to, given, steps), trials, pool)
     write_report(page, read_all([to / trial.name for trial in trials]), title=title)
     say(f"report: {page}")
 
@@ -224,22 +226,32 @@ class _Attacking:
         say(f"{name}: done")
 
 
-def _each(work: Callable[[Trial], None], trials: list[Trial], workers: int) -> None:
-    """One method after the other, or several, each in a process; the first that fails ends all."""
+@contextmanager
+def _processes(workers: int) -> Iterator[ProcessPoolExecutor | None]:
+    """Processes for training and then for attacking: each takes seconds to start. None for one."""
     if workers == 1:
-        for trial in trials:
-            work(trial)
+        yield None
         return
     with ProcessPoolExecutor(
         workers, get_context("spawn"), initializer=_share_cores, initargs=(workers,)
     ) as pool:
-        waiting = [pool.submit(work, trial) for trial in trials]
         try:
-            for one in as_completed(waiting):
-                one.result()
+            yield pool
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+def _each(
+    work: Callable[[Trial], None], trials: list[Trial], pool: ProcessPoolExecutor | None
+) -> None:
+    """One method after the other, or several, each in a process; the first that fails ends all."""
+    if pool is None:
+        for trial in trials:
+            work(trial)
+        return
+    for one in as_completed([pool.submit(work, trial) for trial in trials]):
+        one.result()
 
 
 def _share_cores(workers: int) -> None:

@@ -25,6 +25,7 @@ app = typer.Typer(
     help="Read, describe, convert and generate corpora.\n\n"
     "Example: `tacit corpus describe mail.csv --user sender --text body`",
     no_args_is_help=True,
+    suggest_commands=False,  # click suggests them itself
 )
 
 

@@ -19,7 +19,7 @@ from tacit.cli.common import (
     simple_table,
     whole_files,
 )
-from tacit.cli.options import AsJson, AtOnce, Kinds, OnRay, Overwrite, PageRecords, Seed
+from tacit.cli.options import AsJson, AtOnce, OnRay, Overwrite, PageRecords, Seed
 from tacit.corpus import Corpus
 from tacit.errors import UsageError
 from tacit.files import refuse_overwrite
@@ -30,9 +30,10 @@ app = typer.Typer(
     help="Find what is sensitive: mentions, entities, a page to look at.\n\n"
     "`tacit detect CORPUS ...` is short for `tacit detect run CORPUS ...`; `tacit detect run "
     "--help` has its options.\n\n"
-    "Example: `tacit detect mail.jsonl --with patterns,lists -o mentions.jsonl`",
+    "Example: `tacit detect mail.jsonl -o mentions.jsonl`",
     cls=OrDefault.to("run"),
     no_args_is_help=True,
+    suggest_commands=False,  # click suggests them itself
 )
 
 With = Annotated[
@@ -68,6 +69,13 @@ def list_() -> None:
 
 
 _To = Annotated[Path | None, typer.Option("-o", "--out", help="Mentions file to write (.jsonl).")]
+_Kinds = Annotated[
+    str,
+    typer.Option(
+        help="Only these kinds, comma-separated, or `all`. If not given: PERSON, ORG and PII with "
+        "the default detectors, all kinds with others."
+    ),
+]
 _MinimumScore = Annotated[
     float, typer.Option(min=0, max=1, help="Only findings at least this sure.")
 ]
@@ -81,8 +89,8 @@ _By = Annotated[str, typer.Option(help="Score by `kind` or `family` (PII/EMAIL a
 def run(
     corpus: Corpus,
     to: _To = None,
-    using: With = "patterns,lists",
-    kinds: Kinds = "",
+    using: With = "patterns,lists,names",
+    kinds: _Kinds = "",
     minimum_score: _MinimumScore = 0.0,
     aliases: _Aliases = None,
     score: _Score = False,
@@ -99,7 +107,7 @@ def run(
     summary, and a page to browse. `tacit detect train` trains a tagger, `tacit detect list` lists
     the detectors.
 
-    Examples: `tacit detect mail.jsonl --with patterns,lists -o mentions.jsonl` ·
+    Examples: `tacit detect mail.jsonl -o mentions.jsonl` ·
     `tacit detect conll2003 --split test --with tagger=my-tagger --score`
     """
     from tacit.detection import detect, scoring

@@ -21,6 +21,7 @@ app = typer.Typer(
     "noise once, and leaves the same kind of folder as `tacit train`.\n\n"
     "Examples: `tacit federate demo` · `tacit federate simulate --users 1000 -o RUN`",
     no_args_is_help=True,
+    suggest_commands=False,  # click suggests them itself
 )
 
 Changes = Annotated[

@@ -1,5 +1,6 @@
 """`tacit owners`: who is protected, who shares what, what caps would keep."""
 
+import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -135,6 +136,31 @@ def _draw(graph: Any, rows: Any, names: dict[str, str], picture: Path) -> None:
     save(degree_figure(graph, rows, names=names), picture)
 
 
+_MANY_USERS, _MANY_SHARE = 10, 0.05
+
+
+def _print_perhaps_public(summary: dict[str, Any]) -> None:
+    """Names that very many users share: footers, lists, the firm itself; the owner decides."""
+    least = max(_MANY_USERS, _MANY_SHARE * summary["users"])
+    many = [e for e in summary["most_shared"] if e["users"] >= least][:10]
+    if not many:
+        return
+    out.print("\n[bold]is this public?[/bold]")
+    for e in many:
+        out.print(
+            f"{escape(e['name'] or e['entity'])} ({e['kind']}) stands in {e['records']:,} records "
+            f"of {e['users']:,} users"
+        )
+    named = [e["name"] for e in many if e["name"]]
+    if named:
+        out.print(
+            "What may be shown to anybody goes into the plan of `protect: users+names`, and is "
+            "then not protected:"
+        )
+        listed = json.dumps(named, ensure_ascii=False)
+        out.print(escape(f"public_entities: {listed}"), soft_wrap=True)
+
+
 def _print(summary: dict[str, Any]) -> None:
     out.print(
         f"{summary['records']:,} records of {summary['users']:,} users, "
@@ -154,6 +180,7 @@ def _print(summary: dict[str, Any]) -> None:
         name, counts = entity["name"] or entity["entity"], (entity["users"], entity["records"])
         table.add_row(escape(name), entity["kind"], *(f"{count:,}" for count in counts))
     out.print(table)
+    _print_perhaps_public(summary)
     out.print("\n[bold]what a cap on users per entity keeps[/bold]")
     table = simple_table("cap", "records", "naming an entity", "entities", "users", "")
     table.columns[5].justify = "left"

@@ -19,6 +19,7 @@ app = typer.Typer(
     help="Policies: which tokens of a text are sensitive.\n\n"
     "Example: `tacit policy show mail.jsonl --policy digits`",
     no_args_is_help=True,
+    suggest_commands=False,  # click suggests them itself
 )
 
 _KIND = "SENSITIVE"

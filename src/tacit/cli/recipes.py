@@ -23,7 +23,7 @@ _FEW_WORDS: Options = {
         help="Classes, declared as public: work,home or a file.",
     )], None),
     "protect": (Annotated[str | None, typer.Option(
-        help="users, entities or users+entities.",
+        help="users, entities, users+entities, names or users+names.",
     )], None),
     "users": (Annotated[int | None, typer.Option(
         help="About how many users there are, as you knew before.",
@@ -70,9 +70,9 @@ def asked_fields(file: Path | None, changes: dict[str, Any]) -> dict[str, Any]:
     if file is not None and names_run(file):
         return run_fields(file, changes)
     fields = changed({"corpus": str(file or "corpus"), "recipe": "auto"}, changes)
-    protects = "entities" in str((fields.get("plan") or {}).get("protect"))
-    if protects and not fields.get("mentions"):
-        fields.setdefault("detect", "patterns,lists")
+    whom = str((fields.get("plan") or {}).get("protect"))
+    if ("entities" in whom or "names" in whom) and not fields.get("mentions"):
+        fields.setdefault("detect", "patterns,lists,names")
     return fields
 
 

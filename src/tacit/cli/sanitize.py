@@ -123,7 +123,7 @@ _OPTIONS: Options = {
     "vocabulary": (VocabularyList, None),
     "vocabulary_from_corpus": (VocabularyFromCorpus, False),
     "unknown": (Unknown, "random"),
-    "using": (With, "patterns,lists"),
+    "using": (With, "patterns,lists,names"),
     "mentions": (Mentions, None),
     "kinds": (Kinds, ""),
     "same_within": (SameWithin, "document"),

@@ -18,6 +18,7 @@ app = typer.Typer(
     help="Make, list and compare public starts: models that read public text only.\n\n"
     "Example: `tacit start build wiki --corpus wikitext2`",
     no_args_is_help=True,
+    suggest_commands=False,  # click suggests them itself
 )
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A name that `tacit start list` shows.")]
 

@@ -18,6 +18,24 @@ from tacit.workers import Workers
 # The tagger looks at the other records of a user within a batch, so batches are not small.
 _BATCH = 1024
 
+DEFAULT = "patterns,lists,names"
+"""The detectors that are used where none are named."""
+
+DEFAULT_KINDS = ("PERSON", "ORG", "PII")
+"""What the default detectors look for: dates, amounts and countries are nobody's secret."""
+
+
+def wanted_kinds(using: Any, kinds: Iterable[str] | None) -> list[str] | None:
+    """The kinds to look for, None for all that the detectors know.
+
+    >>> wanted_kinds("patterns,lists,names", None), wanted_kinds("gold", None)
+    (['PERSON', 'ORG', 'PII'], None)
+    """
+    if kinds is None:
+        return list(DEFAULT_KINDS) if using == DEFAULT else None
+    named = list(kinds)
+    return None if named == ["all"] else [kind_of(k) for k in named]
+
 
 @dataclass(frozen=True)
 class Detection:
@@ -50,7 +68,7 @@ class Detection:
 
 def detect(
     corpus: Corpus,
-    using: str | Sequence[str] | Sequence[Detector] = "patterns,lists",
+    using: str | Sequence[str] | Sequence[Detector] = DEFAULT,
     *,
     kinds: Iterable[str] | None = None,
     minimum_score: float = 0.0,
@@ -60,7 +78,9 @@ def detect(
 ) -> Detection:
     """Run detectors over a corpus and group what they find into entities.
 
-    `workers` share the records; what is found is the same, in the same order.
+    The default detectors look for `DEFAULT_KINDS` unless `kinds` says otherwise (`["all"]`: for
+    everything that they know); others look for all their kinds. `workers` share the records; what
+    is found is the same, in the same order.
 
     >>> corpus = Corpus.from_records([{"id": "1", "text": "write to ann@example.org"}])
     >>> [(m.start, m.end, m.kind) for m in detect(corpus, "patterns").mentions]
@@ -68,7 +88,7 @@ def detect(
     """
     detectors = open_detectors(using)
     _require_gold(corpus, detectors)
-    wanted = [kind_of(k) for k in kinds] if kinds is not None else None
+    wanted = wanted_kinds(using, kinds)
     find = Find(using, wanted, minimum_score, detectors=detectors)
     grouping = Grouping(aliases)
     mentions: list[Mention] = []
@@ -144,4 +164,15 @@ class Find:
         return resolve(kept, record.text)
 
 
-__all__ = ["DETECTORS", "Detection", "Detector", "Find", "Finding", "detect", "open_detectors"]
+__all__ = [
+    "DEFAULT",
+    "DEFAULT_KINDS",
+    "DETECTORS",
+    "Detection",
+    "Detector",
+    "Find",
+    "Finding",
+    "detect",
+    "open_detectors",
+    "wanted_kinds",
+]

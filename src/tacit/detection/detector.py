@@ -56,6 +56,7 @@ DETECTORS: Registry[DetectorClass] = Registry(
     {
         "patterns": "tacit.detection.patterns:Patterns",
         "lists": "tacit.detection.lists:Lists",
+        "names": "tacit.detection.names.detector:NamesDetector",
         "gold": "tacit.detection.gold_labels:Gold",
         "tagger": "tacit.detection.tagger.tagger:Tagger",
         "spacy": "tacit.detection.pipelines:SpacyDetector",

@@ -24,7 +24,7 @@ from flwr.serverapp import Grid
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from tacit.detection import open_detectors
+from tacit.detection import open_detectors, wanted_kinds
 from tacit.detection.provenance import Provenance, Used, provenance_of
 from tacit.errors import DataError, TacitError, UsageError
 from tacit.federated.client import PERSONAL, frozen_digest, is_personal
@@ -237,7 +237,8 @@ def _detectors_of(run: Run) -> Provenance:
     """What clients look for entities with; that they do is a matter of trust."""
     if run.detect is None:
         return Provenance((Used("mentions that clients have", "detectors not known here"),), None)
-    return provenance_of(open_detectors(run.detect), run.detect)
+    kinds = wanted_kinds(run.detect, None)
+    return provenance_of(open_detectors(run.detect), run.detect, kinds=kinds)
 
 
 def _note(folder: Path, said: RoundDone) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -235,6 +235,7 @@ def explain(
         entities=entities,
         gains=gains,
         kept=_kept(plan, owners, bounded) if owners is not None and bounded is not None else None,
+        ways=both_ways(plan, owners),
         speed=records_per_second,
         sentence=guarantee(
             plan.protect, main.adjacency, main.epsilon, plan.delta, plan.by_degree, entities
@@ -259,8 +260,41 @@ def _kept(plan: Plan, owners: Owners, bounded: Bounded) -> dict[str, Any]:
     }
 
 
+class Way(NamedTuple):
+    """One of two ways to protect entities beside users: its noise and what it keeps."""
+
+    protect: str
+    noise_multiplier: float
+    kept: int | None
+
+
+def both_ways(plan: Plan, owners: Owners | None = None) -> tuple[Way, ...]:
+    """The plan's way to protect users and entities, and the other one at the same epsilon.
+
+    Whole records are kept by caps, so how many is known only on an owner graph; for names all are.
+    """
+    if plan.protect not in ("users+entities", "users+names") or plan.mechanism == "flat":
+        return ()
+    if plan.adjacency == "by-degree" or plan.noise_multiplier is None:
+        return ()
+    shared = ("epsilon", "delta", "steps", "user_rate", "users", "clip_norm", "seed")
+    fields = {name: getattr(plan, name) for name in shared}
+    whom = "users+names" if plan.protect == "users+entities" else "users+entities"
+    other = Plan(protect=whom, kinds=plan.kinds, **fields)
+    other = other.model_copy(update={"noise_multiplier": least_noise(other)})
+    found = {}
+    for one in (plan, other):
+        kept = None
+        if owners is not None:
+            kept = bound(owners, **one.caps, seed=one.seed).records_kept
+        found[one.protect] = Way(one.protect, float(one.noise_multiplier or 0), kept)
+    return found["users+entities"], found["users+names"]
+
+
 def meant(plan: Plan, owners: Owners | None = None) -> EntityScope | None:
     """Which entities a plan is about; with an owner graph, who marks them and what is left out."""
+    if plan.about_names:
+        return EntityScope(kinds=plan.kinds, public=plan.public_entities)
     if "entities" not in plan.protect:
         return None
     scope = EntityScope(kinds=plan.kinds, entity_list=plan.entity_list)

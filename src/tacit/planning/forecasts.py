@@ -115,7 +115,10 @@ def _classifier(noise: float, facts: Facts, curve: Fields) -> tuple[float, float
     """
     guessing = 1 - 1 / facts.labels
     easy, hard = curve["unprotected"]
-    lost = {name: _share(noise, curve, curve[name]) for name in ("low", "likely", "high")}
+    lost = {}
+    for name, quiet in zip(("low", "likely", "high"), curve["quiet"], strict=True):
+        # Clipping and few steps take their part of it, noise its part of the rest.
+        lost[name] = quiet + (1 - quiet) * _share(noise, curve, curve[name])
     room = {"low": guessing - min(hard, guessing), "high": guessing - min(easy, guessing)}
     room["likely"] = (room["low"] + room["high"]) / 2
     low, likely, high = (lost[name] * room[name] for name in ("low", "likely", "high"))

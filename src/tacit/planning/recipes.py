@@ -142,12 +142,13 @@ def facts_of(given: Mapping[str, Any], machine: Machine, minutes: float | None =
     for name, flag in (("protect", "--protect users"), ("epsilon", "--epsilon 4")):
         if plan.get(name) is None:
             raise UsageError(f"recipe=auto needs plan.{name}: give {flag}.")
-    if plan["protect"] not in ("users", "users+entities", "entities"):
+    literal = plan["protect"] in ("users", "names", "users+names")
+    if not literal and plan["protect"] not in ("users+entities", "entities"):
         raise UsageError(
-            f"recipe=auto protects users, or users and entities; protect={plan['protect']} needs "
+            f"recipe=auto protects users, names, or entities; protect={plan['protect']} needs "
             "settings of your own."
         )
-    if plan["protect"] == "users" and plan.get("users") is None:
+    if literal and plan.get("users") is None:
         raise UsageError(
             "recipe=auto needs the number of users (--users 500, or plan.users): a round number "
             "that you knew before. It is public, so it may not be counted from the text."
@@ -255,7 +256,7 @@ def _proposed(family: Fields, facts: Facts, method: str) -> Fields:
     settings = {
         name: dict(v) if isinstance(v, dict) else v for name, v in family["settings"].items()
     }
-    whom = "users" if facts.protect == "users" else "entities"
+    whom = "entities" if "entities" in facts.protect else "users"
     if method == ONCE:
         release = family["release"]
         plan = {"steps": 1, "user_rate": 1.0, **release["plan"][whom]}

@@ -69,7 +69,7 @@ def sanitize_query(
     epsilon_per_distance: float | None = None,
     embeddings: str = OWN,
     sensitive_words: Path | None = None,
-    using: str = "patterns,lists",
+    using: str = "patterns,lists,names",
 ) -> str:
     """One text as a model is to see it, sanitized on its owner's side.
 

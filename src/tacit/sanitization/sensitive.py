@@ -36,7 +36,7 @@ def choose_sensitive(
     frequencies: Path | None = None,
     words: Path | None = None,
     found_in: Path | None = None,
-    using: str = "patterns,lists",
+    using: str = "patterns,lists,names",
 ) -> Sensitive:
     """The union of what was asked for; the low-frequency share alone if nothing was.
 
@@ -116,7 +116,7 @@ def _detected(path: Path, using: str) -> list[str]:
         texts = dict(
             zip(corpus.column("id").to_pylist(), corpus.column("text").to_pylist(), strict=True)
         )
-        for mention in detect(corpus, using).mentions:
+        for mention in detect(corpus, using, kinds=["all"]).mentions:
             inside = texts[mention.record][mention.start : mention.end]
             found |= dict.fromkeys(w for w in bare_words(inside) if w[0].isalnum())
     return list(found)

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from tacit.planning.plan import Plan
     from tacit.training.settings import Run
 
-MENTIONS = "mentions (the file that `tacit detect` writes) or detect (patterns,lists)"
+MENTIONS = "mentions (the file that `tacit detect` writes) or detect (patterns,lists,names)"
 
 
 def problems(run: Run) -> Iterator[str]:

@@ -259,7 +259,7 @@ class Run(SettingsPart):
     ] = None
     detect: Annotated[
         str | None,
-        Field(description="Detectors to run if no file of mentions is given: patterns,lists"),
+        Field(description="Detectors to run if no file of mentions is given: patterns,lists,names"),
     ] = None
     policy: Annotated[
         str | None,

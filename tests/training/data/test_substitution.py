@@ -12,8 +12,10 @@ from dataclasses import dataclass, replace
 import pytest
 
 from tacit.corpus import Corpus
+from tacit.detection.kinds import known_kinds
 from tacit.detection.mentions import Mention, fold
 from tacit.detection.surrogates import keyed_number, reserved, surrogates
+from tacit.errors import DataError
 from tacit.planning.plan import Plan
 from tacit.training.data.substitution import Marked, MarkedRecord, Name, Place, marked
 
@@ -183,6 +185,18 @@ def test_overlapping_marks_hide_all_that_any_of_them_covers() -> None:
     assert own.base(0).endswith(" left")
     for word in ("Anna", "Maria", "Lopez"):
         assert word not in own.base(0)
+
+
+def test_a_mention_of_an_unknown_kind_is_refused_not_left_in() -> None:
+    corpus, mentions = corpus_of((("ann", ("Bo",)),))
+    with pytest.raises(DataError, match="a kind that is not known"):
+        marked(PLAN, corpus, [replace(mentions[0], kind="HERO")], [])
+
+
+def test_every_kind_has_hundreds_of_invented_names() -> None:
+    for kind in known_kinds():
+        assert len(surrogates(kind)) >= 250
+        assert len(reserved(kind)) == len(surrogates(kind))
 
 
 # --- rules that look alike ----------------------------------------------------------------------

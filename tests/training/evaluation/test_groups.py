@@ -63,7 +63,7 @@ def bad_columns(folder: Path) -> str:
 BAD = {
     "unknown": (lambda _: "colour", UsageError, "records, label"),
     "no labels": (lambda _: "label", DataError, "labels"),
-    "no file": (lambda folder: str(folder / "no.csv"), DataError, "not there"),
+    "no file": (lambda folder: str(folder / "no.csv"), DataError, "does not exist"),
     "columns": (bad_columns, DataError, "user and group"),
 }
 

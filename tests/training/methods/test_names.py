@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
+from tacit.audits.audit import audit_run
 from tacit.errors import UsageError
 from tacit.privacy.events import MentionSubstitution
 from tacit.privacy.ledger import read_ledger
@@ -28,20 +29,25 @@ SMALL: dict[str, Any] = {
     "seed": 5,
 }
 FIRST, SECOND = "Marguerite Delacroix-Pennyfeather", "Bo Li"
+INVENTED = "Adam Abbott"
+"""One of the invented names that come with the package, as is the address made of it."""
 
 
 def corpus(folder: Path, name: str) -> Path:
     """Texts of thirty users, many of whom name one person and give an address of theirs."""
     folder.mkdir()
     (folder / "people.txt").write_text(
-        f"# kind: PERSON\n{FIRST}\n{SECOND}\nGerda Zimmermann\n", encoding="utf-8"
+        f"# kind: PERSON\n{FIRST}\n{SECOND}\n{INVENTED}\nGerda Zimmermann\n", encoding="utf-8"
     )
     address = name.split()[0].lower() + "@somewhere.org"
+    if name == INVENTED:
+        address = "Adam.Abbott@example.org"
     with (folder / "texts.jsonl").open("w", encoding="utf-8") as out:
         for user in range(30):
             for number in range(1 + user % 3):
                 told = name if (user + number) % 2 else "Gerda Zimmermann"
                 text = f"{told} wrote to me about order {user}, and {told.upper()} never answered"
+                text += " Gerda Zimmermann" if user % 3 == 0 else ""
                 if user % 4 == 0:
                     text = f"mail {address} or " + text + " the letter that I sent in autumn " * 3
                 row = {
@@ -150,6 +156,18 @@ def test_public_names_stay_and_are_named_on_the_certificate(
     assert any("gerda  ZIMMERMANN" in point for point in certificate.not_covered)
     with pytest.raises(UsageError, match="invented names"):
         open_run(run_on(pair[0], FIRST, plan=PLAN | {"public_entities": ["ADAM abbott"]}))
+
+
+def test_a_user_is_audited_below_what_is_certified(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    plan = PLAN | {"steps": 8, "noise_multiplier": 1.0, "epsilon": 60}
+    trained = session.train(run_on(pair[0], FIRST, plan=plan, seed=None), tmp_path / "run")
+    found = audit_run(trained.folder, canaries=200)
+    assert {one.unit for one in found} == {"users", "users+names"}
+    for one in found:
+        assert one.lower <= one.upper
+        assert one.failed == ()
+    with pytest.raises(UsageError, match="no canary can stand for one"):
+        audit_run(trained.folder, unit="names")
 
 
 @pytest.mark.parametrize(

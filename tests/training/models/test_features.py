@@ -1,5 +1,6 @@
 """A linear head above a frozen encoder: what is cached is what the encoder gives."""
 
+import json
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -12,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from support.topics import TOKENIZER, posts, tiny_encoder
 from tacit.corpus import Corpus
+from tacit.corpus.writing import write
 from tacit.errors import DataError, MissingExtra, UsageError
 from tacit.packaged_models import find_packaged
 from tacit.training.evaluation.scoring import evaluate, predict
@@ -205,3 +207,33 @@ def test_an_encoder_that_lacks_weights_is_refused(tmp_path: Path) -> None:
         networks.make_model(
             settings, "classification", tokenizer=TOKENIZER, labels=["a", "b"], context=12, seed=0
         )
+
+
+@pytest.mark.parametrize("task", ["tagging", "regression"])
+def test_users_and_entities_are_bound_through_the_same_sums(tmp_path: Path, task: TaskName) -> None:
+    """A tagger reads the state of each token, a regressor their mean; records are clipped first."""
+    words = ["He sails", "Boats", "He climbs rocks", "Ann ann@mail.org", "Bob bob@mail.org"]
+    records: list[dict[str, Any]] = [
+        {"id": f"{user}-{n}", "user": f"u{user}", "text": text, "tokens": text.split(),
+         "pos": ["N", "V", "N"][: len(text.split())], "label": str(n % 2), "split": split}
+        for user in range(9)
+        for split in ["test" if user % 3 == 0 else "train"]
+        for n, text in enumerate(words)
+    ]  # fmt: skip
+    write(Corpus.from_records(records), tmp_path / "tagged.jsonl")
+    said = {"labels": ["N", "V"]} if task == "tagging" else {"label_range": (0, 1)}
+    plan = {"protect": "users+entities", "epsilon": 8, "steps": 2, "user_rate": 1.0,
+            "entity_share": 0.5}  # fmt: skip
+    run = Run(
+        corpus=str(tmp_path / "tagged.jsonl"), task=task, context=16, detect="patterns", plan=plan,
+        model={"kind": "features", "folder": tiny_encoder(tmp_path / "encoder")}, **said,
+    )  # fmt: skip
+    done = train(run, tmp_path / "run")
+    assert done.certificate.standing == "proved"
+    assert {"users", "entities", "users+entities"} <= done.certificate.costs.keys()
+    account = json.loads((tmp_path / "run" / "account.json").read_text())
+    assert "ann@mail.org" not in json.dumps(account)
+    [head] = weights.trainable(networks.load_model(tmp_path / "run", task, labels=run.labels))
+    assert head == "classifier.weight"
+    scores = evaluate(tmp_path / "run", "test")
+    assert ("pearson" if task == "regression" else "accuracy") in scores

@@ -2,8 +2,6 @@
 
 import contextlib
 import json
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +12,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from support.forking import run_python
 from support.small import dialogs
 from tacit.errors import DataError, MissingExtra, UsageError
 from tacit.packaged_models import PACKAGES, find_packaged
@@ -423,13 +422,8 @@ def test_plain_transformers_loads_what_we_save(tmp_path: Path) -> None:
         weights.save_model(model, TOKENIZER, tmp_path / kind)
         length = len(TOKENIZER("a small text")["input_ids"])
         expected.append((kind, length, logits(model, batch(1)).sum().item()))
-    done = subprocess.run(
-        [sys.executable, "-c", PLAIN, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={"HF_HUB_OFFLINE": "1", "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
-    )
+    done = run_python("-c", PLAIN, str(tmp_path), env={"PATH": "/usr/bin:/bin"})
+    assert done.returncode == 0, done.stderr
     for line, (kind, length, total) in zip(done.stdout.splitlines(), expected, strict=True):
         name, count, found = line.split()
         assert (name, int(count)) == (kind, length)

@@ -91,7 +91,7 @@ def test_what_is_not_there_is_one_sentence(tmp_path: Path, monkeypatch: pytest.M
         open_vectors("glove", None)
     with pytest.raises(DataError, match="no file glove"):
         open_vectors("glove", str(tmp_path))
-    with pytest.raises(DataError, match="is no file"):
+    with pytest.raises(DataError, match="is not a file"):
         open_vectors("vectors.npz", None)
     np.savez(tmp_path / "glove_6d.npz", words=np.array(WORDS), vectors=vectors(6))
     assert open_vectors("glove", str(tmp_path)).words == WORDS

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
+from support.forking import run_python
 from support.small import dialogs
 from tacit.privacy.ledger import read_ledger
 from tacit.training.phases import session
@@ -77,21 +78,16 @@ def train(
     script, settings = folder.with_suffix(".py"), folder.with_suffix(".yml")
     script.write_text(WATCHED)
     settings.write_text(run_yaml(run))
-    start = [sys.executable]
-    if ranks > 1:
-        start += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    about = {"OMP_NUM_THREADS": "1", "SUM": str(folder.with_suffix(".sum"))}
+    words = [str(script), "train", str(settings), "-o", str(folder)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "SUM": str(folder.with_suffix(".sum"))}
+    environment |= ({"DIES": "1"} if dies else {}) | ({"ODD": str(odd)} if odd else {})
+    if ranks == 1:
+        return run_python(*words, env=environment)
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     return subprocess.run(
-        [*start, str(script), "train", str(settings), "-o", str(folder)],
-        env=os.environ
-        | about
-        | ({"DIES": "1"} if dies else {})
-        | ({"ODD": str(odd)} if odd else {}),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+        [sys.executable, *launch, *words],
+        env=environment, capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
 
 
 def require_same(one: Path, other: Path) -> None:

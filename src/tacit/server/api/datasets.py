@@ -116,7 +116,7 @@ class NewDetection(RequestModel):
     """Which detectors, and which kinds of things."""
 
     detectors: Annotated[tuple[DetectorName, ...], Field(min_length=1, max_length=9)] = (
-        "patterns", "lists",
+        "patterns", "lists", "names",
     )  # fmt: skip
     kinds: Annotated[tuple[KindName, ...], Field(max_length=50)] = ()
 

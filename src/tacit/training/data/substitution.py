@@ -24,7 +24,7 @@ from tacit.corpus import Corpus
 from tacit.detection.kinds import kind_of, known_kinds, matches
 from tacit.detection.mentions import Entity, Mention, fold
 from tacit.detection.surrogates import keyed_number, reserved, surrogate
-from tacit.errors import UsageError
+from tacit.errors import DataError, UsageError
 from tacit.planning.plan import Plan
 
 Keys = NDArray[np.uint64]
@@ -163,6 +163,11 @@ def marked(
     known = {entity.id: entity.name for entity in entities}
     by_record: dict[str, list[Mention]] = {}
     for mention in mentions:
+        if mention.kind not in known_kinds():  # it has no invented names, and would stay
+            raise DataError(
+                "A mention is of a kind that is not known, so its name would not be replaced; "
+                "accepted are the kinds that `tacit detect list` shows."
+            )
         if matches(mention.kind, wanted):
             by_record.setdefault(mention.record, []).append(mention)
     seen: Counter[str] = Counter()
@@ -230,8 +235,14 @@ def _place(
     return Place(start, end, kind, Name(kind, name))
 
 
-def rewritten(part: Corpus, texts: Sequence[str]) -> Corpus:
-    """The corpus with other texts; tokens, tags and spans, which belong to the old ones, go."""
-    kept = [n for n in part.columns if n not in ("text", "tokens", "tags", "pos", "spans")]
-    table = part.table.select(kept).append_column("text", pa.array(texts, pa.string()))
-    return Corpus(table, name=part.name)
+def rewritten(part: Corpus, texts: Sequence[str], rows: Sequence[int] | None = None) -> Corpus:
+    """The corpus with other texts; tokens, tags and spans, which belong to the old ones, go.
+
+    With `rows` these alone, each as often as it stands there, under ids that are numbers.
+    """
+    gone = ("text", "tokens", "tags", "pos", "spans", *(("id",) if rows is not None else ()))
+    table = part.table.select([name for name in part.columns if name not in gone])
+    if rows is not None:
+        numbers = [str(number) for number in range(len(rows))]
+        table = table.take(rows).append_column("id", pa.array(numbers, pa.string()))
+    return Corpus(table.append_column("text", pa.array(texts, pa.string())), name=part.name)

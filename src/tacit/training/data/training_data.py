@@ -24,6 +24,7 @@ from tacit.planning.dry_run import apply_caps
 from tacit.planning.plan import Plan
 from tacit.privacy.certificates.manifest import file_digest
 from tacit.training.data.protected_entities import ProtectedEntities
+from tacit.training.data.shown_names import ShownNames
 from tacit.training.settings import Run
 from tacit.training.tasks.examples import Examples
 
@@ -64,6 +65,8 @@ class TrainingData:
     rows_of_user: tuple[Rows, ...]
     owners: Owners | None
     bounded: Bounded | None
+    names: ShownNames | None = None
+    """Which names are shown in a step; None where none ever is."""
 
     @property
     def users(self) -> int:

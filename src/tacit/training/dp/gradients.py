@@ -7,7 +7,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import InitVar, dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +31,22 @@ Losses = Callable[[dict[str, Tensor]], Tensor]
 Batches = Iterable[tuple[dict[str, Tensor], Tensor] | tuple[dict[str, Tensor], Tensor, set[int]]]
 """Batches, with the number of each record's unit, and, if anybody can tell, the units that have
 more records in some later batch; else the next batch is looked at."""
+
+BASE = -1
+"""The number of a user's base account; other accounts are those of the names that are shown."""
+
+
+class Account(NamedTuple):
+    """Which records of a batch a user's base gradient, or the change by a name, is made of."""
+
+    unit: int
+    name: int
+    rows: Tensor
+    signs: Tensor
+
+
+NamedBatches = Iterable[tuple[dict[str, Tensor], list[Account], set[int]]]
+"""Batches, the accounts of their users, and the users that go on in a later batch."""
 
 _MADE_HERE = object()
 _CANCELLED = 1e-4
@@ -139,6 +155,34 @@ class ClippedSums:
         """The sum over records: every record is a unit of its own, with a number of its own."""
         step = _Step(self._summed, clip_norm, None, weights, weight_cap, units)
         return self._sum(step, losses, ((b, owner, set()) for b, owner, *_ in batches), "records")
+
+    def users_showing_names(
+        self,
+        losses: Losses,
+        batches: "NamedBatches",
+        *,
+        clip_norm: float,
+        name_clip: float,
+        weights: Tensor | None = None,
+        units: int | None = None,
+    ) -> BoundedSum:
+        """The sum over users whose texts have invented names, and of whom some names are shown.
+
+        A user's base gradient is clipped to `clip_norm`; for each shown name the change that it
+        makes, a sum of records with signs, is clipped to `name_clip` and added; then the user's
+        vector is clipped to `clip_norm` and multiplied by the user's weight.
+
+        *Guarantee*: besides that of `users`, taking away one shown name of a user changes the
+        result by at most `name_clip`: clipping to a ball never lengthens a difference.
+        """
+        require_positive("name_clip", name_clip)
+        step = _NamedStep(self._summed, clip_norm, None, weights, 1.0, units, name_clip)
+        for batch, accounts, goes_on in batches:
+            size = len(next(iter(batch.values())))
+            parts, values = self._run(losses, batch, size)
+            step.add_accounts(parts, values, accounts, goes_on)
+            del parts
+        return replace(step.finish("users"), name_clip=name_clip, made=_MADE_HERE)
 
     def _sum(
         self,
@@ -430,6 +474,94 @@ class _Step:
         factor = min(1.0, self._clip_norm / math.sqrt(square)) if square > 0 else 1.0
         self._clipped += factor < 1
         return factor if self._weights is None else factor * float(self._weights[unit])
+
+
+class _NamedStep(_Step):
+    """A sum of users who show names: each user has an account for the base and one for each name.
+
+    What is not finite counts as zero: a record of the base, or all that a name changes.
+    """
+
+    def __init__(
+        self,
+        parameters: dict[str, Tensor],
+        clip_norm: float,
+        record_clip: float | None,
+        weights: Tensor | None,
+        weight_cap: float,
+        units: int | None,
+        name_clip: float,
+    ) -> None:
+        super().__init__(parameters, clip_norm, record_clip, weights, weight_cap, units)
+        self._name_clip = name_clip
+        self._changes: dict[int, dict[int, dict[str, Tensor]]] = {}
+        self._void: set[tuple[int, int]] = set()
+
+    @torch.no_grad()
+    def add_accounts(
+        self, parts: Parts, values: Tensor, accounts: list[Account], goes_on: set[int]
+    ) -> None:
+        """Add a batch; users in `goes_on` are clipped later."""
+        gradients = _join(self._parameters, parts)
+        parts.clear()
+        bad = ~torch.isfinite(values)
+        if bool(bad.any()):
+            gradients = _without(gradients, bad)
+            self._not_finite += int(bad.sum())
+        for account in accounts:
+            if account.name != BASE:
+                self._add_change(gradients, account, bad)
+        here: set[int] = set()
+        for account in accounts:
+            if account.unit in self._closed:
+                raise UsageError(f"Unit {account.unit} comes back after it was clipped.")
+            here.add(account.unit)
+            if account.name == BASE:
+                gradients = self._put_aside(gradients, account.unit, account.rows, None)
+        for unit in sorted(here - goes_on):
+            self._settle(unit)
+
+    def _add_change(self, gradients: dict[str, Gradient], account: Account, bad: Tensor) -> None:
+        place = account.unit, account.name
+        scale = _like(gradients).new_zeros(len(bad))
+        scale[account.rows] = account.signs.to(scale)
+        fresh = _of(gradients, account.rows, scale)
+        if bool(bad[account.rows].any()) or not math.isfinite(_norm_square(fresh)):
+            self._void.add(place)
+            return
+        own = self._changes.setdefault(account.unit, {})
+        if account.name not in own:
+            own[account.name] = fresh
+            return
+        for name, tensor in fresh.items():
+            own[account.name][name].add_(tensor)
+
+    def _settle(self, unit: int) -> None:
+        """Base, clipped; what each shown name changes, clipped; then the user's vector."""
+        total = self._pending.pop(unit, None)
+        if total is None:
+            total = {name: torch.zeros_like(p.data) for name, p in self._parameters.items()}
+        square = _norm_square(total)
+        if not math.isfinite(square):
+            self._not_finite += 1
+            total = {name: torch.zeros_like(tensor) for name, tensor in total.items()}
+        _shorten(total, self._clip_norm)
+        for name, change in self._changes.pop(unit, {}).items():
+            if (unit, name) in self._void or not math.isfinite(_norm_square(change)):
+                continue
+            _shorten(change, self._name_clip)
+            for parameter, tensor in change.items():
+                total[parameter].add_(tensor)
+        self._pending[unit] = total
+        super()._settle(unit)
+
+
+def _shorten(tensors: dict[str, Tensor], most: float) -> None:
+    """Clip in place: no longer than `most`."""
+    square = _norm_square(tensors)
+    if square > most * most:
+        for tensor in tensors.values():
+            tensor.mul_(most / math.sqrt(square))
 
 
 def _turned(rows: int, columns: int, *, fused: bool) -> bool:

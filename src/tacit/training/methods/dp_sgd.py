@@ -1,7 +1,7 @@
 """DP-SGD: per-example or per-user clipped sums of gradients with noise.
 
 Source: Abadi et al. 2016 (records); McMahan et al. 2018 (users). Entities that users name are
-bounded through them; see docs/explanations/guarantees.md, sections 3 to 5.
+bounded through them; see docs/explanations/guarantees.md, sections 3 to 5. Names are in section 12.
 """
 
 from collections.abc import Mapping, Sequence
@@ -59,6 +59,8 @@ class DpSgd(PlannedSums[MethodSettings]):
     protects: ClassVar[tuple[str, ...]] = ("records", *PlannedSums.protects)
     federated = True
     adapts_clip = True
+    shows_names = True
+    """Whether names can be shown: what each changes is a gradient that is clipped by itself."""
 
     def step(self, inputs: MethodInputs) -> Method:
         """Sums over units that are drawn, with noise; the clip norm as the plan has it, or asks."""
@@ -89,6 +91,8 @@ class DpSgd(PlannedSums[MethodSettings]):
 
     def totals(self, inputs: MethodInputs, meter: LossMeter) -> Totals:
         """Sums of clipped gradients over drawn users, or over drawn records."""
+        if inputs.training_data.names is not None:
+            return _showing_sums(inputs, meter)
         of_users = inputs.need_plan().user_rate is not None
         return user_sums(inputs, meter) if of_users else _record_sums(inputs, meter)
 
@@ -107,6 +111,33 @@ def user_sums(inputs: MethodInputs, meter: LossMeter) -> Totals:
             batches(training_data.examples, units, inputs.run.token_budget, together=together),
             clip_norm=plan.clip_norm,
             record_clip=plan.record_clip,
+            weights=weights[drawn] if weights is not None else None,
+            units=len(units),
+        )
+
+    return total
+
+
+def _showing_sums(inputs: MethodInputs, meter: LossMeter) -> Totals:
+    """Sums over drawn users of their base gradients and of what their shown names change.
+
+    Which names are shown is a matter of the step and of all users, whoever is drawn.
+    """
+    plan, training_data = inputs.need_plan(), inputs.training_data
+    names, sums = training_data.names, ClippedSums(inputs.model)
+    assert names is not None
+    together = units_together(inputs.model)
+
+    def total(step: int, drawn: Drawn) -> BoundedSum:
+        units = contributions(plan, training_data, inputs.randomness, step, drawn)
+        weights = user_weights(plan, training_data)
+        copies = names.copies(step, training_data.examples, units)
+        parts = batches(copies, copies.units, inputs.run.token_budget, together=together)
+        return sums.users_showing_names(
+            meter,
+            ((batch, copies.accounts(batch, owner), later) for batch, owner, later in parts),
+            clip_norm=plan.clip_norm,
+            name_clip=plan.name_share * plan.clip_norm,
             weights=weights[drawn] if weights is not None else None,
             units=len(units),
         )

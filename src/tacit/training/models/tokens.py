@@ -5,8 +5,8 @@ some of that text away whatever is trained later, so the default here never sees
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from functools import lru_cache
+from collections.abc import Iterable, Mapping
+from functools import cache, lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -46,17 +46,17 @@ _WORD_OR_DIGIT = r"[^\W\d]+(?:[^\w\s]+[^\W\d]+)*|\d"
 _MARK = r"|[^\w\s]"
 
 
-def public_texts() -> Iterator[str]:
+@cache
+def public_texts() -> tuple[str, ...]:
     """The text that a vocabulary is learned from if none is given: all of it made by us.
 
-    A short text of our own, and CustomerSim dialogs of a fixed seed.
+    A short text of our own, and CustomerSim dialogs of a fixed seed; made once in a process.
     """
     own = (
         resources.files("tacit.training.models").joinpath("public.txt").read_text(encoding="utf-8")
     )
-    yield from own.splitlines()
-    for record in customersim.stream(PUBLIC_DIALOGS, PUBLIC_SEED):
-        yield record.text
+    made = customersim.stream(PUBLIC_DIALOGS, PUBLIC_SEED)
+    return *own.splitlines(), *(record.text for record in made)
 
 
 @lru_cache(maxsize=8)

@@ -14,7 +14,7 @@ from tacit.training.methods.noisy_sums import NoisySumMethod
 from tacit.training.models import weights
 from tacit.training.models.features import OnFeatures
 from tacit.training.phases.loop import OnProgress, Progress
-from tacit.training.phases.run_context import RunContext, encode
+from tacit.training.phases.run_context import RunContext, encode, names_to_show
 from tacit.training.settings import Run
 from tacit.training.tasks.examples import Examples
 from tacit.training.tasks.measuring import check_fit
@@ -31,6 +31,7 @@ def inputs_of(
     examples = encode(ctx, ctx.part, on_features=_features_progress(on_progress))
     check_fit(model, examples)
     training_data = prepare(examples, ctx.part, ctx.mentions, plan, ctx.protected)
+    training_data = replace(training_data, names=names_to_show(ctx, plan))
     few = training_data.rows[:2]
     run.spec.require_model(model)
     losses = run.spec.losses(ctx.task)

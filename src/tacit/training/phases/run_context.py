@@ -13,6 +13,7 @@ from tacit.detection.mentions import Mention
 from tacit.detection.policies import Policy, mark, open_policy, overlooked
 from tacit.detection.provenance import UNKNOWN, Provenance
 from tacit.errors import DataError
+from tacit.planning.plan import Plan
 from tacit.privacy.certificates.scope import PublicInput
 from tacit.training.data.attributes import Attribute, attribute_of
 from tacit.training.data.protected_entities import ProtectedEntities, select_entities
@@ -23,6 +24,7 @@ from tacit.training.data.public_inputs import (
     public_corpus,
     public_inputs,
 )
+from tacit.training.data.shown_names import ShownNames
 from tacit.training.data.substitution import Marked, marked
 from tacit.training.data.training_data import Found, find_mentions, records_learnt_from
 from tacit.training.dp.random_source import RandomSource
@@ -249,6 +251,16 @@ def tokenize(ctx: RunContext, corpus: Corpus, *, training: bool = True) -> Examp
         sensitive=spans or None,
         training=training,
     )
+
+
+def names_to_show(ctx: RunContext, plan: Plan | None) -> ShownNames | None:
+    """What says which names are shown in a step; None where none ever is."""
+    if plan is None or not plan.about_names or plan.name_share == 0 or ctx.names is None:
+        return None
+    return ShownNames(
+        ctx.names, plan.users_per_name, plan.names_per_user, ctx.part,
+        lambda copies: encode(ctx, copies),
+    )  # fmt: skip
 
 
 def load_run(folder: Path) -> RunContext:
