@@ -17,6 +17,7 @@ from tacit.privacy.certificates.documents import facts_in_lines
 from tacit.privacy.certificates.local_privacy import LENGTHS, QUANTILES, LocalCertificate, Reach
 from tacit.privacy.certificates.scope import Scope
 from tacit.privacy.certificates.wording import STANDINGS
+from tacit.privacy.events import Unit
 from tacit.privacy.rounding import down, percent, up
 
 TITLE = "Privacy certificate"
@@ -88,7 +89,7 @@ def whom(protect: str, scope: Scope) -> str:
     return _PROTECTED[protect].format(entity=entity, name=name, policy=scope.policy or "see below")
 
 
-def gained(c: Certificate, unit: str) -> Gained:
+def gained(c: Certificate, unit: Unit) -> Gained:
     """What an attacker is left with for one unit."""
     cost = c.costs[unit]
     return Gained(cost.accuracy, cost.true_positive_rate.get("0.01", 1.0), unit)
