@@ -200,7 +200,7 @@ BAD = {
     "pickled reference": (["RUN", "--reference", "PICKLED"], 3, "pickled weights"),
     "models of no run": (
         ["MODEL", "--corpus", "CORPUS", "--using", "membership", "--over-checkpoints"], 2,
-        "not a run",
+        "is not a run",
     ),
 }  # fmt: skip
 
