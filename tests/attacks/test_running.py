@@ -67,7 +67,7 @@ def test_what_kept_nothing_is_told_how(target: Target, learnt: Path, tmp_path: P
     shutil.copytree(learnt / "run", bare, ignore=shutil.ignore_patterns("checkpoints"))
     with pytest.raises(DataError, match="keep_checkpoints"):
         steps_of(replace(target, folder=bare))
-    with pytest.raises(UsageError, match="no run"):
+    with pytest.raises(UsageError, match="is not a run"):
         steps_of(replace(target, ctx=None))
 
 

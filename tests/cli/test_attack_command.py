@@ -199,7 +199,8 @@ BAD = {
     "pickled": (["PICKLED", "--corpus", "CORPUS"], 3, "pickled weights are never loaded"),
     "pickled reference": (["RUN", "--reference", "PICKLED"], 3, "pickled weights"),
     "models of no run": (
-        ["MODEL", "--corpus", "CORPUS", "--using", "membership", "--over-checkpoints"], 2, "no run",
+        ["MODEL", "--corpus", "CORPUS", "--using", "membership", "--over-checkpoints"], 2,
+        "is not a run",
     ),
 }  # fmt: skip
 

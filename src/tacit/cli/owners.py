@@ -157,7 +157,7 @@ def _print_perhaps_public(summary: dict[str, Any]) -> None:
             "What may be shown to anybody goes into the plan of `protect: users+names`, and is "
             "then not protected:"
         )
-        listed = json.dumps(named, ensure_ascii=False)
+        listed = json.dumps(named, ensure_ascii=False, allow_nan=False)
         out.print(escape(f"public_entities: {listed}"), soft_wrap=True)
 
 

@@ -343,7 +343,7 @@ def test_bad_lora_is_refused() -> None:
         weights.with_lora(gpt, 0)
     with pytest.raises(UsageError, match=r"q_proj is not a linear layer.*c_attn"):
         weights.with_lora(gpt, 2, ["q_proj"])
-    with pytest.raises(UsageError, match="no linear layer"):
+    with pytest.raises(UsageError, match="is not a linear layer"):
         weights.with_lora(scratch("lstm", "next-word"), 2)
     with pytest.raises(UsageError, match="adapter=True"):
         weights.save_model(gpt, None, Path("nowhere"), adapter=True)
