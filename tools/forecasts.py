@@ -197,7 +197,7 @@ def fitted(without: str = "") -> dict[str, Any]:
     }  # fmt: skip
     # One curve for all models of next words: noise counts by the weights that are trained.
     words = word_curve(low, high, without)
-    found = {"minilm": heads, "wordllama": heads, "smollm2": words, "english": words}
+    found = {"minilm": heads, "wordllama": heads, "english": words}
     return {
         name: {field: np.round(value, 4).tolist() for field, value in part.items()}
         for name, part in found.items()
