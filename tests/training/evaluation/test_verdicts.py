@@ -76,9 +76,9 @@ def test_test_counts_before_validation() -> None:
     ("loss", "began", "words"),
     [
         (6.2, None, "better than guessing uniformly (8.3)"),
-        (5.0, 6.2, "better than where it began (6.2) and guessing uniformly (8.3)"),
-        (7.0, 6.2, "worse than where it began (6.2); better than guessing uniformly (8.3)"),
-        (9.0, 6.2, "worse than where it began (6.2) and guessing uniformly (8.3)"),
+        (5.0, 6.2, "better than step 1 (6.2) and guessing uniformly (8.3)"),
+        (7.0, 6.2, "worse than step 1 (6.2); better than guessing uniformly (8.3)"),
+        (9.0, 6.2, "worse than step 1 (6.2) and guessing uniformly (8.3)"),
         (math.nan, 6.2, "no number"),
     ],
 )

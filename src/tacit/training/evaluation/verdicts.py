@@ -26,7 +26,7 @@ OTHERS = {
     "constant": "always naming the mean",
     "uniform": "guessing uniformly",
 }
-_NAMES = STARTS | OTHERS | {"began": "where it began"}
+_NAMES = STARTS | OTHERS | {"began": "step 1"}
 _ALIKE = 0.005
 """Scores that differ by less than this share are called alike: no user would notice."""
 
@@ -37,7 +37,7 @@ Grade = Literal["good", "warn", "bad", "none"]
 class Verdict:
     """A sentence, the same with its figures, and a grade.
 
-    *good* beats all that stands beside it, *warn* only where it began and guessing; *bad* is worse
+    *good* beats all that stands beside it, *warn* only its start and guessing; *bad* is worse
     than its start or no better than guessing, and *none* was not measured.
     """
 
@@ -89,7 +89,7 @@ def so_far(loss: float, began: float | None, uniform: float | None) -> str:
     """How the loss of a step stands beside that of the first one, and of a uniform guess.
 
     >>> so_far(4.1, 6.25, 8.3)
-    'better than where it began (6.25) and guessing uniformly (8.3)'
+    'better than step 1 (6.25) and guessing uniformly (8.3)'
     """
     if math.isnan(loss):
         return "no number"
