@@ -20,6 +20,28 @@ def test_the_four_files(tacit: Tacit, made: Path, tmp_path: Path) -> None:
     assert summary["mentions"] == len(mentions)
 
 
+def test_names_are_replaced_and_it_is_said_what_that_tells(
+    tacit: Tacit, made: Path, tmp_path: Path
+) -> None:
+    to = tmp_path / "invented.jsonl"
+    asked = ("detect", made / "c.jsonl", "--with", "gold", "--replace", to)
+    found = tacit(*asked, "--same-within", "corpus")
+    assert found.code == 0
+    assert "promises nothing" in found.out
+    assert "which records of everybody name the same one" in found.out
+    before = [json.loads(line) for line in (made / "c.jsonl").read_text().splitlines()]
+    after = [json.loads(line) for line in to.read_text().splitlines()]
+    assert [one["id"] for one in before] == [one["id"] for one in after]
+    for one, other in zip(before, after, strict=True):
+        for span in one["spans"]:
+            if span["kind"] in ("PERSON", "PII/EMAIL"):
+                assert one["text"][span["start"] : span["end"]] not in other["text"]
+    assert tacit("verify", tmp_path / "invented.certificate").code == 0
+    assert tacit(*asked).code != 0  # it is there, and stays
+    bad = tacit(*asked, "--overwrite", "--same-within", "page")
+    assert "same_within" in bad.err
+
+
 def test_json_is_the_summary(tacit: Tacit, made: Path) -> None:
     found = tacit("detect", made / "c.jsonl", "--with", "patterns", "--score", "--json")
     assert found.code == 0

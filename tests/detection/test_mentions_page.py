@@ -212,3 +212,18 @@ def test_script_json_reads_back(text: str) -> None:
     dense = as_script_json([text])
     assert not set("<>&\u2028\u2029") & set(dense)
     assert json.loads(dense) == [text]
+
+
+def test_a_text_is_shown_as_written_and_as_it_is_learnt_from(tmp_path: Path) -> None:
+    """Where somebody says what is learnt, the page has it beside every mention, and a switch."""
+    corpus = Corpus.from_records([{"id": "r", "text": "Bo met Al", "user": "u"}])
+    marks = [mention("r", 0, 2), mention("r", 7, 9)]
+    learnt = {("r", 0): ("Adam Abbott", True), ("r", 7): ("Eve Ellis", False)}
+    for known, switch in ((learnt, True), (None, False)):
+        write_page(tmp_path / "page.html", corpus, marks, title="t", learnt=known)
+        page = Tags()
+        page.feed((tmp_path / "page.html").read_text(encoding="utf-8"))
+        assert any(attrs.get("id") == "way" for _, attrs in page.tags) == switch
+        pieces = json.loads(page.data or "")["records"][0]["parts"]
+        made = [piece[5:] for piece in pieces if isinstance(piece, list)]
+        assert made == ([["Adam Abbott", 1], ["Eve Ellis", 0]] if switch else [[], []])

@@ -7,12 +7,13 @@ from importlib.resources import files
 import numpy as np
 import pytest
 
-from tacit.corpus import Record
-from tacit.detection import open_detectors
+from tacit.corpus import Corpus, Record
+from tacit.detection import detect, open_detectors
 from tacit.detection.detector import Finding
 from tacit.detection.mentions import resolve
 from tacit.detection.names import detector, mail, network
 from tacit.detection.names.tokens import TOKEN, plain, shape
+from tacit.detection.provenance import provenance_of
 from tacit.errors import DataError, UsageError
 
 
@@ -46,11 +47,6 @@ def test_opens_without_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "socket", refuse)
     network.load.cache_clear()
     assert found("Angela Merkel flew to Paris.")
-
-
-def test_takes_no_option() -> None:
-    with pytest.raises(UsageError, match="nothing after"):
-        open_detectors("names=x")
 
 
 @pytest.mark.parametrize(
@@ -141,12 +137,27 @@ def test_runs_take_the_kind_of_all_their_tokens() -> None:
     scores[1, network.TAGS.index("I-PERSON")] = 0.9
     scores[2, 0] = 9
     scores[3, network.TAGS.index("I-LOC")] = 9
-    runs = list(detector.runs(scores, [False] * 4))
+    runs = list(detector.runs(scores, [False] * 4, [False] * 4))
     said = [(first, last, network.KINDS[shares.argmax()]) for first, last, shares in runs]
     assert said == [
         (0, 2, "PERSON"),
         (3, 4, "LOC"),
     ]
+
+
+def test_one_word_and_another_are_two_names() -> None:
+    scores = np.full((5, len(network.TAGS)), -9.0)
+    scores[0, network.TAGS.index("B-ORG")] = 9
+    scores[1:, network.TAGS.index("I-ORG")] = 9
+    joins = [False, True, False, False, False]
+    never = [False] * 5
+
+    def places(n: int) -> list[tuple[int, int]]:
+        return [run[:2] for run in detector.runs(scores[:n], never[:n], joins[:n])]
+
+    assert places(3) == [(0, 1), (2, 3)]
+    assert places(2) == [(0, 2)]
+    assert places(5) == [(0, 5)]  # "Smith and Sons Limited" is one
 
 
 def test_words() -> None:
@@ -171,3 +182,48 @@ def test_no_text_stalls_the_rules(trouble: str) -> None:
     start = time.process_time()
     mail.find(trouble, lambda _: 1)
     assert time.process_time() - start < 5
+
+
+GERMAN = (
+    "Sehr geehrte Frau Dr. Lüdenscheid,\ngestern hat Sabine von der Heide den Vertrag mit der "
+    "Nordwind Energie GmbH unterschrieben.\nMit freundlichen Grüßen\nUwe Hartmann"
+)
+SPANISH = (
+    "Hola Marta,\nel señor Lorca habló con María del Carmen Ruiz del pago de Viajes Norte S.L."
+)
+FRENCH = "Bonjour Madame Lefèvre,\nJean-Pierre Dubois est dans la société Boulangerie Roux SARL."
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "people", "firms"),
+    [
+        ("de", GERMAN, {"Lüdenscheid", "Sabine von der Heide", "Uwe Hartmann"},
+         {"Nordwind Energie GmbH"}),
+        ("es", SPANISH, {"Marta", "Lorca", "María del Carmen Ruiz"}, {"Viajes Norte S.L."}),
+        ("fr", FRENCH, {"Lefèvre", "Jean-Pierre Dubois"}, {"Boulangerie Roux SARL"}),
+    ],
+)  # fmt: skip
+def test_other_languages_by_their_own_rules(
+    language: str, text: str, people: set[str], firms: set[str]
+) -> None:
+    """Also where the language is guessed from the text; small words alone are no names."""
+    for option in (language, "auto"):
+        (names,) = open_detectors(f"names={option}")
+        (marks,) = names.find([Record("1", text)])
+        told = {(text[f.start : f.end], f.kind) for f in marks}
+        assert told == {(p, "PERSON") for p in people} | {(f, "ORG") for f in firms}
+    nobody = {"de": "Der Sommer war heiß, und niemand hat angerufen.",
+             "es": "Hizo calor todo el verano y nadie llamó.",
+             "fr": "Il a fait chaud tout l'été et personne n'a appelé."}[language]  # fmt: skip
+    (names,) = open_detectors(f"names={language}")
+    assert list(names.find([Record("1", nobody)])) == [[]]
+
+
+def test_the_language_stands_in_the_provenance() -> None:
+    corpus = Corpus.from_records([{"id": "1", "text": GERMAN}])
+    made = detect(corpus, "patterns,lists,names=de")
+    assert made.provenance.detectors[2].name == "names=de"
+    assert {"PERSON", "ORG"} <= {m.kind for m in made.mentions} <= {"PERSON", "ORG", "PII"}
+    assert "LOC" in (provenance_of(open_detectors("names=de"), "names=de").unsought or ())
+    with pytest.raises(UsageError, match="not a language it knows"):
+        open_detectors("names=nl")

@@ -5,8 +5,9 @@ import pytest
 from tacit.corpora import customersim
 from tacit.corpus import Record
 from tacit.detection import open_detectors
-from tacit.detection.mentions import Mention
-from tacit.errors import UsageError
+from tacit.detection.mentions import Mention, fold
+from tacit.detection.surrogates import reserved
+from tacit.errors import DataError, UsageError
 from tacit.sanitization.operators import FromDetectors, FromMentions, Replacer
 
 RECORDS = [
@@ -35,13 +36,35 @@ def test_mask_keeps_the_shape() -> None:
     assert found[1] == "***@*******.*** again; call ***-***-****."
 
 
-def test_the_same_within_a_document() -> None:
-    one, two, three = replaced("pseudonym", within="document", seed=1)
+def test_the_same_within_a_record() -> None:
+    one, two, three = replaced("pseudonym", within="record", seed=1)
     first, second, third = (w.strip(",.") for w in one.split() if "@" in w)
     assert first == second != third
     assert first not in two
-    assert "example.org" not in first.replace("example.org", "", 0) or first != "ann@example.org"
+    assert fold(first, "PII/EMAIL") in reserved("PII/EMAIL")
     assert three == "Nothing here."
+
+
+def test_the_same_within_a_users_records_and_not_beyond() -> None:
+    texts = ["Ask ann@example.org.", "ann@example.org knows.", "Is ann@example.org in?"]
+    records = [Record(str(n), t, user="uuv"[n]) for n, t in enumerate(texts)]
+    work = Replacer("pseudonym", FromDetectors(open_detectors("patterns")), within="user", seed=3)
+    one, two, other = (next(w for w in t.split() if "@" in w).strip(".") for t in work(records)[0])
+    assert one == two != other
+    with pytest.raises(DataError, match="needs users"):
+        replaced("pseudonym", within="user")
+
+
+def test_invented_names_know_the_kind_and_not_the_length() -> None:
+    """The stand-in of one word may have two: else the number of words would be told."""
+    records = [Record(str(n), f"Bo{n} ran") for n in range(40)]
+    marks = [Mention(r.id, 0, r.text.index(" "), "PERSON", "e", 1.0, "x") for r in records]
+    texts, _ = Replacer("pseudonym", FromMentions(marks), within="corpus", seed=1)(records)
+    assert all(fold(t.removesuffix(" ran"), "PERSON") in reserved("PERSON") for t in texts)
+    assert {len(t.split()) for t in texts} >= {3}
+    odd = [Mention("0", 0, 3, "STAR", "e", 1.0, "x")]
+    with pytest.raises(DataError, match="no invented names"):
+        Replacer("pseudonym", FromMentions(odd))(records)
 
 
 def test_the_same_within_a_corpus() -> None:

@@ -1,6 +1,5 @@
 """`tacit detect`: find sensitive text, score the finding, train a tagger."""
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,13 +16,11 @@ from tacit.cli.common import (
     reads_corpus,
     say,
     simple_table,
-    whole_files,
 )
 from tacit.cli.options import AsJson, AtOnce, OnRay, Overwrite, PageRecords, Seed
 from tacit.corpus import Corpus
 from tacit.errors import UsageError
 from tacit.files import refuse_overwrite
-from tacit.saved_json import spelled
 from tacit.workers import Workers
 
 app = typer.Typer(
@@ -69,6 +66,13 @@ def list_() -> None:
 
 
 _To = Annotated[Path | None, typer.Option("-o", "--out", help="Mentions file to write (.jsonl).")]
+_Language = Annotated[
+    str | None,
+    typer.Option(
+        help="Of the detector `names`: en (if not given), de, es, fr, or `auto`, which guesses "
+        "record by record."
+    ),
+]
 _Kinds = Annotated[
     str,
     typer.Option(
@@ -84,17 +88,35 @@ _Score = Annotated[bool, typer.Option("--score", help="Compare with the gold lab
 _By = Annotated[str, typer.Option(help="Score by `kind` or `family` (PII/EMAIL as PII).")]
 
 
+_Replace = Annotated[
+    Path | None,
+    typer.Option(
+        help="Write the corpus with invented names in place of what was found, and a certificate "
+        "that says what is still told."
+    ),
+]
+_SameWithin = Annotated[
+    str,
+    typer.Option(
+        help="--replace: the same invented name within a `record`, a `user` or the `corpus`."
+    ),
+]
+
+
 @app.command("run")
 @reads_corpus
 def run(
     corpus: Corpus,
     to: _To = None,
     using: With = "patterns,lists,names",
+    language: _Language = None,
     kinds: _Kinds = "",
     minimum_score: _MinimumScore = 0.0,
     aliases: _Aliases = None,
     score: _Score = False,
     by: _By = "kind",
+    replace: _Replace = None,
+    same_within: _SameWithin = "record",
     page_records: PageRecords = 500,
     workers: AtOnce = 1,
     ray: OnRay = None,
@@ -105,16 +127,21 @@ def run(
 
     Writes the mentions (offsets, no text), and beside them the entity table (names: guard it), a
     summary, and a page to browse. `tacit detect train` trains a tagger, `tacit detect list` lists
-    the detectors.
+    the detectors. With `--replace FILE` also the corpus with invented names instead.
 
     Examples: `tacit detect mail.jsonl -o mentions.jsonl` ·
+    `tacit detect mail.jsonl --replace pseudonyms.jsonl` ·
     `tacit detect conll2003 --split test --with tagger=my-tagger --score`
     """
     from tacit.detection import detect, scoring
     from tacit.detection.mentions import Aliases
+    from tacit.detection.saving import mention_files, save_detection
 
-    files = _files(to, page_records > 0) if to else {}
-    refuse_overwrite(*files.values(), overwrite=overwrite)
+    if language is not None:
+        using = _in_language(using, language)
+    files = mention_files(to, page=page_records > 0) if to else {}
+    new = [*files.values(), *([replace] if replace else [])]
+    refuse_overwrite(*new, overwrite=overwrite)
     with progress("Detecting", len(corpus)) as advance:
         found = detect(
             corpus, using, kinds=kinds.split(",") if kinds else None, minimum_score=minimum_score,
@@ -123,12 +150,18 @@ def run(
         )  # fmt: skip
     scores = scoring.score(corpus, found.mentions, by=by) if score else None
     summary = found.summary() | ({"scores": scores.row()} if scores else {})
-    if files:
-        _write(files, corpus, found, scores, summary, page_records)
+    if to:
+        save_detection(
+            to, found, summary, corpus=corpus, page_records=page_records, scores=scores,
+            learnt=_learnt(corpus, found) if page_records else None,
+        )  # fmt: skip
+    replaced = _replaced(replace, corpus, found, same_within, overwrite) if replace else None
     if as_json:
         print_json(summary)
         return
     _print_found(summary)
+    if replaced:
+        out.print(replaced, soft_wrap=True, markup=False)
     if scores:
         out.print()
         out.print(scoring.table(scores))
@@ -136,47 +169,45 @@ def run(
         say(f"{what}: {file}")
 
 
-def _files(mentions: Path, page: bool) -> dict[str, Path]:
-    stem = mentions.with_suffix("") if mentions.suffix else mentions
-    files = {
-        "mentions": mentions,
-        "entity table (holds names: guard it)": stem.with_name(stem.name + ".entities.jsonl"),
-        "summary": stem.with_name(stem.name + ".summary.json"),
-    }
-    if page:
-        files["page (holds text: keep inside)"] = stem.with_name(stem.name + ".html")
-    if len(set(files.values())) < len(files):
-        raise UsageError(
-            f"{mentions}: the page beside the mentions would have that name too; end it in .jsonl."
-        )
-    return files
+def _in_language(using: str, language: str) -> str:
+    parts = using.split(",")
+    if "names" not in parts:
+        raise UsageError("--language is for the detector names, which --with does not name.")
+    return ",".join(f"names={language}" if part == "names" else part for part in parts)
 
 
-def _write(
-    files: dict[str, Path],
-    corpus: Corpus,
-    found: Any,
-    scores: Any,
-    summary: dict[str, Any],
-    page_records: int,
-) -> None:
-    from tacit.detection.mentions import write_lines
-    from tacit.detection.mentions_page import write_page
-    from tacit.privacy.certificates.manifest import file_digest
+def _replaced(to: Path, corpus: Corpus, found: Any, within: str, overwrite: bool) -> str:
+    """Write the corpus with invented names, as `tacit sanitize --method pseudonym` does."""
+    from tacit.sanitization import sanitize_file
+    from tacit.sanitization.operators import FromMentions, Replacer, told_by
 
-    with whole_files(*files.values()) as (mentions, entities, about, *page):
-        write_lines(mentions, found.mentions)
-        write_lines(entities, found.entities)
-        # With it a run can tell whether the mentions are still what the detectors found.
-        summary |= {"mentions_sha256": file_digest(mentions)}
-        about.write_text(
-            json.dumps(spelled(summary), indent=2, allow_nan=False) + "\n", encoding="utf-8"
-        )
-        if page:
-            title = f"What was found in {corpus.name}"
-            write_page(
-                page[0], corpus, found.mentions, title=title, limit=page_records, scores=scores
-            )
+    work = Replacer("pseudonym", FromMentions(found.mentions), within=within)  # type: ignore[arg-type]
+    told = told_by(within)  # type: ignore[arg-type]
+    detectors = ", ".join(one.name for one in found.provenance.detectors)
+    done = sanitize_file(
+        corpus.table.to_batches(), to, work, context={"detectors": detectors, **told},
+        overwrite=overwrite,
+    )  # fmt: skip
+    return (
+        f"{done.file}: invented names in place of {done.counted.words:,} mentions. This promises "
+        f"nothing: what no detector found stands as it was, and it tells {told['what that tells']} "
+        f"({done.folder})."
+    )
+
+
+def _learnt(corpus: Corpus, found: Any) -> dict[tuple[str, int], tuple[str, bool]]:
+    """What a run that protects names would learn from instead of each mention.
+
+    By record and place: the invented name, and whether the first step would show the real one.
+    """
+    from tacit.corpus.splitting import training_part
+    from tacit.planning.plan import Plan
+    from tacit.training.data.substitution import as_learnt
+
+    if "user" not in corpus.columns or "pair" in corpus.columns:
+        return {}
+    plan = Plan(protect="users+names", epsilon=1, steps=1, user_rate=1, name_share=0.05)
+    return as_learnt(plan, training_part(corpus), found.mentions, found.entities)
 
 
 def _print_found(summary: dict[str, Any]) -> None:

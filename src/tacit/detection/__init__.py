@@ -1,10 +1,12 @@
 """Find what is sensitive in text: detectors, their findings, and the entities behind them."""
 
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import tee
+from pathlib import Path
 from typing import Any
 
 from tacit.corpus import Corpus, Record
@@ -13,6 +15,8 @@ from tacit.detection.kinds import kind_of, matches
 from tacit.detection.mentions import Aliases, Entity, Grouping, Mention, resolve
 from tacit.detection.provenance import Provenance, provenance_of
 from tacit.errors import DataError
+from tacit.files import refuse_overwrite
+from tacit.notebook import rows_html
 from tacit.workers import Workers
 
 # The tagger looks at the other records of a user within a batch, so batches are not small.
@@ -28,11 +32,12 @@ DEFAULT_KINDS = ("PERSON", "ORG", "PII")
 def wanted_kinds(using: Any, kinds: Iterable[str] | None) -> list[str] | None:
     """The kinds to look for, None for all that the detectors know.
 
-    >>> wanted_kinds("patterns,lists,names", None), wanted_kinds("gold", None)
+    >>> wanted_kinds("patterns,lists,names=de", None), wanted_kinds("gold", None)
     (['PERSON', 'ORG', 'PII'], None)
     """
     if kinds is None:
-        return list(DEFAULT_KINDS) if using == DEFAULT else None
+        usual = isinstance(using, str) and re.sub(r"\bnames=\w+", "names", using) == DEFAULT
+        return list(DEFAULT_KINDS) if usual else None
     named = list(kinds)
     return None if named == ["all"] else [kind_of(k) for k in named]
 
@@ -64,6 +69,26 @@ class Detection:
             "seconds": round(self.seconds, 2),
             "records_per_second": round(self.records / max(self.seconds, 1e-9)),
         }
+
+    def save(self, mentions: str | Path, *, overwrite: bool = False) -> Path:
+        """Write the mentions, and beside them the entity table (names: guard it) and a summary."""
+        from tacit.detection.saving import mention_files, save_detection
+
+        path = Path(mentions)
+        refuse_overwrite(*mention_files(path, page=False).values(), overwrite=overwrite)
+        save_detection(path, self, self.summary())
+        return path
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: counts by kind, and no text."""
+        found = self.summary()
+        rows = [
+            (kind, count, found["entities_by_kind"].get(kind, 0))
+            for kind, count in found["mentions_by_kind"].items()
+        ]
+        note = f"{found['sensitive_records']:,} of {self.records:,} records; exact counts."
+        title = f"Found by {', '.join(self.detectors)}"
+        return rows_html(title, ("kind", "mentions", "entities"), rows, note)
 
 
 def detect(

@@ -7,7 +7,7 @@ puts them into text nodes.
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,9 @@ from tacit.saved_json import spelled
 LONGEST_SHOWN = 4000
 """Of a longer text only its beginning and the surroundings of its mentions are shown."""
 
+Learnt = Mapping[tuple[str, int], tuple[str, bool]]
+"""By record and place of a mention: the invented name there, and whether the own one is shown."""
+
 _AROUND = 160
 
 
@@ -37,10 +40,12 @@ def write_page(
     limit: int = 500,
     scores: Scores | None = None,
     facts: str = "",
+    learnt: Learnt | None = None,
 ) -> None:
     """Write the page, with at most `limit` records, chosen so that every kind is seen.
 
-    `facts` stand in place of the counts of mentions and entities.
+    `facts` stand in place of the counts of mentions and entities. With `learnt` the page can show
+    texts as a run learns from them that protects names.
     """
     if limit < 1:
         raise UsageError(f"limit={limit} shows nothing; give 1 or more.")
@@ -48,12 +53,13 @@ def write_page(
     chosen = choose(corpus.column("id").to_pylist(), by_record, limit)
     everywhere = [m for marks in by_record.values() for m in marks]
     counts = Counter(m.kind for m in everywhere)
-    data = _data(corpus.take(chosen).records(), by_record, list(counts))
+    data = _data(corpus.take(chosen).records(), by_record, list(counts), learnt or {})
     source = (files("tacit.detection") / "page.html.jinja").read_text(encoding="utf-8")
     page = Environment(autoescape=True, undefined=StrictUndefined).from_string(source)
     html = page.render(
         title=title,
         facts=facts,
+        three_ways=bool(learnt),
         data=as_script_json(data),
         kinds=_legend(counts),
         detectors=sorted({d for m in everywhere for d in detectors_of(m.why)}),
@@ -139,7 +145,10 @@ def as_script_json(data: Any) -> str:
 
 
 def _data(
-    records: Iterable[Record], by_record: dict[str, list[Mention]], kinds: list[str]
+    records: Iterable[Record],
+    by_record: dict[str, list[Mention]],
+    kinds: list[str],
+    learnt: Learnt,
 ) -> dict[str, Any]:
     places = {kind: place for place, kind in enumerate(kinds)}
     whys: dict[str, int] = {}
@@ -147,7 +156,7 @@ def _data(
         {
             "id": record.id,
             "user": record.user or "",
-            "parts": parts(record.text, by_record.get(record.id, ()), places, whys),
+            "parts": parts(record.text, by_record.get(record.id, ()), places, whys, learnt),
         }
         for record in records
     ]
@@ -159,10 +168,15 @@ def _data(
 
 
 def parts(
-    text: str, mentions: Sequence[Mention], kinds: dict[str, int], whys: dict[str, int]
+    text: str,
+    mentions: Sequence[Mention],
+    kinds: dict[str, int],
+    whys: dict[str, int],
+    learnt: Learnt | None = None,
 ) -> list[Any]:
     """A text in pieces: a string is plain, a number is so many characters not shown, and a
-    list is a mention (its text, place of kind, entity, score, place of reason)."""
+    list is a mention (its text, place of kind, entity, score, place of reason, and where it is
+    known the invented name and 1 if the name is shown, else 0)."""
     pieces: list[Any] = []
     marks = sorted(mentions, key=lambda m: (m.start, -m.end))
     end_shown = 0
@@ -176,7 +190,9 @@ def parts(
             if m.start > at:
                 pieces.append(text[at : m.start])
             why = whys.setdefault(m.why, len(whys))
-            pieces.append([text[m.start : m.end], kinds[m.kind], m.entity, round(m.score, 3), why])
+            piece = [text[m.start : m.end], kinds[m.kind], m.entity, round(m.score, 3), why]
+            instead = (learnt or {}).get((m.record, m.start))
+            pieces.append(piece if instead is None else [*piece, instead[0], int(instead[1])])
             at = m.end
         if at < end:
             pieces.append(text[at:end])

@@ -9,23 +9,29 @@ is treated as if an invented one stood there.
 import hashlib
 import string
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib.resources import files
 from itertools import product
+from typing import Any
 
+from tacit.detection.kinds import known_kinds
 from tacit.detection.mentions import fold
+from tacit.errors import UsageError
 
 _MOST = 4000  # names of a kind; of more, so many are taken at equal distances
 
 
+@cache
 def surrogates(kind: str) -> tuple[str, ...]:
     """The invented names of a kind.
 
     >>> len(surrogates("PERSON")) >= 500, surrogates("ORG")[0]
     (True, 'Alder Bank')
     """
-    return _lists()[kind]
+    table = _table()
+    parts = {name: _words(given) for name, given in table["parts"].items()}
+    return _names(table["kinds"][kind], parts)
 
 
 @cache
@@ -40,6 +46,21 @@ def surrogate(kind: str, key: bytes, *place: str | int) -> str:
     return names[keyed_number(key, "surrogate", kind, *place) % len(names)]
 
 
+def public_names(given: Sequence[str]) -> dict[str, frozenset[str]]:
+    """Names that are always shown, folded for each kind; refused if an invented one is among them.
+
+    Else a neighbour's base text could differ: what is reserved must be replaced everywhere.
+    """
+    made = {kind: frozenset(fold(name, kind) for name in given) for kind in known_kinds()}
+    for kind, names in made.items():
+        if both := names & reserved(kind):
+            raise UsageError(
+                f"public_entities has {sorted(both)[0]!r}, which is one of the invented names "
+                f"for {kind}; leave it out."
+            )
+    return made
+
+
 def keyed_number(key: bytes, *what: str | int) -> int:
     """A number of 64 bits that looks random to who does not know the key.
 
@@ -50,11 +71,9 @@ def keyed_number(key: bytes, *what: str | int) -> int:
 
 
 @cache
-def _lists() -> dict[str, tuple[str, ...]]:
+def _table() -> dict[str, Any]:
     text = (files("tacit.detection") / "surrogates.toml").read_text(encoding="utf-8")
-    table = tomllib.loads(text)
-    parts = {name: _words(given) for name, given in table["parts"].items()}
-    return {kind: _names(patterns, parts) for kind, patterns in table["kinds"].items()}
+    return tomllib.loads(text)
 
 
 def _words(given: str) -> list[str]:

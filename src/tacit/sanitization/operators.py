@@ -4,21 +4,21 @@ What a detector finds is replaced; what it misses stands as it was. That is why 
 an epsilon, however thorough the result looks.
 """
 
-import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from tacit.corpus import Record
 from tacit.detection import Detector, Find
-from tacit.detection.kinds import matches
+from tacit.detection.kinds import known_kinds, matches
 from tacit.detection.mentions import Mention, fold
-from tacit.errors import MissingExtra, UsageError
+from tacit.detection.surrogates import surrogates
+from tacit.errors import DataError, UsageError
 from tacit.privacy.arguments import check_one_of
 from tacit.sanitization.mechanisms import MECHANISMS
 from tacit.sanitization.random_streams import Streams
 
-Within = Literal["document", "corpus"]
+Within = Literal["record", "user", "corpus"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class MentionMechanism:
     name: str
     summary: str
 
-    def __init__(self, streams: Streams, within: Within = "document") -> None:
+    def __init__(self, streams: Streams, within: Within = "record") -> None:
         self.streams, self.within = streams, within
 
     def instead(self, record: Record, place: Place) -> str:
@@ -108,29 +108,52 @@ class Mask(MentionMechanism):
 
 
 class Pseudonym(MentionMechanism):
-    """A made-up stand-in of the kind.
+    """An invented name of the kind, of the lists that `protect: users+names` trains with.
 
-    It is drawn from a generator that is keyed with the folded name, so that the same entity gets
-    the same stand-in without a table of names: within one document, or within the corpus. Two
-    entities may share a stand-in, as two people may share a name.
+    Which one is drawn from a generator that is keyed with the folded name, so that the same name
+    gets the same one without a table of names: within a record, a user's records, or the corpus.
+    It is not matched to the name in length, gender or case. Two names may share one, as two people
+    may.
     """
 
     name = "pseudonym"
-    summary = "what was found becomes a made-up stand-in of its kind, the same for the same"
-
-    def __init__(self, streams: Streams, within: Within = "document") -> None:
-        super().__init__(streams, within)
-        self._stand_ins = StandIns()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.streams, self.within)
+    summary = "what was found becomes an invented name of its kind, the same for the same"
 
     def instead(self, record: Record, place: Place) -> str:
         """A name for a name, and so on."""
-        words = record.text[place.start : place.end]
-        scope = record.id if self.within == "document" else ""
-        name = "\0".join(["pseudonym", scope, place.kind, fold(words, place.kind)])
-        return self._stand_ins(place.kind, words, self.streams.bytes(name, 16))
+        if place.kind not in known_kinds():
+            raise DataError(
+                "A mention is of a kind that has no invented names; accepted are the kinds that "
+                "`tacit detect list` shows, or take --method redact."
+            )
+        words = fold(record.text[place.start : place.end], place.kind)
+        name = "\0".join(["pseudonym", *self._scope(record), place.kind, words])
+        invented = surrogates(place.kind)
+        return invented[int.from_bytes(self.streams.bytes(name, 16), "little") % len(invented)]
+
+    def _scope(self, record: Record) -> tuple[str, str]:
+        if self.within == "user" and record.user is None:
+            raise DataError("same_within=user needs users, and a record has none; give record.")
+        own = {"record": record.id, "user": record.user or "", "corpus": ""}
+        return self.within, own[self.within]
+
+
+LEAKS: dict[Within, str] = {
+    "record": "which mentions of one record are of the same name",
+    "user": "which mentions in all of one user's records are of the same name, and so how often "
+    "that user names whom",
+    "corpus": "which records of everybody name the same one: how often a name stands where, and "
+    "beside which others, by which well-known ones can be told",
+}
+"""What somebody who reads nothing but the result learns of names, beside their kinds and places."""
+
+
+def told_by(within: Within) -> dict[str, str]:
+    """What pseudonyms give away, for whoever gets the text."""
+    return {
+        "the same invented name within": f"one {within}" if within != "corpus" else "the corpus",
+        "what that tells": LEAKS[within],
+    }
 
 
 class Replacer:
@@ -141,7 +164,7 @@ class Replacer:
         method: str,
         finder: Finder,
         *,
-        within: Within = "document",
+        within: Within = "record",
         seed: int | None = None,
     ) -> None:
         check_one_of("same_within", within, get_args(Within))
@@ -162,67 +185,3 @@ class Replacer:
                 count += 1
             texts.append("".join([*parts, record.text[at:]]))
         return texts, count
-
-
-_FAKES: Mapping[str, str] = {
-    "PERSON": "name",
-    "NORP": "country",
-    "FAC": "street_name",
-    "ORG": "company",
-    "GPE": "city",
-    "LOC": "city",
-    "LANGUAGE": "language_name",
-    "DATE": "date",
-    "TIME": "time",
-    "PII/EMAIL": "safe_email",
-    "PII/PHONE": "numerify_phone",
-    "PII/ADDRESS": "street_address",
-    "PII/URL": "url",
-    "PII/IP": "ipv4_private",
-}
-
-
-class StandIns:
-    """Made-up words of a kind, from sixteen random bytes."""
-
-    def __init__(self) -> None:
-        try:
-            from faker import Faker
-        except ImportError:
-            raise MissingExtra.of("method=pseudonym needs the package Faker", "generate") from None
-        self._faker = Faker("en_US", use_weighting=False)
-
-    def __call__(self, kind: str, words: str, drawn: bytes) -> str:
-        """A stand-in; what has no names of its kind keeps its shape with other digits and letters.
-
-        A person named by one word gets one word.
-        """
-        seed = int.from_bytes(drawn, "little")
-        made = _FAKES.get(kind)
-        if made is None or made == "numerify_phone":
-            return _same_shape(words, random.Random(seed))
-        self._faker.seed_instance(seed)
-        if kind == "PERSON":
-            first, last = str(self._faker.first_name()), str(self._faker.last_name())
-            return first if len(words.split()) == 1 else f"{first} {last}"
-        return str(getattr(self._faker, made)()).replace("\n", ", ")
-
-
-def _same_shape(words: str, rng: random.Random) -> str:
-    """Other digits for digits and other letters for letters; the rest stays.
-
-    >>> shape = _same_shape("AB-12 x", random.Random(1))
-    >>> [c.isdigit() for c in shape] == [c.isdigit() for c in "AB-12 x"]
-    True
-    """
-    letters = "abcdefghijklmnopqrstuvwxyz"
-    out = []
-    for c in words:
-        if c.isdigit():
-            out.append(rng.choice("0123456789"))
-        elif c.isalpha():
-            drawn = rng.choice(letters)
-            out.append(drawn.upper() if c.isupper() else drawn)
-        else:
-            out.append(c)
-    return "".join(out)
