@@ -22,7 +22,7 @@ HEAVY = {
 def test_the_names_are_sorted_and_few() -> None:
     assert list(tacit.__all__) == sorted(set(tacit.__all__))
     assert dir(tacit) == list(tacit.__all__)
-    assert len(tacit.__all__) <= 26
+    assert len(tacit.__all__) <= 30
 
 
 @pytest.mark.parametrize("name", tacit.__all__)
@@ -78,6 +78,11 @@ OPTIONAL = {
 }  # fmt: skip
 
 
+def test_a_server_starts_without_the_libraries_that_train() -> None:
+    code = "import tacit.cli.serve, tacit.server.api, tacit.server.pages"
+    assert loaded_by(code) & {"torch", "transformers", "peft"} == set()
+
+
 def test_no_module_loads_an_optional_package() -> None:
     """Whoever has not installed an extra can import every module but those that run models."""
     root = Path(tacit.__file__).parent
@@ -86,13 +91,31 @@ def test_no_module_loads_an_optional_package() -> None:
     names = [
         ".".join(file.with_suffix("").parts).removesuffix(".__init__")
         for file in files
-        if not models & set(file.parts) and file.stem != "__main__"
+        if not models & set(file.parts)
+        and file.stem != "__main__"
+        and file.parts[-2:] != ("python", "runs.py")
     ]
     code = f"import importlib\nfor name in {sorted(names)!r}:\n    importlib.import_module(name)\n"
     assert loaded_by(code) & OPTIONAL == set()
 
 
-ASKED = ["numpy", "torch<3,>=2.6; extra == 'train'", "markdown-it-py; extra == 'report'"]
+def test_marks_and_owners_are_had_without_the_libraries_that_train(tmp_path: Path) -> None:
+    corpus, marks = tmp_path / "c.jsonl", tmp_path / "m.jsonl"
+    corpus.write_text('{"id": "1", "user": "ann", "text": "Write to bob@example.org."}\n')
+    words = [
+        ["detect", str(corpus), "-o", str(marks)],
+        ["owners", str(corpus), "--mentions", str(marks)],
+    ]
+    code = f"import tacit.cli\nfor words in {words!r}:\n    assert tacit.cli.run(words) == 0\n"
+    assert loaded_by(code) & {"torch", "transformers"} == set()
+
+
+ASKED = [
+    "numpy",
+    "torch; extra == 'stanza'",
+    "torch<3,>=2.6; extra == 'train'",
+    "markdown-it-py; extra == 'report'",
+]
 
 
 @pytest.mark.parametrize(("module", "extra"), [("torch", "train"), ("markdown_it", "report")])

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from tacit.privacy.accounting.pricing import Price, price
     from tacit.privacy.certificates.certificate import Certificate
     from tacit.privacy.ledger import Ledger
+    from tacit.python.planning import Planned, owner_graph, plan
+    from tacit.python.runs import TrainedRun, compare, open_run, resume, train
     from tacit.sanitization import sanitize
     from tacit.server.client import Client
-    from tacit.training.evaluation.scoring import evaluate, predict
-    from tacit.training.phases.session import resume, train
     from tacit.training.settings import Run
     from tacit.verification.runs import verify
 
@@ -38,20 +38,24 @@ _HOMES = {
     "Mention": "tacit.detection.mentions",
     "Owners": "tacit.owners",
     "Plan": "tacit.planning.plan",
+    "Planned": "tacit.python.planning",
     "Price": "tacit.privacy.accounting.pricing",
     "Record": "tacit.corpus",
     "Run": "tacit.training.settings",
     "TacitError": "tacit.errors",
+    "TrainedRun": "tacit.python.runs",
     "bound": "tacit.owners.bounding",
+    "compare": "tacit.python.runs",
     "detect": "tacit.detection",
-    "evaluate": "tacit.training.evaluation.scoring",
     "from_dataset": "tacit.corpus.reading",
-    "predict": "tacit.training.evaluation.scoring",
+    "open_run": "tacit.python.runs",
+    "owner_graph": "tacit.python.planning",
+    "plan": "tacit.python.planning",
     "price": "tacit.privacy.accounting.pricing",
     "read": "tacit.corpus.reading",
     "sanitize": "tacit.sanitization",
-    "resume": "tacit.training.phases.session",
-    "train": "tacit.training.phases.session",
+    "resume": "tacit.python.runs",
+    "train": "tacit.python.runs",
     "verify": "tacit.verification.runs",
     "write": "tacit.corpus.writing",
 }
@@ -67,15 +71,19 @@ __all__ = [
     "Mention",
     "Owners",
     "Plan",
+    "Planned",
     "Price",
     "Record",
     "Run",
     "TacitError",
+    "TrainedRun",
     "bound",
+    "compare",
     "detect",
-    "evaluate",
     "from_dataset",
-    "predict",
+    "open_run",
+    "owner_graph",
+    "plan",
     "price",
     "read",
     "resume",

@@ -355,3 +355,22 @@ def test_odd_bytes_are_read_or_refused_in_our_words(
         read(file)
     except TacitError as error:
         assert "\n" not in str(error)  # noqa: PT017 - either outcome is right
+
+
+def test_a_column_that_is_not_there_is_named_beside_those_that_are(tmp_path: Path) -> None:
+    path = tmp_path / "c.csv"
+    path.write_text("sender,body,folder\nann,Lunch at one?,inbox\n")
+    with pytest.raises(DataError, match=r"Did you mean 'folder'\? It has 'sender', 'body', 'fol"):
+        read(path, Layout(columns={"user": "sender", "label": "foldr"}))
+    many = ",".join(["body", *(f"c{n}" for n in range(14))])
+    path.write_text(f"{many}\n{many}\n")
+    with pytest.raises(DataError, match=r"It has 'body', 'c0', .*, 'c10' and 3 more"):
+        read(path, Layout(columns={"user": "sender"}))
+
+
+def test_where_nothing_shows_that_there_is_a_header_no_line_of_it_is_quoted(tmp_path: Path) -> None:
+    path = tmp_path / "c.csv"
+    path.write_text("ann,Lunch at one?,inbox\neve,Yes.,sent\n")
+    with pytest.raises(DataError, match=r"it has 3 other column\(s\)") as refused:
+        read(path, Layout(columns={"user": "sender", "text": "body"}))
+    assert "Lunch" not in str(refused.value)

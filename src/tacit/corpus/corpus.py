@@ -14,7 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tacit.errors import DataError
+from tacit.corpus.splitting import splits_by
+from tacit.errors import DataError, UsageError
+from tacit.notebook import facts_html
+from tacit.registry import did_you_mean
 
 SPAN = pa.struct({"start": pa.int32(), "end": pa.int32(), "kind": pa.string()})
 SCHEMA = pa.schema(
@@ -124,6 +127,28 @@ class Corpus:
             ) from None
         return cls(table, name=name)
 
+    @classmethod
+    def from_pandas(
+        cls,
+        frame: Any,
+        *,
+        text: str = "text",
+        user: str | None = None,
+        name: str = "corpus",
+        **columns: str,
+    ) -> Self:
+        """A corpus from a data frame, whose columns are named: `text="Body", user="From"`.
+
+        Further columns by our names: `label="List"`, `id=...`, `pair=...`, `split=...`. Without an
+        `id`, records are numbered. Polars will do, too.
+        """
+        named = {"text": text} | ({"user": user} if user is not None else {}) | columns
+        _require_columns(named, [str(one) for one in frame.columns], name)
+        made = {ours: _strings(frame[theirs], ours, name) for ours, theirs in named.items()}
+        if "id" not in made:
+            made["id"] = pa.array([f"{n}" for n in range(1, len(frame) + 1)], pa.string())
+        return cls(pa.table(made), name=name)
+
     def __len__(self) -> int:
         return int(self.table.num_rows)
 
@@ -196,6 +221,33 @@ class Corpus:
         made = rest.append_column(SCHEMA.field("split"), pa.array(splits, pa.string()))
         return self._view(made.select([f.name for f in SCHEMA if f.name in made.column_names]))
 
+    def split(
+        self, *, test: float = 0.1, valid: float = 0.0, by: str = "user", seed: int = 0
+    ) -> tuple["Corpus", ...]:
+        """The part to train on and the part to test on; with `valid`, that part between them.
+
+        Who goes where is decided by a hash of the seed and their own name.
+        """
+        found = np.array(splits_by(self, by, test=test, valid=valid, seed=seed))
+        named = ("train", *(("valid",) if valid else ()), "test")
+        parts = {one: np.flatnonzero(found == one) for one in named}
+        for one, rows in parts.items():
+            if not len(rows):
+                raise UsageError(
+                    f"{self.name} is too small for such a split: {one} would be empty; give other "
+                    "shares, or another seed."
+                )
+        return tuple(self.take(rows) for rows in parts.values())
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: counts, and no text."""
+        facts = {"records": len(self), "columns": ", ".join(self.columns)}
+        if "user" in self.columns:
+            facts["users"] = int(pc.count_distinct(self.table.column("user")).as_py())
+        if splits := self.splits():
+            facts["splits"] = ", ".join(splits)
+        return facts_html(f"Corpus {self.name}", facts, "Exact counts over private text.")
+
     def digest(self) -> str:
         """A SHA-256 of every value, whatever the chunking: two equal corpora share it."""
         sha = hashlib.sha256()
@@ -212,6 +264,32 @@ class Corpus:
         part = object.__new__(type(self))
         part.table, part.name = table, self.name
         return part
+
+
+def _require_columns(named: Mapping[str, str], given: list[str], name: str) -> None:
+    """Refuse columns that we do not know, or that a frame does not have; it says which it has."""
+    for ours, theirs in named.items():
+        if ours not in COLUMNS:
+            raise UsageError(f"{ours!r} is no column of a corpus; accepted: {', '.join(COLUMNS)}.")
+        if theirs not in given:
+            raise DataError(
+                f"{name} has no column {theirs!r} for {ours}.{did_you_mean(theirs, given)} It has: "
+                f"{', '.join(given[:20])}{', ...' if len(given) > 20 else ''}."
+            )
+
+
+def _strings(series: Any, ours: str, name: str) -> pa.Array:
+    """A column of a frame as Arrow; numbers become text, what is missing stays so."""
+    try:
+        polars = hasattr(series, "to_arrow")
+        made = series.to_arrow() if polars else pa.array(series, from_pandas=True)
+        return made if pa.types.is_nested(made.type) else made.cast(pa.string())
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
+        # Arrow's own message quotes the value, which may be somebody's text.
+        raise DataError(
+            f"{name}: the column for {ours} mixes types or holds no text; make it one of strings "
+            "first (frame[column].astype(str))."
+        ) from None
 
 
 def _update_digest(sha: Any, array: pa.Array) -> None:

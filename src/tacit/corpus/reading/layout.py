@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 
 from tacit.corpus import COLUMNS
@@ -29,6 +30,7 @@ _USUAL_NAMES = {
     "tags": ("tags", "ner_tags"),
     "pos": ("pos", "pos_tags"),
 }
+_SHOWN = 12  # names of columns in an error
 
 
 @dataclass(frozen=True)
@@ -55,8 +57,8 @@ class Layout:
     def sources(self, available: list[str], name: str) -> dict[str, str]:
         """Ours to theirs for the columns that the source has; text must be among them.
 
-        The source's column names are not listed in errors: where a header is missing, the
-        first line of the text would stand there.
+        The source's column names are listed in errors only if one of them is known: where a
+        header is missing, the first line of the text would stand there.
         """
         found = {}
         for ours in COLUMNS:
@@ -64,7 +66,7 @@ class Layout:
                 if self.columns[ours] not in available:
                     raise DataError(
                         f"{name} has no column {self.columns[ours]!r} (asked for as {ours}); "
-                        f"it has {len(available)} other column(s): give one of their names."
+                        f"{self._others(available, self.columns[ours])}"
                     )
                 found[ours] = self.columns[ours]
             else:
@@ -78,6 +80,15 @@ class Layout:
                 "a header line, name all columns with --header)."
             )
         return found
+
+    def _others(self, available: list[str], wanted: str) -> str:
+        usual = {name for ours in COLUMNS for name in _USUAL_NAMES.get(ours, (ours,))}
+        if not (usual | set(self.columns.values())) & set(available):
+            return f"it has {len(available)} other column(s): give one of their names."
+        close = get_close_matches(wanted, available, 1)
+        meant = f"Did you mean {close[0]!r}? " if close else ""
+        more = "" if len(available) <= _SHOWN else f" and {len(available) - _SHOWN} more"
+        return f"{meant}It has {', '.join(map(repr, available[:_SHOWN]))}{more}."
 
 
 def format_of(path: Path) -> str:
