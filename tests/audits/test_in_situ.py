@@ -139,6 +139,11 @@ METHODS: dict[str, tuple[dict[str, Any], set[str]]] = {
          "plan": {"epsilon": 90, "steps": 3, "record_rate": 0.5, "noise_multiplier": 2.0}},
         {"tokens"},
     ),
+    "residual": (
+        {"method": "residual-tokens", "residual-tokens": {"steps": 2},
+         "plan": {"epsilon": 90, "steps": 3, "record_rate": 0.5, "noise_multiplier": 2.0}},
+        {"tokens"},
+    ),
     "selective": (
         {"method": "selective",
          "plan": {"epsilon": 90, "steps": 3, "record_rate": 0.5, "noise_multiplier": 2.0}},

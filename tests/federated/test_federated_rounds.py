@@ -19,11 +19,11 @@ from support.small_federation import (
     write_corpus,
 )
 from tacit.corpora import open_corpus
+from tacit.corpus.splitting import training_part
 from tacit.errors import DataError
 from tacit.federated.aggregation import Received, Refused
 from tacit.federated.keyed_names import read_key, user_name
 from tacit.privacy.ledger import read_ledger
-from tacit.training.data.training_data import training_part
 from tacit.training.phases.run_context import make_model
 
 ALL = {"user_rate": 1.0}
@@ -41,6 +41,9 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         pytest.param({"plan": ALL}, id="users"),
         pytest.param({"plan": PLANS["both"] | ALL | LOOSE}, id="users and entities"),
+        pytest.param(
+            {"plan": ALL | {"protect": "users+names"}, "detect": "gold"}, id="users and names"
+        ),
         pytest.param(
             {"plan": ALL, "method": "dp-fedavg",
              "dp-fedavg": {"local_steps": 1, "local_batch": 99}},

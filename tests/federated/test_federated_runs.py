@@ -16,6 +16,7 @@ from support.local_grid import FakeClock, LocalGrid
 from support.small_federation import PLANS, begun, small_run, write_corpus
 from support.topics import posts, tiny_encoder
 from tacit.corpora import open_corpus
+from tacit.corpus.splitting import training_part
 from tacit.detection import detect
 from tacit.detection.mentions import fold, write_lines
 from tacit.errors import DataError, PrivacyRefused, UsageError
@@ -27,7 +28,6 @@ from tacit.federated.settings import Federation, require_federated, require_flow
 from tacit.owners.bounding import Caps
 from tacit.planning.plan import Plan
 from tacit.privacy.ledger import read_ledger
-from tacit.training.data.training_data import training_part
 from tacit.training.evaluation.scoring import evaluate
 from tacit.training.phases.refitting import refit
 from tacit.training.phases.session import train

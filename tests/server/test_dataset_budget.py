@@ -13,12 +13,21 @@ import pytest
 from sqlalchemy.orm import Session
 
 from support.people import somebody
+from tacit.corpora import customersim
 from tacit.errors import OverBudget, PrivacyRefused, UsageError
 from tacit.privacy.accounting.pricing import price
-from tacit.privacy.events import Flat, NotPrivate, SampledGaussian, UserClip
+from tacit.privacy.events import (
+    Flat,
+    MentionSubstitution,
+    NotPrivate,
+    SampledGaussian,
+    UserClip,
+)
 from tacit.privacy.ledger import Ledger, Releases
 from tacit.server.budget import PlannedCharge
 from tacit.server.identity import Caller
+from tacit.server.records import Draft
+from tacit.server.run_requests import RunRequest
 from tacit.server.services import Services
 from tacit.server.storage import Job, new_id
 
@@ -246,6 +255,48 @@ def test_a_budget_about_entities_is_about_the_same_ones(services: Services) -> N
     for other in ('["all", null, "patterns"]', '[["PII"], "list", "patterns"]'):
         with pytest.raises(PrivacyRefused, match="Protect the same ones"):
             starting.reserve({BOTH: 5}, entities=other)
+
+
+NAMES = MentionSubstitution(
+    user_rate=0.1, users_per_name=2, names_per_user=4, name_share=0.0, noise_multiplier=2.0
+)
+
+
+def test_a_budget_about_names_counts_runs_that_replace_the_same_names(services: Services) -> None:
+    starting = Starting(services, users_and_names=8.0)
+    same = '["all", null, "patterns,lists,names", "names", []]'
+    starting.reserve({NAMES: 5}, entities=same)
+    starting.reserve({NAMES: 5}, entities=same)
+    spent = starting.status()["spent"]["users+names"]
+    assert spent == pytest.approx(price({NAMES: 10}, "users", 1e-5, lower=False).epsilon)
+    with pytest.raises(PrivacyRefused, match="Protect the same ones"):
+        starting.reserve({NAMES: 5}, entities='["all", null, "patterns", "names", []]')
+    with pytest.raises(OverBudget, match=r"has no bound for users\+names"):
+        starting.reserve({USERS: 1})  # names were learnt as they stand
+    assert starting.status()["spent"]["users+names"] == spent
+
+
+def test_a_dry_run_about_names_keeps_every_record_and_says_the_promise(services: Services) -> None:
+    starting = Starting(services, users_and_names=8.0)
+    corpus = customersim.generate(12, 5, 6)
+    drafts = [Draft(text=r.text, user=str(r.user)) for r in corpus.records()]
+    services.records.append(starting.dataset, starting.admin, drafts).result(20)
+    plan = {"protect": "users+names", "epsilon": 8, "steps": 5, "user_rate": 0.5, "users": 10,
+            "public_entities": ["Acme & Sons, Ltd."]}  # fmt: skip
+    asked = RunRequest(plan=plan)
+    dry = services.plans.dry_run(starting.dataset, asked)
+    assert dry["fits_budget"], dry["refused"]
+    assert dry["epsilon"]["names"] == 0
+    assert dry["epsilon"]["users"] == dry["epsilon"]["users+names"]
+    assert dry["not_private"]["dropped"] == 0
+    assert "which name stood where" in dry["protected"][0]
+    assert "Acme & Sons, Ltd." in dry["explained"]
+    assert "detect: patterns,lists,names" in dry["run"]
+    assert all(0 < e <= 8 for _, e in services.plans.path(starting.dataset, asked))
+    with pytest.raises(UsageError, match="invented names"):
+        services.plans.dry_run(
+            starting.dataset, RunRequest(plan=plan | {"public_entities": ["ADAM abbott"]})
+        )
 
 
 def test_a_budget_about_users_asks_for_no_entities(services: Services) -> None:

@@ -315,6 +315,22 @@ def test_a_refusal_is_a_sentence_where_the_choice_was_made(visitor: Open, site: 
     me.sees("Method plain has no proved promise")
 
 
+def test_names_are_chosen_with_their_promise_beside(visitor: Open, site: Peopled) -> None:
+    me = visitor(site.address)
+    me.sign_in(site.tokens["analyst"])
+    me.go(f"/datasets/{site.dataset}/new-run")
+    me.page.get_by_role("radio", name="Users and names").click()
+    me.sees("which name stood where one was marked")
+    me.sees("This is not anonymisation.")
+    expect(me.page.get_by_text("Only what a list names")).to_be_hidden()
+    me.page.get_by_label("About how many users there are").fill("500")
+    me.sees("0 are left out")
+    me.sees("or on which name stood where any one of them was found")
+    for width in (1280, 420):
+        me.page.set_viewport_size({"width": width, "height": 900})
+        assert me.page.evaluate("document.documentElement.scrollWidth") <= width
+
+
 def test_a_classifier_is_chosen_from_what_is_declared(visitor: Open, site: Peopled) -> None:
     pytest.importorskip("wordllama")
     me = visitor(site.address)

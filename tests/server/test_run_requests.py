@@ -33,6 +33,19 @@ def test_a_list_goes_to_the_plan_or_to_the_methods_own_settings() -> None:
         settings_of(RunRequest(method="plain", steps=3, method_settings={"user_rate": 0.1}))
 
 
+def test_names_are_looked_for_by_default_and_public_ones_may_have_spaces() -> None:
+    plan: dict[str, Any] = {"protect": "users+names", "epsilon": 1, "steps": 3, "user_rate": 0.5,
+                            "users": 10}  # fmt: skip
+    run = settings_of(RunRequest(plan=plan | {"public_entities": ["Acme & Sons, Ltd."]}))
+    assert run.detect == "patterns,lists,names"
+    assert run.plan["public_entities"] == ["Acme & Sons, Ltd."]
+    assert settings_of(RunRequest(plan=plan, detectors=("gold",))).detect == "gold"
+    assert settings_of(RunRequest(plan=plan | {"protect": "users"})).detect is None
+    for field, value in (("public_entities", ["a\nb"]), ("kinds", ["../etc"])):
+        with pytest.raises(UsageError, match="not a plain word"):
+            settings_of(RunRequest(plan=plan | {field: value}))
+
+
 def test_a_classifier_is_chosen_from_labels_and_declared_numbers() -> None:
     """The method is the recipe's, too, unless the request names one."""
     pytest.importorskip("wordllama")

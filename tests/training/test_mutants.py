@@ -18,6 +18,10 @@ ALONE = "training/dp/test_dropout.py::test_a_unit_gives_alone_what_it_gives_amon
 LOOKED_AT = "training/methods/test_independence.py"
 APART = "training/dp/test_steps_apart.py::test_steps_share_neither_coins_nor_noise"
 UNMOVED = "training/methods/test_methods.py::test_who_else_is_drawn_decides_nothing_about_a_user"
+SHOWN = "training/methods/test_shown_names.py"
+SAME = "training/methods/test_names.py::test_another_name_trains_the_very_same_model"
+VERDICTS = "training/evaluation/test_verdicts.py"
+RESIDUALS = "training/methods/test_residual_tokens.py"
 PASSED_ON = (
     "training/methods/test_selective.py::test_what_plain_segments_begin_with_is_what_was_released"
 )
@@ -116,6 +120,40 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
         "masked = redacted(ctx.part, ctx.tokenizer, sensitive_spans(ctx, ctx.part))",
         "masked = ctx.part",
         "training/phases/test_kept_models.py::test_models_of_the_masked_phase_do_not_know_a_sensitive_token",
+    ),
+    "what sensitive tokens change is not clipped": (
+        "training/dp/gradients.py",
+        "        total = self.users(losses, batches, clip_norm=clip_norm, units=units)\n"
+        '        return replace(total, unit="records", made=_MADE_HERE)',
+        "        total = self.users(losses, batches, clip_norm=1e9, units=units)\n"
+        '        return replace(total, unit="records", clip_norm=clip_norm, made=_MADE_HERE)',
+        f"{RESIDUALS}::test_neighbours_move_the_release_by_the_bound_and_the_rest_not_at_all[lstm]",
+    ),
+    "the noise-free batch has the coins of the hidden sample": (
+        "training/methods/residual_tokens.py",
+        "coins = RandomSource(None if seed is None else seed + 2)",
+        "coins = inputs.randomness",
+        f"{RESIDUALS}::test_the_visible_batch_says_nothing_about_the_hidden_sample",
+    ),
+    "the noise-free batch is the hidden sample": (
+        "training/methods/plain.py",
+        'drawn = self._sampler.draw(self._randomness.stream("coins", step))',
+        "import numpy as np\n        "
+        'coins = RandomSource(3).stream("coins", step).random(len(self._training_data.rows))\n'
+        "        drawn = np.flatnonzero(coins < 0.7)[:3]",
+        f"{RESIDUALS}::test_the_visible_batch_says_nothing_about_the_hidden_sample",
+    ),
+    "the noise-free part of a step reads the text as written": (
+        "training/phases/redacted_start.py",
+        "masked = redacted(ctx.part, ctx.tokenizer, sensitive_spans(ctx, ctx.part))",
+        "masked = ctx.part",
+        f"{RESIDUALS}::test_neighbours_move_the_release_by_the_bound_and_the_rest_not_at_all[lstm]",
+    ),
+    "a mask as long as what it hides": (
+        "training/phases/redacted_start.py",
+        "parts += [text[at:start], MASK]",
+        "parts += [text[at:start], MASK * (end - start)]",
+        f"{RESIDUALS}::test_neighbours_move_the_release_by_the_bound_and_the_rest_not_at_all[lstm]",
     ),
     "the phase before noise is not in the ledger": (
         "training/phases/redacted_start.py",
@@ -410,6 +448,54 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
         "TOLERANCE, EXACT = 1.0, 1.0",
         f"{LOOKED_AT}::test_users_who_train_for_themselves_must_not_meet_in_the_model"
         "[a count of calls]",
+    ),
+    "what a shown name changes clipped like a user": (
+        "training/dp/gradients.py",
+        "factor = min(1.0, self._name_clip / math.sqrt(square)) if square > 0 else 1.0",
+        "factor = min(1.0, self._clip_norm / math.sqrt(square)) if square > 0 else 1.0",
+        f"{SHOWN}::test_sums_equal_a_loop_over_users_names_and_records[4096]",
+    ),
+    "the same, where its records are spread over batches": (
+        "training/dp/gradients.py",
+        "_shorten(change, self._name_clip, square)",
+        "_shorten(change, self._clip_norm, square)",
+        f"{SHOWN}::test_sums_equal_a_loop_over_users_names_and_records[64]",
+    ),
+    "a shown name added without taking the base away": (
+        "training/data/shown_names.py",
+        "found.setdefault((unit, name), []).append((at, -1.0))",
+        "found.setdefault((unit, name), []).append((at, 0.0))",
+        f"{SHOWN}::test_sums_equal_a_loop_over_users_names_and_records[4096]",
+    ),
+    "the base clipped after the names instead of before": (
+        "training/dp/gradients.py",
+        "        _shorten(total, self._clip_norm, square)\n        for name, change",
+        "        for name, change",
+        f"{SHOWN}::test_sums_equal_a_loop_over_users_names_and_records[4096]",
+    ),
+    "words counted before names are replaced": (
+        "training/phases/run_context.py",
+        "    tokenizer, leaks = _tokenizer(run, part)\n",
+        "    tokenizer, leaks = _tokenizer(run, records_learnt_from(run, corpus))\n",
+        f"{SAME}[words]",
+    ),
+    "names replaced after the text was taken": (
+        "training/phases/run_context.py",
+        "        part = names.base_corpus(part)\n",
+        "        names.base_corpus(part)\n",
+        f"{SAME}[regression]",
+    ),
+    "a verdict that takes worse for better": (
+        "training/evaluation/verdicts.py",
+        "    return 1 if (value < other) == less else -1\n",
+        "    return 1 if value < other else -1\n",
+        f"{VERDICTS}::test_labels_numbers_and_tags_are_judged_by_their_own_measures",
+    ),
+    "a verdict that leaves out what is better": (
+        "training/evaluation/verdicts.py",
+        'says = {-1: "worse than", 0: "no better than", 1: "better than"}',
+        'says = {0: "no better than", 1: "better than"}',
+        f"{VERDICTS}::test_labels_numbers_and_tags_are_judged_by_their_own_measures",
     ),
     "units looked at in another mode than training's": (
         "training/methods/independence.py",

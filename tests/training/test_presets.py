@@ -54,9 +54,10 @@ TOKENS = {"plain", "deidentify", "redact-then-private"}
         ("conll2003-small", OWNERS),
         ("agnews-minilm", OWNERS | {"statistics"}),
         ("newsgroups20-topics", (OWNERS | {"statistics"}) - {"uedp"}),
-        ("customersim-lstm", OWNERS | PAPERS),
+        ("customersim-lstm", OWNERS | PAPERS | {"residual-tokens"}),
+        ("customersim-glove", OWNERS - {"deidentify", "uedp"}),
         ("newsgroups20-lstm", PAPERS),
-        ("wikitext2-lstm", TOKENS | {"records", "selective"}),
+        ("wikitext2-lstm", TOKENS | {"records", "selective", "residual-tokens"}),
         ("wikitext2-smollm2", TOKENS | {"records"}),
     ],
 )

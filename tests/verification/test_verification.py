@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +168,20 @@ FORGERIES: dict[str, Callable[[dict[str, Any]], None]] = {
     "huge number": lambda c: c["costs"]["users"].update(epsilon=10**400),
     "text for number": lambda c: c["costs"]["users"].update(epsilon="0.1"),
 }
+
+
+def test_a_run_of_a_version_whose_plans_had_fewer_fields_is_told_so(
+    run: Path, tmp_path: Path
+) -> None:
+    older = copy(run, tmp_path / "older")
+    edit(older, lambda c: c.update(plan_digest="0" * 64))
+    edit(older, lambda c: c["plan"].pop("precondition"))
+    said = {check.what: check for check in verify(older)}["plan digest"]
+    assert not said.ok
+    assert said.detail.startswith(f"tacit {version('tacit')} wrote this run, whose plans had no ")
+    assert said.detail.endswith("no precondition: only that version can verify it")
+    edit(older, lambda c: c["plan"].update(precondition=False))
+    assert {check.what: check for check in verify(older)}["plan digest"].detail == "differs"
 
 
 @pytest.mark.parametrize("name", FORGERIES)

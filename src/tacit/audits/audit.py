@@ -36,7 +36,7 @@ from tacit.privacy.certificates.certificate import Certificate, read_certificate
 from tacit.privacy.events import AnyEvent, Unit, whole_passes
 from tacit.privacy.ledger import read_ledger
 from tacit.privacy.rounding import down, up
-from tacit.training.settings import Run, read_run
+from tacit.training.settings import read_run
 
 Way = Literal["in-situ", "white-box", "black-box"]
 WAYS: tuple[Way, ...] = get_args(Way)
@@ -63,37 +63,38 @@ def audit_run(
     if not (folder / "run.yml").exists():
         raise DataError(f"{folder} holds no run; give the folder that `tacit train -o` made.")
     certificate = read_certificate(folder / "certificate.json")
-    # Where nothing is shown of names, no release depends on one: there is nothing to find.
-    units = [name for name in certificate.costs if unit in (None, name) and name != "names"]
-    if unit == "names":
-        raise UsageError(
-            "Names are replaced before anything is learnt, and no canary can stand for one; audit "
-            "users, or users+names."
-        )
-    if not units:
-        raise UsageError(
-            f"unit={unit} is not in the certificate; it speaks of {', '.join(certificate.costs)}."
-        )
+    units = _units(folder, certificate, unit)
     run = read_run(folder / "run.yml")
-    _need_no_shown_names(run)
     auditing = Auditing(
         run, read_plan(folder / "plan.yml") if run.spec.planned else None, canaries, steps,
         confidence, watch=watch, on_progress=on_progress or (lambda _: None),
     )  # fmt: skip
-    under = _UnderAudit(folder, certificate, tuple(units), how_to_audit(run), auditing)
+    under = _UnderAudit(folder, certificate, units, how_to_audit(run), auditing)
     made = under.audits(using)
     write_audit(folder, made)
     return made
 
 
-def _need_no_shown_names(run: Run) -> None:
-    """Refuse to audit what a copy without shown names would not be a copy of."""
-    plan = run.made_plan()
-    if plan is not None and plan.about_names and plan.name_share > 0:
+def _units(folder: Path, certificate: Certificate, unit: str | None) -> tuple[Unit, ...]:
+    """Whom to audit for: all of the certificate, or the one that is named."""
+    units = [name for name in certificate.costs if unit in (None, name)]
+    if not _shows_names(folder):  # then no release depends on a name: there is nothing to find
+        units = [name for name in units if name != "names"]
+        if unit == "names":
+            raise UsageError(
+                "Names are replaced before anything is learnt, and none is ever shown, so no "
+                "canary can stand for one; audit users, or users+names."
+            )
+    if not units:
         raise UsageError(
-            f"name_share={plan.name_share:g} shows names, and audits do not know copies of records "
-            "that show one; audit the same run with name_share=0."
+            f"unit={unit} is not in the certificate; it speaks of {', '.join(certificate.costs)}."
         )
+    return tuple(units)
+
+
+def _shows_names(folder: Path) -> bool:
+    plan = read_run(folder / "run.yml").made_plan()
+    return plan is not None and plan.about_names and plan.name_share > 0
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,8 @@ from tacit.training.phases.checkpoints import load_weights
 from tacit.training.phases.loop import Loop
 from tacit.training.phases.public_start import NAME as PUBLIC_START
 from tacit.training.phases.redacted_start import NAME as REDACTED_START
-from tacit.training.phases.run_context import RunContext, encode, open_run
+from tacit.training.phases.redacted_start import redacted_beside
+from tacit.training.phases.run_context import RunContext, encode, names_to_show, open_run
 
 _MOST_ROWS = 1 << 17
 """Records of hypothetical users, of all canaries of a unit together."""
@@ -110,7 +111,10 @@ def audit_in_situ(
     for name in (REDACTED_START, PUBLIC_START):
         if (folder / name).exists() and load_weights(ctx.model, folder / name):
             break
-    data = prepare(encode(ctx, ctx.part), ctx.part, ctx.mentions, auditing.plan, ctx.protected)
+    examples = encode(ctx, ctx.part)
+    data = prepare(examples, ctx.part, ctx.mentions, auditing.plan, ctx.protected)
+    shown, redacted = names_to_show(ctx, auditing.plan), redacted_beside(ctx, examples)
+    data = replace(data, names=shown, redacted=redacted)
     with tempfile.TemporaryDirectory() as place:
         # Its first line tells it from the ledger of any run.
         about = {"audit": "a copy of a run, trained to be audited", "config": run.digest()}
@@ -201,8 +205,7 @@ class Copy:
         self.advance(1)
 
     def released(self, step: int, released: Mapping[str, Tensor]) -> None:
-        """What leaves a step: do with it what the optimizer should do with it."""
-        self.replayed.update(released, step)
+        """What leaves a step."""
 
     def look_at_parts(
         self, step: int, total: Totals, drawn: Callable[[Drawn], Any], people: int, norm: float
@@ -230,13 +233,15 @@ class Heard:
         self._method, self._copy = method, copy
 
     def gradient(self, step: int) -> tuple[dict[str, Tensor], StepStats]:
-        """What the run's own method releases."""
+        """What the run's own method releases, and makes of it."""
         self._copy.begins(step)
-        released, stats = self._method.gradient(step)
+        released, stats = self._method.noisy(step)
         self._copy.replayed.noise_std = stats.noise_std
         self._copy.released(step, released)
+        made, stats = self._method.direction(step, released, stats)
+        self._copy.replayed.update(made, step)
         self._copy.ends(step)
-        return released, stats
+        return made, stats
 
 
 class CopyOfUedp(Copy):
@@ -279,7 +284,6 @@ class CopyOfUedp(Copy):
 
     def released(self, step: int, released: Mapping[str, Tensor]) -> None:
         """A release of the published algorithm."""
-        super().released(step, released)
         assert isinstance(self._event, UserClip)
         std = self._event.noise_multiplier * self._clip_norm
         self.executed.append(self._event)
@@ -501,7 +505,6 @@ class CopyWithGuests(Copy):
 
     def released(self, step: int, released: Mapping[str, Tensor]) -> None:
         """A release, and what it says of every guest."""
-        super().released(step, released)
         noise, norm = self.auditing.noise, self.plan.clip_norm
         self.executed.append(self.plan.event())
         self.noise.hear(self._before, released, noise * norm, scale=self._scale)

@@ -90,7 +90,7 @@ def audit_sums(
                 method = sums_of(inputs)
                 scale = method.denominator / plan.clip_norm
                 for step in range(1, auditing.total + 1):
-                    release, _ = method.gradient(step)
+                    release, _ = method.noisy(step)
                     scores += log_ratio(examples.along(release, count) * scale, draw, noise)
                     advance(1)
             found[unit] = evidence_of(

@@ -6,8 +6,8 @@ of which records it is made under a plan, and what a step then adds along its di
 """
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,9 @@ from tacit.owners import Owners
 from tacit.planning.dry_run import apply_caps
 from tacit.planning.plan import Plan
 from tacit.privacy.events import Unit
+from tacit.training.data.residuals import Redacted
+from tacit.training.data.shown_names import Copies, ShownNames
+from tacit.training.data.substitution import Name
 from tacit.training.data.training_data import TrainingData
 
 TENSORS = 16
@@ -81,7 +84,7 @@ class Canaries:
     def __init__(self, rows: list[Row], count: int, inside: NDArray[np.bool_]) -> None:
         self.width = -(-count // TENSORS)
         code = {name: number for number, name in enumerate(dict.fromkeys(r.user for r in rows))}
-        self.rows = rows
+        self.rows, self.inside = rows, inside
         self.user = np.array([code[row.user] for row in rows], dtype=np.int32)
         self.record = np.arange(len(rows), dtype=np.int32)
         self.lengths = np.ones(len(rows), dtype=np.int64)
@@ -101,6 +104,12 @@ class Canaries:
         value = torch.tensor(self._value[rows] * _LARGE, dtype=torch.float32)
         x[torch.arange(len(rows)), canary % self.width] = value
         return {"x": x, "signs": self._signs[canary // self.width]}
+
+    def silent(self) -> "Canaries":
+        """The same records without what is sensitive in them: their gradients are zero."""
+        nothing = [replace(row, when_in=0.0, when_out=0.0) for row in self.rows]
+        count = TENSORS * self.width
+        return Canaries(nothing, count, np.ones(count, dtype=bool))
 
     def owners(self) -> Owners:
         """The graph, in which canaries that are out stand, too."""
@@ -129,6 +138,8 @@ def design(plan: Plan, unit: Unit) -> tuple[Build, Draw]:
         raise UsageError(f"unit={unit} is not promised by this plan; it has {plan.units}.")
     if plan.mechanism == "selective":
         raise UsageError("mechanism=selective has canaries of its own; see token_cases.")
+    if plan.about_names and plan.name_share > 0:
+        return _of_names(plan, unit)
     return _of_records(plan, unit) if plan.user_rate is None else _of_users(plan, unit)
 
 
@@ -159,6 +170,55 @@ def _of_users(plan: Plan, unit: Unit) -> tuple[Build, Draw]:
         weight = np.concatenate([weight * (1 - rate), weight * rate])
         up, down = np.concatenate([up, up + 1]), np.concatenate([down, down])
     return build, Draw(weight, up, down)
+
+
+def _of_names(plan: Plan, unit: Unit) -> tuple[Build, Draw]:
+    """A name that as many users show as may, against the base of each, which has the clip norm.
+
+    Nothing within the bounds is easier to tell apart than this move from 1 to 1 - tau
+    (guarantees.md, section 12). Places that a user who leaves frees for others are not tried: a
+    bound from below needs no worst case.
+    """
+    rate, tau = float(plan.user_rate or 0), plan.name_share
+    holders = plan.users_per_name if "names" in unit else 0
+    own = plan.user_weight_cap or 1
+
+    def build(number: int) -> Iterator[Row]:
+        for _ in range(own if "users" in unit else 0):
+            yield Row(f"u{number}", (), number, 1.0, 0.0)
+        for holder in range(holders):
+            for record in range(own):
+                names = (f"n{number}",) if record == 0 else ()
+                yield Row(f"h{number}-{holder}", names, number, -1.0, -1.0)
+
+    drawn = np.arange(holders + 1.0)
+    weight, when_in, when_out = binom.pmf(drawn, holders, rate), drawn * (tau - 1), -drawn
+    if "users" in unit:
+        weight = np.concatenate([weight * (1 - rate), weight * rate])
+        when_in, when_out = np.concatenate([when_in, when_in + 1]), np.tile(when_out, 2)
+    return build, Draw(weight, when_in, when_out)
+
+
+class CanaryNames(ShownNames):
+    """Which canaries are shown: those that are in, by everybody who holds them, in every step."""
+
+    def __init__(self, examples: Canaries) -> None:
+        rows = [replace(row, when_in=1.0) for row in examples.rows]
+        self._large = Canaries(rows, TENSORS * examples.width, examples.inside)
+
+    def copies(self, step: int, examples: Any, units: Sequence[NDArray[np.int64]]) -> Copies:
+        """The records of these users, and a copy of each that shows a name."""
+        rows = [int(row) for own in units for row in own]
+        wanted = [
+            (row, Name("PERSON", name))
+            for row in rows
+            for name in examples.rows[row].entities
+            if examples.inside[examples.rows[row].canary]
+        ]
+        made: dict[tuple[int, Name], Any] = {
+            (int(examples.record[row]), name): (self._large, row) for row, name in wanted
+        }
+        return Copies(examples, units, wanted, made)
 
 
 def _of_records(plan: Plan, unit: Unit) -> tuple[Build, Draw]:
@@ -192,4 +252,8 @@ def canary_data(examples: Canaries, plan: Plan | None) -> TrainingData:
             raise UsageError("The plan's caps drop canaries; the audit cannot fill its bounds.")
     order = np.argsort(examples.user, kind="stable")
     by_user = tuple(np.split(order, np.cumsum(np.bincount(examples.user))[:-1]))
-    return TrainingData(examples, np.arange(len(examples)), by_user, owners, bounded)
+    shows = plan is not None and plan.about_names and plan.name_share > 0
+    names = CanaryNames(examples) if shows else None
+    everybody = np.arange(len(examples))
+    redacted = Redacted(examples.silent(), np.ones(len(examples), dtype=bool))
+    return TrainingData(examples, everybody, by_user, owners, bounded, names, redacted)

@@ -29,6 +29,7 @@ from transformers import PreTrainedTokenizerBase
 
 from tacit.corpora import open_corpus
 from tacit.corpus import Corpus
+from tacit.corpus.splitting import training_part
 from tacit.errors import DataError, TacitError, UsageError
 from tacit.federated.keyed_names import entity_name, read_key, user_name
 from tacit.federated.protocol import Answer, Kit, Present, Round, Update, unpacked
@@ -36,7 +37,13 @@ from tacit.federated.settings import CANNOT, Federation
 from tacit.files import whole_file
 from tacit.planning.plan import Plan
 from tacit.training.data.protected_entities import ProtectedEntities
-from tacit.training.data.training_data import Rows, TrainingData, find_mentions, training_part
+from tacit.training.data.substitution import marked
+from tacit.training.data.training_data import (
+    Found,
+    Rows,
+    TrainingData,
+    find_mentions,
+)
 from tacit.training.dp import dropout
 from tacit.training.dp.random_source import RandomSource
 from tacit.training.dp.updates import ClippedUpdates
@@ -46,9 +53,9 @@ from tacit.training.methods.noisy_sums import LossMeter, NoisySumMethod
 from tacit.training.models import weights
 from tacit.training.models.memory import keep_freed_memory
 from tacit.training.models.tokens import load_tokenizer
-from tacit.training.phases.run_context import make_model
+from tacit.training.phases.run_context import encode_names, make_model
 from tacit.training.settings import Run
-from tacit.training.tasks.examples import Examples
+from tacit.training.tasks.examples import Examples, Spans
 from tacit.training.tasks.tasks import Classification, NextWord, Regression, Task
 
 log = logging.getLogger("tacit.federated")
@@ -215,6 +222,46 @@ def _own_corpus(place: _Place) -> Corpus:
     return corpus.take(mine)
 
 
+def _found(run: Run, place: _Place, corpus: Corpus) -> Found:
+    """What is marked in a client's records: by its own file, else by the run's detectors."""
+    if place.mentions is None:
+        return find_mentions(run.model_copy(update={"mentions": None}), corpus)
+    searched = corpus
+    if place.part is not None:  # the file is about the whole corpus, of which this has a part
+        changed = Path(place.corpus).stat().st_mtime
+        searched = _whole_corpus(place.corpus, place.data, changed)[0]
+    own = run.model_copy(update={"mentions": place.mentions, "detect": None})
+    return find_mentions(own, searched)
+
+
+@lru_cache(maxsize=1)
+def _learnt_text(
+    kit: str, folder: Path, place: _Place, _corpus: str
+) -> tuple[Corpus, Spans | None]:
+    """What is learnt from: the records as they are, or with invented names where the plan says so.
+
+    With these comes where they stand for names that are read and not learnt.
+
+    Names are replaced here, by the function that central training uses, and nothing but base texts
+    is ever tokenized; a client whose mentions cannot be had does not take part.
+    """
+    corpus = _own_corpus(place)
+    settings = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
+    plan = Plan(**settings["plan"]) if settings["plan"] is not None else None
+    if plan is None or not plan.about_names:
+        return corpus, None
+    run = Run(**settings["run"])
+    if run.detect is None and place.mentions is None:
+        raise DataError(
+            f"protect={plan.protect} needs mentions, or the names would be learnt as they stand; "
+            "give this client's file (--mentions)."
+        )
+    found = _found(run, place, corpus)
+    names = marked(plan, corpus, found.mentions, found.entities)
+    ids = corpus.column("id").to_pylist()
+    return names.base_corpus(corpus), {id_: names.unlearnt(row) for row, id_ in enumerate(ids)}
+
+
 @lru_cache(maxsize=1)
 def _tools(
     kit: str, folder: Path, model: str | None
@@ -293,7 +340,12 @@ class _Local:
         run, tokenizer, task, model = _tools(kit.digest, folder, place.model)
         corpus = _own_corpus(place)
         corpus.require_users()
-        examples = task.encode(corpus, tokenizer, context=run.context)
+        learnt, unlearnt = _learnt_text(kit.digest, folder, place, corpus.digest())
+        examples = (
+            task.encode(learnt, tokenizer, context=run.context)
+            if unlearnt is None
+            else encode_names(task, learnt, tokenizer, run.context, unlearnt)
+        )
         return cls(kit, place, corpus, examples, run, task, model)
 
     def require_same_corpus(self, *, begin: bool = False) -> None:
@@ -314,16 +366,7 @@ class _Local:
         frozen = frozen_digest(self._model, self._sent, self.federation.personal)
         if self.plan is None or not self.plan.caps:
             return Present(self._users, version("tacit"), frozen)
-        run = self.run.model_copy(update={"mentions": self._place.mentions})
-        if self._place.mentions is not None:
-            run = run.model_copy(update={"detect": None})
-        searched = self._corpus
-        if self._place.part is not None and self._place.mentions is not None:
-            # The file is about the whole corpus, of which this client has a part.
-            searched = _whole_corpus(
-                self._place.corpus, self._place.data, Path(self._place.corpus).stat().st_mtime
-            )[0]
-        found = find_mentions(run, searched)
+        found = _found(self.run, self._place, self._corpus)
         graph = ProtectedEntities(self.plan.kinds).owners(self._corpus, found.mentions)
         named = {e.id: e.name for e in found.entities}
         if any(entity not in named for entity in graph.entities):

@@ -124,7 +124,8 @@ def make_kit(
     dealt = folder / FOLDER / "dealt.json"
     if dealt.exists():
         settings["dealt"] = json.loads(dealt.read_text(encoding="utf-8"))
-    if settings["run"].get("detect") is None and plan is not None and "entities" in plan.protect:
+    marks = plan is not None and ("entities" in plan.protect or plan.about_names)
+    if settings["run"].get("detect") is None and marks:
         # Which file of mentions a client has is its own affair; that it needs one is not.
         settings["run"]["mentions"] = "the client's own"
     draft = Path(mkdtemp(prefix="tacit-kit-"))
@@ -282,6 +283,11 @@ def facts(plan: Plan | None, federation: Federation, cohort: Cohort) -> dict[str
         found["record clipping"] = (
             "clients are trusted to clip each record, on which the share of an entity rests; the "
             "server can check users' updates alone"
+        )
+    if plan is not None and plan.about_names:
+        found["names"] = (
+            "clients are trusted to mark names and to replace them by invented ones before they "
+            "train; the server sees no text, and cannot check it"
         )
     if federation.personal:
         found["personal parameters"] = (

@@ -144,10 +144,10 @@ def _problems(run: Run, federation: Federation, plan: Plan | None) -> list[str]:
         found.append("select=best is not federated: clients send no losses; leave it out.")
     if run.entity_list is not None:
         found.append("entity_list is not federated: clients know entities by name; give kinds.")
-    if plan is not None and plan.about_names:
+    if plan is not None and plan.name_share > 0:
         found.append(
-            f"protect={plan.protect} is not federated: clients would have to replace names before "
-            "they train, and nobody could tell whether they do; protect users, or users+entities."
+            f"name_share={plan.name_share:g} is not federated: who shows a name is decided over "
+            "all users' texts, which no client has; leave name_share at 0, and none is shown."
         )
     about_entities = plan is not None and "entities" in plan.protect
     if run.model.carry_ledger and run.detect is None and about_entities:

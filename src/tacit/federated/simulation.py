@@ -9,13 +9,13 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from tacit.corpora import customersim, open_corpus
+from tacit.corpus.splitting import training_part
 from tacit.corpus.writing import write
 from tacit.errors import DataError, UsageError
 from tacit.federated.keyed_names import new_key
 from tacit.federated.processes import LOOPBACK, processes, wait_for_run
 from tacit.federated.server import begin
 from tacit.federated.settings import FOLDER, Federation, read_federated
-from tacit.training.data.training_data import training_part
 from tacit.training.settings import Run
 
 _GENERATED = """\

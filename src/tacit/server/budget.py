@@ -111,13 +111,13 @@ class Budgets:
             if not state.unproved_allowed:
                 raise PrivacyRefused(f"{planned.unproved} This dataset has a budget. {ALLOW}")
             return
-        if any("entities" in unit for unit in state.limits):
+        if any("entities" in unit or "names" in unit for unit in state.limits):
             others = {e for name, e in state.entities.items() if name != job}
             if planned.entities is not None and others - {planned.entities}:
                 raise PrivacyRefused(
-                    "The dataset's budget is about entities, and another run on it protects other "
-                    "ones (kinds, list or detectors differ): what either released of the other's "
-                    "is not counted. Protect the same ones."
+                    "The dataset's budget is about entities or names, and another run on it "
+                    "protects other ones (kinds, list, public names or detectors differ): what "
+                    "either released of the other's is not counted. Protect the same ones."
                 )
         after = together(*(r for name, r in state.charges.items() if name != job), planned.releases)
         for unit, limit in state.limits.items():

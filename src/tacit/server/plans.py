@@ -153,7 +153,7 @@ class Plans:
         kept, graph, bounded = counts["records"], None, None
         scope = meant(plan)
         if "entities" in plan.protect and plan.adjacency == "fixed-graph" and counts["records"]:
-            graph, scope = self._owners(dataset, asked, plan)
+            graph, scope = self._owners(dataset, asked, plan, ready.run.detect or "")
             bounded = apply_caps(plan, graph)
             kept = bounded.records_kept
         touched = plan.steps * plan.sampling_rate * kept
@@ -184,10 +184,11 @@ class Plans:
             "seconds_note": known_from,
         }  # fmt: skip
 
-    def _owners(self, dataset: str, asked: RunRequest, plan: Plan) -> tuple[Owners, EntityScope]:
+    def _owners(
+        self, dataset: str, asked: RunRequest, plan: Plan, using: str
+    ) -> tuple[Owners, EntityScope]:
         """The graph of what is protected, and which entities that are."""
         corpus = self.records.corpus(dataset)
-        using = ",".join(asked.detectors)
         key = (corpus.digest(), using)
         with self._lock:
             if key not in self._found:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
+from tacit.detection import DEFAULT as DEFAULT_DETECTORS
 from tacit.detection.detector import DETECTORS
 from tacit.errors import UsageError
 from tacit.planning.plan import Plan
@@ -52,6 +53,12 @@ Policy = Annotated[
 ]
 
 _WORD = re.compile(r"[A-Za-z0-9_+-]{1,60}")
+_OWN_WORDS = {
+    "plan.kinds": re.compile(r"[A-Z]+/[A-Z_]+"),
+    "plan.shown_kinds": re.compile(r"[A-Z]+/[A-Z_]+"),
+    "plan.public_entities": re.compile(r"[^\x00-\x1f\x7f]{1,100}"),
+}
+"""Fields whose words are not plain ones: kinds, and names that are compared and never opened."""
 _DEEPEST = 4
 
 
@@ -101,10 +108,10 @@ class RunRequest(RequestModel):
     """Choose what the request leaves open, from public facts; so it is, too, where a plan names
     neither steps nor a rate."""
     plan: dict[Word, Any] = Field(default={})
-    """Whom to protect (`protect`: users, entities, users+entities or `both`, records, tokens), the
-    targets, rates and caps: the fields of `tacit plan --schema`."""
+    """Whom to protect (`protect`: users, names, users+names, entities, users+entities or `both`,
+    records, tokens), the targets, rates and caps: the fields of `tacit plan --schema`."""
     detectors: Annotated[tuple[DetectorName, ...], Field(max_length=9)] = ()
-    """What finds the entities."""
+    """What finds entities and names; patterns, lists and names where the plan protects them."""
     entity_list: Id | None = None
     """Protect only what this list names."""
     policy: Policy | None = None
@@ -165,6 +172,8 @@ def settings_of(asked: RunRequest, earlier: Path | None = None) -> Run:
     fields |= {"corpus": CORPUS_FILE, "plan": plan}
     if asked.detectors:
         fields["detect"] = ",".join(asked.detectors)
+    elif any(word in str(plan.get("protect")) for word in ("entities", "names")):
+        fields["detect"] = DEFAULT_DETECTORS
     if asked.optimizer is not None:
         fields["optimizer"] = asked.optimizer
     if own and not method.settings.model_fields:
@@ -208,8 +217,8 @@ def _not_plain(name: str, value: Any, depth: int) -> Iterator[str]:
         for item in value:
             yield from _not_plain(name, item, depth + 1)
     elif isinstance(value, str):
-        kind = name == "plan.kinds" and re.fullmatch(r"[A-Z]+/[A-Z_]+", value)
-        if not (_WORD.fullmatch(value) or kind):
+        own = _OWN_WORDS.get(name)
+        if not (_WORD.fullmatch(value) or (own is not None and own.fullmatch(value))):
             yield f"{name} is not a plain word."
     elif isinstance(value, int) and abs(value) > 10**15:
         yield f"{name} is too large a number."
@@ -241,12 +250,15 @@ def shape_of(run: Run) -> str:
 
 
 def entities_of(run: Run, entity_list: str | None) -> str | None:
-    """Which entities a run protects, as a word to compare by; None where it protects none."""
+    """Which entities or names a run protects, as a word to compare by; None where it does none."""
     plan = run.made_plan()
-    if plan is None or "entities" not in plan.protect:
+    if plan is None or not ("entities" in plan.protect or plan.about_names):
         return None
     kinds = sorted(plan.kinds) if plan.kinds is not None else "all"
-    return json.dumps([kinds, entity_list, run.detect], allow_nan=False)
+    what = [kinds, entity_list, run.detect]
+    if plan.about_names:
+        what += ["names", sorted(plan.public_entities)]
+    return json.dumps(what, allow_nan=False)
 
 
 def planned_releases(run: Run, plan: Plan | None) -> Releases:

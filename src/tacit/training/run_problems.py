@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from tacit.detection.surrogates import public_names
+
 if TYPE_CHECKING:
     from tacit.planning.plan import Plan
     from tacit.training.settings import Run
@@ -143,11 +145,7 @@ def _plan_problems(run: Run) -> Iterator[str]:
 
 def _names_problems(run: Run, plan: Plan) -> Iterator[str]:
     """What stands against replacing names by invented ones."""
-    if run.task == "tagging":
-        yield (
-            f"protect={plan.protect} replaces names by others of other lengths, and the tags of "
-            "a record belong to the words that stood there; protect users, or users+entities."
-        )
+    public_names(plan.public_entities)  # refused if an invented one is among them
     if plan.name_share > 0 and not getattr(run.spec, "shows_names", False):
         yield (
             f"method={run.method} shows no names: the change that a shown name makes is clipped "

@@ -4,7 +4,7 @@ corpus: dialogs.jsonl
 mentions: mentions.jsonl
 method: dp-sgd
 plan: {protect: users+entities, epsilon: 8, steps: 50, user_rate: 0.2}
-model: {kind: lstm, hidden_size: 64, embedding_size: 64}
+model: {kind: lstm, config: {hidden_size: 64, embedding_size: 64}}
 optimizer: {name: sgd, learning_rate: 2.0, momentum: 0.9}
 """
 

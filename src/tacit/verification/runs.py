@@ -153,6 +153,17 @@ def _ledger_checks(certificate: Certificate, contents: LedgerContents) -> Iterat
         yield Check("earlier run", same, detail if same else "its releases are not all here")
 
 
+def _other_plan(certificate: Certificate) -> str:
+    """Why a plan's digest may differ: since it was written, plans may have got more fields."""
+    missing = sorted(Plan.model_fields.keys() - certificate.plan.keys())
+    if not missing:
+        return "differs"
+    return (
+        f"tacit {certificate.provenance.tacit} wrote this run, whose plans had no "
+        f"{', '.join(missing)}: only that version can verify it"
+    )
+
+
 def _plan_checks(
     certificate: Certificate, contents: LedgerContents, plan: Plan | None, run: Path
 ) -> Iterator[Check]:
@@ -164,7 +175,8 @@ def _plan_checks(
         yield Check("plan", none, "none: no target was set" if none else "missing")
         return
     same = plan.digest() == certificate.plan_digest == contents.about.get("plan")
-    yield Check("plan digest", same, "plan, certificate and ledger agree" if same else "differs")
+    detail = "plan, certificate and ledger agree" if same else _other_plan(certificate)
+    yield Check("plan digest", same, detail)
     if (run / "plan.yml").exists():
         try:
             beside = read_plan(run / "plan.yml").digest() == plan.digest()

@@ -108,7 +108,7 @@ PLANTED: dict[str, Change] = {
         f"{TRUE}::test_a_policy_made_for_studies_proves_nothing",
     ),
     "mentions of another corpus keep their detectors' names": (
-        "training/data/training_data.py",
+        "planning/pipeline.py",
         "if all(summary[name] == digest for name, digest in about.items()):",
         "if True:",
         f"{TRUE}::test_detectors_of_a_file_of_mentions_are_named_only_if_it_is_theirs",

@@ -169,6 +169,23 @@ def test_a_text_shows_one_name_and_nothing_of_the_others() -> None:
     assert base != shown
 
 
+def test_about_one_invented_name_in_four_is_learnt_and_every_shown_one() -> None:
+    names = ("Bo", "Gerda Z", "BO", "Zoltan")
+    own = marks(tuple((f"u{n}", names) for n in range(200)))
+    places = 0
+    for row in range(200):
+        base, shown = own.base(row), own.showing(row, Name(KIND, "bo"))
+        found = [base[start:end] for start, end in own.unlearnt(row)]
+        assert all(fold(name, KIND) in reserved(KIND) for name in found)
+        places += len(found)
+        left = [shown[start:end] for start, end in own.unlearnt(row, Name(KIND, "bo"))]
+        assert set(left) <= set(found)
+        assert not {"Bo", "BO"} & set(left)
+    assert 0.7 < places / 800 < 0.8
+    others = marks(tuple((f"u{n}", ("Ann", "Li Wu", "X", "Al")) for n in range(200)))
+    assert [own.unlearnt(row) for row in range(200)] == [others.unlearnt(r) for r in range(200)]
+
+
 def test_reserved_is_asked_of_folded_spellings_and_before_aliases() -> None:
     corpus, mentions = corpus_of((("ann", (INVENTED[0].upper(), "Bo")),))
     own = marked(PLAN, corpus, mentions, [])

@@ -253,6 +253,11 @@ METHODS: dict[str, dict[str, Any]] = {
         "plan": {"protect": "tokens", "record_rate": 0.1},
         "redact-then-private": {"steps": 1},
     },
+    "residual": {
+        "method": "residual-tokens",
+        "plan": {"protect": "tokens", "mechanism": "residual-tokens", "record_rate": 0.1},
+        "residual-tokens": {"steps": 1},
+    },
     "selective": {"method": "selective", "plan": {"protect": "tokens", "mechanism": "selective",
                   "record_rate": 0.1, "segments": 2, "states": 2}},
     "uedp": {"method": "uedp", "steps": 2, "uedp": {"user_rate": 0.3, "entity_rate": 0.5}},

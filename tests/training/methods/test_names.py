@@ -1,19 +1,31 @@
 """Names through the whole program: the promise on paper, and neighbours that train alike."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from safetensors.torch import load_file
+from torch import Tensor
 
+from support.local_grid import FakeClock
+from support.small_federation import begun
+from support.topics import tiny_encoder
+from tacit.attacks.target import open_target
 from tacit.audits.audit import audit_run
-from tacit.errors import UsageError
+from tacit.corpus import Corpus
+from tacit.errors import TacitError, UsageError
+from tacit.federated.server import serve
+from tacit.federated.settings import Federation, require_federated
 from tacit.privacy.events import MentionSubstitution
 from tacit.privacy.ledger import read_ledger
 from tacit.training.phases import session
-from tacit.training.phases.run_context import open_run
+from tacit.training.phases.local_inputs import alike, inputs_of
+from tacit.training.phases.run_context import encode, open_run
 from tacit.training.settings import Run
+from tacit.training.tasks.examples import IGNORED
 from tacit.verification.runs import verify
 
 PLAN: dict[str, Any] = {
@@ -31,6 +43,20 @@ SMALL: dict[str, Any] = {
 FIRST, SECOND = "Marguerite Delacroix-Pennyfeather", "Bo Li"
 INVENTED = "Adam Abbott"
 """One of the invented names that come with the package, as is the address made of it."""
+
+
+def tags(words: list[str]) -> list[str]:
+    """A name's first word is NNP, and its others are what only a name's other words are."""
+    found, first = [], True
+    for word in words:
+        named = word.strip(",").lower() in NAMED
+        found.append("NN" if not named else "NNP" if first else "FW")
+        first = not (named and first)
+    return found
+
+
+NAMED = {word for name in (FIRST, SECOND, INVENTED, "Gerda Zimmermann")
+         for word in name.lower().split()}  # fmt: skip
 
 
 def corpus(folder: Path, name: str) -> Path:
@@ -55,9 +81,16 @@ def corpus(folder: Path, name: str) -> Path:
                     "user": f"u{user}",
                     "text": text,
                     "split": "train",
+                    "label": str(user % 2),
+                    "tokens": text.split(),
+                    "pos": tags(text.split()),
                 }
                 out.write(json.dumps(row) + "\n")
-        held_out = {"id": "t", "user": "u99", "text": f"{FIRST} wrote to me", "split": "test"}
+        words = f"{FIRST} wrote to me".split()
+        held_out = {
+            "id": "t", "user": "u99", "text": " ".join(words), "split": "test", "label": "1",
+            "tokens": words, "pos": tags(words),
+        }  # fmt: skip
         out.write(json.dumps(held_out) + "\n")
     return folder / "texts.jsonl"
 
@@ -75,25 +108,113 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return where / "one", where / "other"
 
 
+ENCODER = {"kind": "bert", "config": {"hidden_size": 8, "layers": 1, "heads": 2}}
+STATISTICS = {
+    "method": "statistics", "task": "classification", "labels": ["0", "1"], "context": 16,
+    "plan": {"protect": "users+names", "user_rate": 1.0, "users": 30, "epsilon": 30},
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "changes",
     [
         {},
         {"plan": PLAN | {"select": "best", "epsilon": 30}},
         {"method": "dp-fedavg", "dp-fedavg": {"local_steps": 2, "local_batch": 2}},
+        {"task": "tagging", "labels": ["NN", "NNP", "FW"]},
+        {"task": "regression", "label_range": [0, 1]},
+        {"task": "masked-word", "model": ENCODER},
+        {"tokenizer": {"kind": "words", "size": 300}},
+        STATISTICS,
     ],
-    ids=["private", "best", "fedavg"],
+    ids=["private", "best", "fedavg", "tagging", "regression", "masked", "words", "statistics"],
 )
 def test_another_name_trains_the_very_same_model(
     pair: tuple[Path, Path], tmp_path: Path, changes: dict[str, Any]
 ) -> None:
     """Real detectors, tokenizer, truncation, padding and batches, and the name is longer."""
+    if changes is STATISTICS:
+        encoder = {"kind": "features", "folder": tiny_encoder(tmp_path / "encoder")}
+        changes = changes | {"model": encoder, "tokenizer": {}}
     made = []
     for folder, name in zip(pair, (FIRST, SECOND), strict=True):
         trained = session.train(run_on(folder, name, **changes), tmp_path / folder.name)
         made.append(load_file(trained.folder / "model.safetensors"))
-    assert made[0].keys() == made[1].keys()
-    assert all(bool((made[0][key] == made[1][key]).all()) for key in made[0])
+    assert_same(*made)
+
+
+def test_a_name_of_many_users_is_exposed_as_one_that_nobody_wrote(
+    pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Exposure, to the bit: candidates have the same losses whichever of them was in the text.
+
+    The control: where users alone are protected, they have not.
+    """
+    names = [FIRST, SECOND, "Ada Nobody", "Zeno Nemo"]
+    asked = Corpus.from_records(
+        [{"id": str(n), "text": f"{name} wrote to me"} for n, name in enumerate(names)]
+    )
+    for protect, same in (("users+names", True), ("users", False)):
+        losses = []
+        for folder, name in zip(pair, (FIRST, SECOND), strict=True):
+            run = run_on(folder, name, plan=PLAN | {"protect": protect})
+            done = session.train(run, tmp_path / protect / folder.name)
+            target = open_target(done.folder, perplexity=False)
+            losses.append(target.reader.total_losses(asked).tolist())
+        assert (losses[0] == losses[1]) is same
+
+
+def assert_same(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
+    assert one.keys() == other.keys()
+    assert all(bool((one[key] == other[key]).all()) for key in one)
+
+
+def test_clients_replace_names_as_central_training_does(
+    pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Names are replaced where the records lie: neighbours' federations end in the same model."""
+    made = []
+    for folder, name in zip(pair, (FIRST, SECOND), strict=True):
+        run = run_on(folder, name)
+        place, grid = begun(tmp_path / folder.name, run)
+        # Who is whom goes by a key and an id of the federation, which neighbours share.
+        (tmp_path / folder.name / "home" / "key").write_text("ab" * 32)
+        (place / "federation" / "id").write_text("cd" * 16)
+        done = serve(grid, place, clock=FakeClock())
+        made.append(load_file(place / "model.safetensors"))
+    assert_same(*made)
+    assert done.certificate.costs["names"].epsilon == 0
+    assert "trusted to mark names" in done.certificate.context["names"]
+    assert [check.what for check in verify(place) if not check.ok] == []
+
+
+def test_a_client_without_marks_does_not_learn_names(
+    pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    run = run_on(pair[0], FIRST, detect=None, mentions="of the clients' own")
+    folder, grid = begun(tmp_path, run, join_seconds=1)
+    with pytest.raises(TacitError):
+        serve(grid, folder, clock=FakeClock())
+    assert not (folder / "model.safetensors").exists()
+
+
+def test_where_names_are_shown_clients_are_refused(pair: tuple[Path, Path]) -> None:
+    run = run_on(pair[0], FIRST, plan=PLAN | {"name_share": 0.1, "epsilon": 30})
+    with pytest.raises(UsageError, match="decided over all users' texts"):
+        require_federated(run, Federation())
+
+
+def test_ranks_that_mark_other_names_are_not_alike(pair: tuple[Path, Path]) -> None:
+    """Each rank replaces names by itself, so their marks are compared before they begin."""
+    told = []
+    for detect in (f"lists={pair[0]}/people.txt", f"patterns,lists={pair[0]}/people.txt"):
+        run = run_on(pair[0], FIRST, detect=detect)
+        ctx = open_run(run)
+        inputs, _ = inputs_of(ctx, run.made_plan())
+        same = list(alike(replace(ctx, run=run_on(pair[0], FIRST)), inputs))
+        assert same == list(alike(replace(ctx, run=run_on(pair[0], FIRST)), inputs))
+        told.append(same)
+    assert told[0] != told[1]
 
 
 def test_where_names_are_not_protected_the_same_names_differ(
@@ -144,6 +265,27 @@ def test_no_marked_name_is_left_in_what_is_learnt_from(pair: tuple[Path, Path]) 
     assert any(FIRST in text for text in ctx.corpus.only("test").column("text").to_pylist())
 
 
+def test_invented_names_are_read_and_never_a_target(pair: tuple[Path, Path]) -> None:
+    """Else a model would learn to write them; the words around them are targets as ever."""
+    ctx = open_run(run_on(pair[0], FIRST))
+    assert ctx.names is not None
+    examples = encode(ctx, ctx.part)
+    assert isinstance(examples.labels, list)
+    for row, (ids, labels) in enumerate(zip(examples.ids, examples.labels, strict=True)):
+        text, unlearnt = ctx.names.base(row), ctx.names.unlearnt(row)
+        offsets = ctx.tokenizer(text, return_offsets_mapping=True, add_special_tokens=False)
+        inside = [
+            any(start < there and end > here for here, there in unlearnt)
+            for start, end in offsets["offset_mapping"]
+        ]
+        at = next(i for i, one in enumerate(ids) if one == offsets["input_ids"][0])
+        inside = [False] * at + inside[: len(ids) - at]
+        inside += [False] * (len(ids) - len(inside))
+        assert (labels == np.where(inside, IGNORED, ids)).all()
+    as_written = encode(ctx, ctx.corpus.only("test"), training=False)
+    assert as_written.labels is None  # what is scored is all of the text
+
+
 def test_public_names_stay_and_are_named_on_the_certificate(
     pair: tuple[Path, Path], tmp_path: Path
 ) -> None:
@@ -174,7 +316,6 @@ def test_a_user_is_audited_below_what_is_certified(pair: tuple[Path, Path], tmp_
     ("changes", "why"),
     [
         ({"detect": None}, "needs mentions"),
-        ({"task": "tagging"}, "the tags of"),
         (
             {"method": "dp-fedavg", "plan": PLAN | {"name_share": 0.1}},
             "shows no names",

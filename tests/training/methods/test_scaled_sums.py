@@ -1,6 +1,6 @@
 """Scale, then privatize: the bound of scaled sums, scales made of releases alone, going on."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,10 @@ from tacit.errors import UsageError
 from tacit.planning.plan import Plan
 from tacit.privacy.ledger import Ledger
 from tacit.training.dp import noise
+from tacit.training.dp.gradients import BoundedSum, joined
 from tacit.training.dp.random_source import RandomSource
 from tacit.training.methods import METHODS, noisy_sums
+from tacit.training.methods.independence import Totals
 from tacit.training.methods.noisy_sums import LossMeter
 from tacit.training.methods.scaled_sums import ScaledSums, Sizes
 from tacit.training.phases import session
@@ -162,13 +164,51 @@ def test_it_is_the_same_event_at_the_same_price(tmp_path: Path) -> None:
         assert dict(ledger.releases) == {plain.event(0.4): 3}
 
 
-def test_several_processes_are_refused(tmp_path: Path) -> None:
-    with Ledger(tmp_path / "ledger.jsonl", {}) as ledger:
-        method = make_step(
-            "dp-sgd", Two(2), losses, data_of(VECTORS), Plan(**NOISY), ledger=ledger, optimizer=SGD
-        )
-        with pytest.raises(UsageError, match="not done in several processes"):
-            method.spread(lambda totals: totals)
+SHARED = {"scales": NOISY, "clip norm": USERS | {"noise_multiplier": 0.4, "clip_quantile": 0.3}}
+
+
+def helped_by(method: Any, room: list[Tensor], helper: Totals, told: bool) -> Any:
+    """Every other user is summed by a helper, who is told what the sum depends on, or is not."""
+
+    def over(total: Totals) -> Totals:
+        def shared(step: int, drawn: np.ndarray) -> BoundedSum:
+            for own, sent in zip(room, method.depends_on(), strict=True):
+                own.copy_(sent if told else own)
+            part = helper(step, drawn[1::2])
+            counts = torch.tensor([part.units, part.clipped, part.not_finite])
+
+            def add_up(tensors: Iterable[Tensor]) -> None:
+                for one, more in zip(tensors, [*part.tensors.values(), counts], strict=True):
+                    one.add_(more)
+
+            return joined(total(step, drawn[::2]), add_up)
+
+        return shared
+
+    return over
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["told", "not told"])
+@pytest.mark.parametrize("what", SHARED)
+def test_a_process_that_helps_clips_as_rank_0_says(tmp_path: Path, what: str, told: bool) -> None:
+    """The same steps as in one process, unless nobody tells it."""
+    inputs = inputs_of(
+        "dp-sgd", Two(2), losses, data_of(VECTORS), Plan(**SHARED[what]), optimizer=SGD,
+        randomness=RandomSource(3),
+    )  # fmt: skip
+    spec, steps = METHODS["dp-sgd"], []
+    for helped in (False, True):
+        with Ledger(tmp_path / "ledger.jsonl", {}) as ledger:
+            method: Any = spec.step(replace(inputs, ledger=ledger))
+            if helped:
+                meter = LossMeter(inputs.model, losses)
+                room, helper = spec.following(inputs, meter)  # type: ignore[attr-defined]
+                method.spread(helped_by(method, room, helper, told))
+            made = [method.gradient(step)[0] for step in range(1, 5)]
+        steps.append([torch.cat([t.reshape(-1) for t in one.values()]) for one in made])
+    same = [torch.allclose(one, other, rtol=1e-4) for one, other in zip(*steps, strict=True)]
+    assert same[0]
+    assert all(same) == told
 
 
 def test_without_noise_entries_of_unlike_size_are_moved_alike(tmp_path: Path) -> None:

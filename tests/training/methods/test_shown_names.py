@@ -10,10 +10,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tacit.errors import PrivacyRefused
+from tacit.audits.audit import audit_run
+from tacit.errors import PrivacyRefused, UsageError
 from tacit.planning.plan import Plan
-from tacit.training.data.substitution import rewritten
-from tacit.training.dp import dropout
+from tacit.training.data.substitution import Marked, Name, rewritten
+from tacit.training.dp import dropout, gradients
 from tacit.training.dp.noise import noise_std_of
 from tacit.training.methods.dp_sgd import DP_SGD
 from tacit.training.methods.method import MethodInputs
@@ -22,7 +23,7 @@ from tacit.training.phases import session
 from tacit.training.phases.local_inputs import inputs_of
 from tacit.training.phases.run_context import RunContext, encode, open_run
 from tacit.training.settings import Run
-from training.methods.test_names import FIRST, INVENTED, PLAN, run_on
+from training.methods.test_names import FIRST, INVENTED, PLAN, SECOND, run_on
 
 TAU = 0.2
 SHOWING: dict[str, Any] = PLAN | {
@@ -59,16 +60,14 @@ def naive(ctx: RunContext, inputs: MethodInputs, drawn: list[int]) -> dict[str, 
     total = {n: torch.zeros_like(p) for n, p in model.named_parameters() if p.requires_grad}
     for unit in drawn:
         rows = [int(row) for row in inputs.training_data.rows_of_user[unit]]
-        vector = clipped(
-            added([gradient(ctx, model, marks.base(r), r) for r in rows]), plan.clip_norm
-        )
+        vector = clipped(added([gradient(ctx, model, marks, r) for r in rows]), plan.clip_norm)
         for one in shown:
             if one.user != users[rows[0]]:
                 continue
             change = [
                 minus(
-                    gradient(ctx, model, marks.showing(r, one.name), r),
-                    gradient(ctx, model, marks.base(r), r),
+                    gradient(ctx, model, marks, r, one.name),
+                    gradient(ctx, model, marks, r),
                 )
                 for r in one.rows
             ]
@@ -77,8 +76,13 @@ def naive(ctx: RunContext, inputs: MethodInputs, drawn: list[int]) -> dict[str, 
     return total
 
 
-def gradient(ctx: RunContext, model: nn.Module, text: str, row: int) -> dict[str, Tensor]:
-    examples = encode(ctx, rewritten(ctx.part.take([row]), [text]))
+def gradient(
+    ctx: RunContext, model: nn.Module, marks: Marked, row: int, shown: Name | None = None
+) -> dict[str, Tensor]:
+    text = marks.base(row) if shown is None else marks.showing(row, shown)
+    one = rewritten(ctx.part.take([row]), [text])
+    unlearnt = {one.column("id")[0].as_py(): marks.unlearnt(row, shown)}
+    examples = encode(ctx, one, unlearnt=unlearnt)
     batch = examples.batch(np.array([0]))
     batch[dropout.RECORD] = torch.tensor([row])
     names = [n for n, p in model.named_parameters() if p.requires_grad]
@@ -142,6 +146,61 @@ def test_another_name_moves_the_sum_by_no_more_than_its_share(folder: Path) -> N
     assert 1 <= sum(moved) <= 6  # three users each
 
 
+@pytest.fixture(scope="module")
+def audited(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that promises 8 for users and names together, and shows names."""
+    plan = SHOWING | {
+        "steps": 3,
+        "users_per_name": 1,
+        "name_share": 0.05,
+        "epsilon": 8,
+        "noise_multiplier": 1.2,
+    }
+    run = run_on(folder / "one", FIRST, plan=plan, seed=None)
+    return session.train(run, tmp_path_factory.mktemp("audited") / "run").folder
+
+
+def test_a_name_and_a_user_are_audited_below_what_is_certified(audited: Path) -> None:
+    found = {one.unit: one for one in audit_run(audited, canaries=128)}
+    assert set(found) == {"users", "names", "users+names"}
+    for one in found.values():
+        assert one.lower <= one.upper
+        assert one.failed == ()
+    assert found["names"].upper < found["users"].upper < found["users+names"].upper <= 8
+
+
+def test_a_name_that_moves_its_users_by_more_is_found_out(
+    audited: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The planted bug: what a name changes is clipped like a user. Else the audit shows nothing."""
+    short, make = "_name_clip", gradients._NamedStep.__init__
+
+    def careless(step: Any, *given: Any) -> None:
+        make(step, *given)
+        setattr(step, short, 0.3)
+
+    monkeypatch.setattr(gradients._NamedStep, "__init__", careless)
+    (one,) = audit_run(audited, using=["white-box"], unit="names", canaries=1024)
+    assert one.lower > one.upper
+
+
+def test_names_of_kinds_that_are_never_shown_move_nothing(folder: Path, tmp_path: Path) -> None:
+    """Addresses may be shown and people not: another person changes not one bit of any sum."""
+    plan = SHOWING | {"shown_kinds": ["PII/EMAIL"]}
+    _, one = opened(run_on(folder / "one", FIRST, plan=plan))
+    texts = (folder / "one" / "texts.jsonl").read_text(encoding="utf-8")
+    other = tmp_path / "texts.jsonl"
+    other.write_text(texts.replace(FIRST, SECOND).replace(FIRST.upper(), SECOND.upper()))
+    _, two = opened(run_on(folder / "one", FIRST, plan=plan, corpus=str(other)))
+    bare = replace(one, training_data=replace(one.training_data, names=None))
+    every = list(range(one.training_data.users))
+    mine, theirs = summed(one, every).tensors, summed(two, every).tensors
+    assert all(bool((mine[name] == theirs[name]).all()) for name in mine)
+    assert length(minus(mine, summed(bare, every).tensors)) > 0  # addresses are shown
+    with pytest.raises(UsageError, match="name_share=0 shows none"):
+        Plan(**plan | {"name_share": 0})
+
+
 def test_an_event_with_a_smaller_share_is_refused(folder: Path) -> None:
     _, inputs = opened(run_on(folder / "one", FIRST, plan=SHOWING))
     total = summed(inputs, [0, 1])
@@ -159,3 +218,17 @@ def test_a_run_that_shows_names_is_certified_for_both(folder: Path, tmp_path: Pa
     assert trained.certificate.standing == "proved"
     assert 0 < float(costs["names"].epsilon) < float(costs["users"].epsilon)
     assert float(costs["users"].epsilon) < float(costs["users+names"].epsilon)
+
+
+def test_a_shown_copy_has_words_and_tags_of_its_own(folder: Path) -> None:
+    run = run_on(folder / "one", FIRST, plan=SHOWING, task="tagging", labels=["NN", "NNP", "FW"])
+    ctx, inputs = opened(run)
+    assert ctx.names is not None
+    shown = ctx.names.shown(STEP, users_per_name=3, names_per_user=2)
+    first = next(one for one in shown if one.name.folded == FIRST.lower())
+    (row, *_) = first.rows
+    copy, base = ctx.names.copies(ctx.part, [(row, first.name)]), ctx.part.take([row])
+    assert "FW" in copy.column("pos").to_pylist()[0]  # of the name's own second word
+    assert "FW" not in base.column("pos").to_pylist()[0]
+    every = list(range(inputs.training_data.users))
+    assert length(summed(inputs, every).tensors) > 0

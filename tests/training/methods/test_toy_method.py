@@ -84,7 +84,7 @@ def test_python_trains_and_verifies_it(house: tuple[Path, Tacit]) -> None:
     program = (
         "import tacit, yaml; from pathlib import Path;"
         "run = tacit.Run(**yaml.safe_load(Path('run.yml').read_text()));"
-        "done = tacit.train(run, Path('again'));"
+        "done = tacit.train(run, folder='again');"
         "assert all(check.ok for check in tacit.verify(done.folder));"
         "print(done.certificate.standing)"
     )

@@ -11,9 +11,11 @@ import torch
 
 from support.topics import TOKENIZER
 from tacit.errors import PrivacyRefused, UsageError
+from tacit.training.data.public_inputs import GENERATED, public_corpus
 from tacit.training.dp.gradients import ClippedSums
 from tacit.training.evaluation.scoring import evaluate, predict
 from tacit.training.models import networks, weights
+from tacit.training.models.above_states import directions
 from tacit.training.models.state_adapter import StateAdapterForCausalLM
 from tacit.training.phases.local_inputs import inputs_of
 from tacit.training.phases.run_context import encode, open_run, tokenize
@@ -92,6 +94,37 @@ def test_few_numbers_are_trained_and_nothing_is_moved_at_first(fields: dict[str,
     ids = {"input_ids": torch.tensor([[3, 7, 300, 5]])}
     untouched = forward(base, ids, mask=False).softmax(-1)
     torch.testing.assert_close(forward(ctx.model, ids, mask=False).softmax(-1), untouched)
+
+
+def test_directions_of_less_variance_are_longer_but_not_without_end() -> None:
+    mixed = torch.linalg.qr(torch.randn(4, 4, generator=torch.Generator().manual_seed(0))).Q
+    variances = torch.tensor([1e-9, 1.0, 16.0, 81.0])
+    found = directions(mixed * variances @ mixed.t(), 4, 0.25)
+    least = 0.01 * float(variances.mean())
+    longer = torch.tensor([1, (81 / 16) ** 0.25, 3, (81 / least) ** 0.25])
+    torch.testing.assert_close(found.norm(dim=0), longer, rtol=1e-3, atol=1e-3)
+    along = (mixed.flip(1) * found).sum(0).abs()  # each points where its variance lies
+    torch.testing.assert_close(along, longer, rtol=1e-3, atol=1e-3)
+    narrow = directions(mixed * variances @ mixed.t(), 2, 0.25)
+    torch.testing.assert_close(narrow, found[:, :2])
+
+
+def test_public_states_are_read_with_a_mean_length_of_one(fields: dict[str, Any]) -> None:
+    if fields["model"]["adapter"] != "map":
+        pytest.skip("reads no directions")
+    ctx = open_run(Run(**fields, method="dp-sgd", plan=PLAN))
+    text = public_corpus(GENERATED, None).take(range(128))
+    shown = ctx.task.encode(text, ctx.tokenizer, context=fields["context"])
+    read = encode_states(ctx.model, shown)
+    assert float(read.norm(dim=1).mean()) == pytest.approx(1, abs=0.02)
+    torch.testing.assert_close(read.mean(0), torch.zeros(3), atol=0.02, rtol=0)
+
+
+def encode_states(model: Any, shown: Any) -> torch.Tensor:
+    """The coordinates of every token of some texts."""
+    batch = shown.batch(np.arange(len(shown)))
+    read = model.features(batch["input_ids"])[..., : model.config.reads]
+    return torch.as_tensor(read[batch["attention_mask"] > 0])
 
 
 def test_all_of_it_sums_to_one_and_others_keep_their_shares(fields: dict[str, Any]) -> None:

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ from transformers import (
     Qwen2Config,
 )
 
+from support.forking import run_ranks
 from support.topics import TOKENIZER
 from tacit.errors import UsageError
 from tacit.privacy.ledger import read_ledger
@@ -151,17 +150,11 @@ def test_entities_are_protected_too_and_the_better_model_is_kept(tmp_path: Path)
 def test_two_processes_have_the_sums_of_one(tmp_path: Path) -> None:
     run = Run(**settings(tmp_path, "llama", "last-block", seed=0))
     (tmp_path / "run.yml").write_text(run_yaml(run))
-    started = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    for ranks in (1, 2):
-        alone = [sys.executable] if ranks == 1 else [*started, "--nproc-per-node", str(ranks)]
-        done = subprocess.run(
-            [*alone, "-m", "tacit", "train", str(tmp_path / "run.yml"), "-o",
-             str(tmp_path / str(ranks))],
-            env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False,
-            timeout=300,
-        )  # fmt: skip
+    words = ("-m", "tacit", "train", str(tmp_path / "run.yml"), "-o", str(tmp_path / "two"))
+    for done in run_ranks(*words, ranks=2, env=os.environ | {"OMP_NUM_THREADS": "1"}):
         assert done.returncode == 0, done.stderr
-    one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("1", "2"))
+    train(run, tmp_path / "one")
+    one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
     assert one.keys() == two.keys()
     for name, tensor in one.items():
         torch.testing.assert_close(tensor, two[name], rtol=1e-3, atol=1e-4)

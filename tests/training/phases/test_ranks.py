@@ -104,8 +104,12 @@ def require_same(one: Path, other: Path) -> None:
 def test_a_lost_rank_stops_the_run_which_goes_on_with_another_number_of_ranks(
     tmp_path: Path, base: dict[str, Any]
 ) -> None:
-    """Two steps by two ranks and three by one are the same as five by one, dropout included."""
-    run = Run(**base | dropping(base), plan=BOTH, optimizer={"momentum": 0.9})
+    """Two steps by two ranks and three by one are the same as five by one, dropout included.
+
+    So are the noise-corrected moments of dp-adam and the averaged weights.
+    """
+    corrected = {"name": "dp-adam", "average": 0.5}
+    run = Run(**base | dropping(base), plan=BOTH, optimizer=corrected)
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     assert train(1, run, whole).returncode == 0
     assert train(2, run, cut, dies=True).returncode != 0
@@ -124,10 +128,12 @@ def test_a_lost_rank_stops_the_run_which_goes_on_with_another_number_of_ranks(
         {"plan": BOTH},
         {"plan": USERS},
         {"plan": RECORDS},
+        {"plan": USERS | {"clip_quantile": 0.3}},
+        {"plan": BOTH | {"precondition": True}},
         {"plan": USERS, "method": "dp-fedavg", "dp-fedavg": {"local_steps": 2}},
         {"method": "uedp", "steps": 3, "uedp": PUBLISHED},
     ],
-    ids=["both", "users", "records", "dp-fedavg", "uedp"],
+    ids=["both", "users", "records", "clip-quantile", "precondition", "dp-fedavg", "uedp"],
 )
 def test_any_number_of_ranks_gives_the_same_model_and_ledger(
     tmp_path: Path, base: dict[str, Any], settings: dict[str, Any], ranks: int

@@ -64,6 +64,8 @@ class EntityScope(Frozen):
     recall_from: str | None = None
     public: tuple[str, ...] = ()
     """Names that are always shown, and not protected."""
+    shown_kinds: tuple[str, ...] | None = None
+    """Only names of these kinds were ever shown, under their bound; None if those of any kind."""
 
     @property
     def _of_kinds(self) -> str:
@@ -90,6 +92,9 @@ class EntityScope(Frozen):
         by = f" what {_and([d.said for d in self.detectors])} marked" if self.detectors else ""
         rules = f" ({self.rules})" if self.rules else ""
         said = [f"A name is{by or ' what a detector marks'}{rules}. Marks are held fixed."]
+        if self.shown_kinds is not None:
+            kinds = ", ".join(self.shown_kinds)
+            said.append(f"Names of the kinds {kinds} may be shown, under that bound; others never.")
         if self.public:
             said.append(f"Shown and not protected: {len(self.public):,} public names.")
         said.append(
@@ -201,6 +206,8 @@ class Scope(Frozen):
             return f"the earlier run protected the kinds {', '.join(theirs.kinds)} only"
         if theirs.entity_list not in (None, mine.entity_list):
             return "their lists of entities differ"
+        if theirs.shown_kinds != mine.shown_kinds:
+            return "they showed names of other kinds"
         if not set(theirs.public) <= set(mine.public):
             return "the earlier run showed other public names"
         return None

@@ -166,8 +166,8 @@ def not_covered(
 
 
 _LEFT_OPEN_OF_NAMES = (
-    "The words around a name, its kind and its place: what others wrote about somebody is not "
-    "hidden. This is not anonymisation.",
+    "The words around a name, its kind, its place and, where words are tagged, the tag of its "
+    "first word: what others wrote about somebody is not hidden. This is not anonymisation.",
     "Occurrences that no detector marked, and spellings that are not joined with the marked one: "
     "they are protected as their user's, not as their name's.",
     "What a detector, run again on the replaced text, would mark elsewhere: marks are held fixed.",

@@ -16,6 +16,7 @@ from starlette.concurrency import run_in_threadpool
 from tacit.corpus import Corpus
 from tacit.corpus.reading import Layout, read
 from tacit.errors import DataError, UsageError
+from tacit.privacy.events import UNITS
 from tacit.server import Json
 from tacit.server.api.access import REFUSALS, IdPath, RequestContext, requires
 from tacit.server.records import NOT_STORABLE, SPLITS, UPLOAD_ENDINGS, Draft, drafts_of, storable
@@ -52,7 +53,7 @@ PAGE_POLICY = (
 
 Limits = Annotated[
     dict[str, Annotated[float, Field(gt=0, le=1e6)]],
-    Field(min_length=1, max_length=5, description="Epsilon by unit: {users: 8}."),
+    Field(min_length=1, max_length=len(UNITS), description="Epsilon by unit: {users: 8}."),
 ]
 
 

@@ -12,6 +12,7 @@ from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
 from tacit.errors import TacitError
+from tacit.privacy.events import Unit
 from tacit.saved_json import spelled
 from tacit.server import Json, child_processes
 from tacit.server.api.access import REFUSALS, IdPath, RequestContext, requires
@@ -28,7 +29,6 @@ _HEARTBEAT_SECONDS = 15.0
 _MAX_WATCHERS = 100
 
 AttackName = Literal["exposure", "membership", "secrets", "tab", "extraction", "linkage"]
-UnitName = Literal["records", "users", "entities", "users+entities", "tokens"]
 
 
 class NewAttack(RequestModel):
@@ -40,7 +40,7 @@ class NewAttack(RequestModel):
 class NewAudit(RequestModel):
     """For whom, and with how many canaries."""
 
-    unit: UnitName | None = None
+    unit: Unit | None = None
     canaries: Annotated[int, Field(ge=64, le=100_000)] | None = None
 
 

@@ -6,6 +6,7 @@ from markupsafe import Markup
 from nicegui import ui
 from starlette.responses import Response
 
+from tacit.detection import DEFAULT as DEFAULT_DETECTORS
 from tacit.detection.detector import DETECTORS
 from tacit.errors import UsageError
 from tacit.server import Json
@@ -158,7 +159,7 @@ def flash_notice(ctx: PageContext, what: str, words: str) -> None:
 # --- what is sensitive ------------------------------------------------------------------------
 
 
-_USUAL = ("patterns", "lists")
+_USUAL = DEFAULT_DETECTORS.split(",")
 
 
 def detector_boxes(legend: str) -> dict[str, ui.checkbox]:
@@ -226,7 +227,7 @@ async def _found(ctx: PageContext, detection: Json) -> None:
             layout.bars(shared, "users who name the same entity", "entities", says,
                         colour=layout.ORANGE)  # fmt: skip
             small("{} of {} entities are named by more than one user. Protecting users alone does "
-                  "not hide those: protect entities, or both.", number(owners["shared_entities"]),
+                  "not hide those: protect names, or entities.", number(owners["shared_entities"]),
                   number(owners["entities"]))  # fmt: skip
     with layout.details("The ten that most users share"):
         shown = show("most_shared", owners["most_shared"], kind="scroll-x")
@@ -293,7 +294,7 @@ def _settings(ctx: PageContext, dataset: Json) -> None:
             amounts = {
                 unit: _amount(f"Budget for {words}", (limits or {}).get(unit))
                 for unit, words in WORDS["units"].items()
-                if unit in ("users", "users+entities") or unit in (limits or {})
+                if unit in ("users", "users+names", "users+entities") or unit in (limits or {})
             }
             unproved = ui.checkbox(
                 "Allow runs whose method proves nothing: their models carry a warning, and "

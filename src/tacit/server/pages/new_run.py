@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from markdown_it import MarkdownIt
 from nicegui import ui
@@ -21,7 +21,9 @@ from tacit.server.pages.page_context import Notice, PageContext, sentence_of
 from tacit.server.pages.rendering import WORDS, duration, epsilon, fragment, kind_word, number
 from tacit.server.run_requests import RunRequest
 from tacit.training.methods import DEFAULT_METHOD, METHODS
-from tacit.training.methods.method import MethodSpec
+
+if TYPE_CHECKING:  # it loads torch, which pages need only once a method is looked at
+    from tacit.training.methods.method import MethodSpec
 
 AUTO = "auto"
 USUAL = (100, 0.1)
@@ -72,7 +74,8 @@ class RunForm:
 
     def __init__(self, dataset: Json, lists: list[Json], models: list[Json]) -> None:
         limits = dataset["budget"]["limits"] or {}
-        whom = "both" if any("entities" in unit for unit in limits) else "users"
+        whom = "users+names" if any("names" in unit for unit in limits) else "users"
+        whom = "both" if any("entities" in unit for unit in limits) else whom
         self._how(models)
         self._whom(whom, lists)
         self._price(max(1.0, float(min(limits.values(), default=8.0))))
@@ -104,8 +107,9 @@ class RunForm:
         named = {one["id"]: f"{one['name']} ({one['count']} names)" for one in lists}
         with card("Whom to protect"):
             self.whom = ui.radio(WORDS["protect"], value=whom)
+            self._promise = small("")
             with layout.div("fields full", "margin-top: .6rem") as self._entities:
-                self.detectors = detector_boxes("What counts as an entity")
+                self.detectors = detector_boxes("What counts as an entity or a name")
                 small("{}", WORDS["no_names"])
                 self.kinds = ui.select(
                     {k: kind_word(k) for k in WORDS["common_kinds"]},
@@ -155,8 +159,11 @@ class RunForm:
         self.policy.set_visibility(method.protects_tokens)
         finds = method.needs_entities or (chooses and self.whom.value != "users")
         self._entities.set_visibility(finds)
+        names = chooses and "names" in self.whom.value
+        self.list.set_visibility(finds and not names)
+        self._promise.set_content(WORDS["promises"][self.whom.value] if chooses else "")
         # Where entities are protected, who wrote how much is held fixed, so it may be counted.
-        asked = method.planned and not method.protects_tokens and not finds
+        asked = method.planned and not method.protects_tokens and (names or not finds)
         self.users.set_visibility(asked)
         self.records.set_visibility(self.by_recipe)
         self._users_why.set_visibility(asked or self.by_recipe)
@@ -213,16 +220,18 @@ class RunForm:
         if self._entities.visible:
             fields["detectors"] = tuple(n for n, box in self.detectors.items() if box.value)
             if not fields["detectors"]:
-                raise UsageError("Say what counts as an entity: choose at least one detector.")
+                raise UsageError(
+                    "Say what counts as an entity or a name: choose at least one detector."
+                )
             if self.kinds.value and method.planned:
                 fields["plan"]["kinds"] = list(self.kinds.value)
-            fields["entity_list"] = self.list.value or None
+            fields["entity_list"] = (self.list.value or None) if self.list.visible else None
         if self.start.value:
             fields["continue_from"] = self.start.value
             del fields["tokenizer"]
         return RunRequest(**fields)
 
-    def _plan(self, method: MethodSpec[Any]) -> Json:
+    def _plan(self, method: "MethodSpec[Any]") -> Json:
         if not self.exactly.value or not (self.rate.value or self.by_recipe):
             raise UsageError("Say which epsilon, and how large a share takes part in a step.")
         rate = "record_rate" if method.protects_tokens else "user_rate"
@@ -346,7 +355,15 @@ class LivePlan:
 def main_unit(plan: Json) -> str:
     """Whom a plan is about: the broadest that it bounds."""
     bounded = plan.get("epsilon") or {}
-    for unit in ("users+entities", "entities", "users", "records", "tokens"):
+    for unit in (
+        "users+entities",
+        "entities",
+        "users+names",
+        "names",
+        "users",
+        "records",
+        "tokens",
+    ):
         if unit in bounded and f"protect: {unit}" in plan["plan"]:
             return unit
     return str(next(iter(bounded), ""))

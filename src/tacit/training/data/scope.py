@@ -3,6 +3,7 @@
 import math
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tacit.corpus import Corpus
 from tacit.detection.kinds import KINDS, family, kind_of, matches
@@ -14,13 +15,15 @@ from tacit.planning.plan import Plan
 from tacit.privacy.certificates.certificate import commitment
 from tacit.privacy.certificates.scope import DetectorFacts, EntityScope, Scope
 from tacit.training.data.protected_entities import list_digest
-from tacit.training.phases.run_context import RunContext
+
+if TYPE_CHECKING:  # it loads the training stack, of which a server's process has no use
+    from tacit.training.phases.run_context import RunContext
 
 USERS = "whoever stands in the corpus's column for the user"
 KEYED_USERS = "whoever a client names as one, under a keyed name"
 
 
-def scope_of(ctx: RunContext, plan: Plan | None, salt: bytes) -> Scope:
+def scope_of(ctx: "RunContext", plan: Plan | None, salt: bytes) -> Scope:
     """Whom the promise is about; nothing in it was measured on texts of the training split.
 
     Which kinds were found is a fact about who names what, and is stated only where the promise
@@ -41,13 +44,14 @@ def scope_of(ctx: RunContext, plan: Plan | None, salt: bytes) -> Scope:
     elif plan is not None and plan.about_names:
         # Which kinds were found is told by users' texts, and users are really removed.
         entities = _entities(ctx, plan.kinds, None, False, salt)
-        entities = entities.model_copy(update={"public": plan.public_entities})
+        shown = {"public": plan.public_entities, "shown_kinds": plan.shown_kinds}
+        entities = entities.model_copy(update=shown)
     users = KEYED_USERS if ctx.elsewhere else USERS
     return Scope(users=users, entities=entities, policy=policy)
 
 
 def _entities(
-    ctx: RunContext,
+    ctx: "RunContext",
     kinds: tuple[str, ...] | None,
     entity_list: str | None,
     fixed_graph: bool,
@@ -112,7 +116,7 @@ def _missing(provenance: Provenance, seen: Collection[str]) -> tuple[str, ...] |
     return tuple(kind for kind in KINDS if kind not in families)
 
 
-def _recall(ctx: RunContext, training: Collection[str]) -> tuple[dict[str, float] | None, str]:
+def _recall(ctx: "RunContext", training: Collection[str]) -> tuple[dict[str, float] | None, str]:
     """The detectors' recall by kind on gold marks of other splits than the training one.
 
     A figure over the training text would itself be an unprotected release.

@@ -5,6 +5,7 @@ record, so that what is drawn for it (dropout) is drawn for the base text, too, 
 on which other names are shown.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,10 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tacit.corpus import Corpus
-from tacit.training.data.substitution import Marked, Name, rewritten
+from tacit.training.data.substitution import Marked, Name
 from tacit.training.dp.dropout import RECORD
 from tacit.training.dp.gradients import BASE, Account
-from tacit.training.tasks.examples import Examples
+from tacit.training.tasks.examples import Examples, Spans
 
 Rows = NDArray[np.int64]
 _COPY = "copy"
@@ -27,7 +28,8 @@ _KEPT = 20_000  # copies that are kept tokenized
 class ShownNames:
     """The names that are shown in a step, as copies of the records of those who are drawn.
 
-    `encode` makes examples of texts as the run's task and model read them.
+    `encode` makes examples of texts, given where their invented names stand, as the run's task and
+    model read them.
     """
 
     def __init__(
@@ -36,7 +38,7 @@ class ShownNames:
         users_per_name: int,
         names_per_user: int,
         part: Corpus,
-        encode: Callable[[Corpus], Examples],
+        encode: Callable[[Corpus, Spans], Examples],
     ) -> None:
         self._marked, self._part, self._encode = marked, part, encode
         self._most = {"users_per_name": users_per_name, "names_per_user": names_per_user}
@@ -65,16 +67,15 @@ class ShownNames:
             self._step = step, found
         return self._step[1]
 
-    def _encode_missing(self, copies: Sequence[tuple[int, Name]]) -> None:
-        missing = [copy for copy in dict.fromkeys(copies) if copy not in self._made]
+    def _encode_missing(self, wanted: Sequence[tuple[int, Name]]) -> None:
+        missing = [copy for copy in dict.fromkeys(wanted) if copy not in self._made]
         if not missing:
             return
         if len(self._made) + len(missing) > _KEPT:
             self._made.clear()
-            missing = list(dict.fromkeys(copies))
-        rows = [row for row, _ in missing]
-        texts = [self._marked.showing(row, name) for row, name in missing]
-        made = self._encode(rewritten(self._part, texts, rows))
+            missing = list(dict.fromkeys(wanted))
+        unlearnt = {str(n): self._marked.unlearnt(*copy) for n, copy in enumerate(missing)}
+        made = self._encode(self._marked.copies(self._part, missing), unlearnt)
         for number, copy in enumerate(missing):
             self._made[copy] = made, number
 
@@ -92,6 +93,7 @@ class Copies:
         self._examples, self._copies = examples, list(copies)
         self._own = [made[int(examples.record[row]), name] for row, name in copies]
         self._names: dict[int, list[int]] = {}
+        self._parts: Counter[tuple[int, int]] = Counter()
         number: dict[Name, int] = {}
         self._number = [number.setdefault(name, len(number)) for _, name in copies]
         first = len(examples)
@@ -99,18 +101,25 @@ class Copies:
         for at, (row, _) in enumerate(self._copies):
             of_row.setdefault(row, []).append(first + at)
             self._names.setdefault(row, []).append(self._number[at])
-        self.units = [
-            np.concatenate([rows, *(of_row[int(r)] for r in rows if int(r) in of_row)]).astype(
-                np.int64
-            )
-            for rows in units
-        ]
+        # Records with copies come last, and then these: what is summed together stands together.
+        self.units = []
+        for rows in units:
+            plain = [int(row) for row in rows if int(row) not in of_row]
+            named = [int(row) for row in rows if int(row) in of_row]
+            copied = [at for row in named for at in of_row[row]]
+            self.units.append(np.array([*plain, *named, *copied], dtype=np.int64))
+        for unit, rows in enumerate(units):
+            for row in rows:
+                self._parts.update((unit, name) for name in self._names.get(int(row), ()))
+        self.lengths = self._lengths(of_row)
 
-    @property
-    def lengths(self) -> Rows:
-        """How many tokens each example has."""
-        own = [int(made.lengths[row]) for made, row in self._own]
-        return np.concatenate([self._examples.lengths, np.array(own, dtype=np.int64)])
+    def _lengths(self, of_row: dict[int, list[int]]) -> Rows:
+        """How many tokens each example has; a record and its copies count as their longest."""
+        copies = np.array([int(made.lengths[row]) for made, row in self._own], dtype=np.int64)
+        found = np.concatenate([self._examples.lengths, copies])
+        for row, own in of_row.items():
+            found[[row, *own]] = found[[row, *own]].max()
+        return np.asarray(found)
 
     def batch(self, rows: NDArray[Any]) -> dict[str, Tensor]:
         """Base texts and copies together, padded to the longest; copies have their record's number.
@@ -124,7 +133,7 @@ class Copies:
             one = made.batch(np.array([row]))
             one[RECORD] = torch.tensor([self._copies[at][0]])
             parts.append(one)
-        joined = {name: _padded([part[name] for part in parts], name) for name in parts[0]}
+        joined = {name: padded([part[name] for part in parts], name) for name in parts[0]}
         order = np.concatenate([np.flatnonzero(rows < len(self._examples)),
                                 np.flatnonzero(rows >= len(self._examples))])  # fmt: skip
         back = torch.from_numpy(np.argsort(order, kind="stable"))
@@ -155,6 +164,7 @@ class Copies:
                 name,
                 torch.tensor([at for at, _ in held]),
                 torch.tensor([sign for _, sign in held]),
+                whole=name != BASE and len(held) == 2 * self._parts[unit, name],
             )
             for (unit, name), held in found.items()
         ]
@@ -163,7 +173,7 @@ class Copies:
 _FILLED = {"labels": -100}
 
 
-def _padded(parts: list[Tensor], name: str) -> Tensor:
+def padded(parts: list[Tensor], name: str) -> Tensor:
     """Parts of a batch below each other, padded on the right; padding is masked where it counts."""
     if parts[0].dim() < 2:
         return torch.cat(parts)

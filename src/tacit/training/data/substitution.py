@@ -23,11 +23,19 @@ from numpy.typing import NDArray
 from tacit.corpus import Corpus
 from tacit.detection.kinds import kind_of, known_kinds, matches
 from tacit.detection.mentions import Entity, Mention, fold
-from tacit.detection.surrogates import keyed_number, reserved, surrogate
+from tacit.detection.surrogates import keyed_number, public_names, reserved, surrogate
 from tacit.errors import DataError, UsageError
 from tacit.planning.plan import Plan
+from tacit.training.data.tagged_words import Replaced, TaggedWords, filled, retagged
 
 Keys = NDArray[np.uint64]
+Spans = tuple[tuple[int, int], ...]
+_ONE_IN = 4
+"""One invented name in so many is a target of next words, which ones a key and the place decide.
+
+All of them took part of the clip norm from the words around; without any, a model would not learn
+that a name comes next.
+"""
 
 
 class Name(NamedTuple):
@@ -55,17 +63,39 @@ class MarkedRecord:
     number: int
     text: str
     places: tuple[Place, ...]
+    tagged: TaggedWords | None = None
+    """The words of the text with their tags, where these are learnt."""
 
     def rendered(self, key: bytes, show: Name | None = None) -> str:
         """The text with the shown name as written, and an invented one at every other place."""
-        parts, at = [], 0
+        return filled(self.text, self.replaced(key, show))
+
+    def rendered_words(self, key: bytes, show: Name | None = None) -> TaggedWords | None:
+        """The words of that text with their tags, which know no more of names than it does."""
+        if self.tagged is None:
+            return None
+        return retagged(self.text, self.tagged, self.replaced(key, show))
+
+    def replaced(self, key: bytes, show: Name | None = None) -> list[Replaced]:
+        """What stands at each place."""
+        made = []
         for number, place in enumerate(self.places):
             kept = show is not None and place.name == show
             written = self.text[place.start : place.end]
             own = written if kept else surrogate(place.kind, key, self.user, self.number, number)
-            parts += [self.text[at : place.start], own]
-            at = place.end
-        return "".join([*parts, self.text[at:]])
+            made.append(Replaced(place.start, place.end, own, kept))
+        return made
+
+    def unlearnt(self, key: bytes, show: Name | None = None) -> Spans:
+        """Where that text has invented names that are read and never a target of next words."""
+        found, longer = [], 0
+        for number, one in enumerate(self.replaced(key, show)):
+            start = one.start + longer
+            longer += len(one.text) - (one.end - one.start)
+            learnt = keyed_number(key, "learnt", self.user, self.number, number) % _ONE_IN == 0
+            if not (one.kept or learnt):
+                found.append((start, start + len(one.text)))
+        return tuple(found)
 
 
 class Shown(NamedTuple):
@@ -79,12 +109,16 @@ class Shown(NamedTuple):
 class Marked:
     """The records of a corpus, row by row, and the rule by which names are replaced and shown."""
 
-    def __init__(self, records: Sequence[MarkedRecord], key: bytes) -> None:
+    def __init__(
+        self, records: Sequence[MarkedRecord], key: bytes, shown_kinds: Sequence[str] | None = None
+    ) -> None:
         self.records, self.key = tuple(records), key
+        # A kind is part of the template, so it may decide which places can be nominated at all.
         places = [
             (row, place.name, keyed_number(key, "place", r.user, r.number, i))
             for row, r in enumerate(self.records)
             for i, place in enumerate(r.places)
+            if shown_kinds is None or matches(place.kind, shown_kinds)
         ]
         users = sorted({r.user for r in self.records})
         number = {user: n for n, user in enumerate(users)}
@@ -104,9 +138,22 @@ class Marked:
         """The base text with one name as it was written."""
         return self.records[row].rendered(self.key, name)
 
+    def unlearnt(self, row: int, shown: Name | None = None) -> Spans:
+        """Which invented names of the base text, or of one that shows a name, are no targets."""
+        return self.records[row].unlearnt(self.key, shown)
+
     def base_corpus(self, part: Corpus) -> Corpus:
-        """The corpus with base texts; what belongs to the words of the old ones is left out."""
-        return rewritten(part, [self.base(row) for row in range(len(self.records))])
+        """The corpus with base texts, and their words and tags where these are learnt."""
+        texts = [record.rendered(self.key) for record in self.records]
+        words = [record.rendered_words(self.key) for record in self.records]
+        return rewritten(part, texts, words=words)
+
+    def copies(self, part: Corpus, shown: Sequence[tuple[int, Name]]) -> Corpus:
+        """Records that each show one name, under ids that are numbers."""
+        rows = [row for row, _ in shown]
+        texts = [self.showing(row, name) for row, name in shown]
+        words = [self.records[row].rendered_words(self.key, name) for row, name in shown]
+        return rewritten(part, texts, rows, words)
 
     def shown(self, step: int, *, users_per_name: int, names_per_user: int) -> list[Shown]:
         """Which names are shown in a step, and by whom: a function of all users' records.
@@ -147,11 +194,17 @@ def _mixed(keys: Keys, step_key: int) -> Keys:
 
 
 def marked(
-    plan: Plan, part: Corpus, mentions: Sequence[Mention], entities: Sequence[Entity]
+    plan: Plan,
+    part: Corpus,
+    mentions: Sequence[Mention],
+    entities: Sequence[Entity],
+    *,
+    tagged: bool = False,
 ) -> Marked:
     """The records of a corpus with the names that a plan protects; public names stay as they are.
 
-    The key comes from the plan's public seed, never from a text.
+    The key comes from the plan's public seed, never from a text. Where parts of speech are learnt,
+    records are `tagged`.
     """
     if "pair" in part.columns:
         raise UsageError(
@@ -173,30 +226,42 @@ def marked(
     seen: Counter[str] = Counter()
     records = []
     columns = (part.column("id"), part.require_users(), part.column("text"))
-    for record, user, text in zip(*(column.to_pylist() for column in columns), strict=True):
+    words = _tagged(part) if tagged else [None] * len(part)
+    rows = zip(*(column.to_pylist() for column in columns), words, strict=True)
+    for record, user, text, own in rows:
         places = [
             place
             for start, end, mention in _joined(by_record.get(record, ()))
             if (place := _place(text, start, end, mention, known, public)) is not None
         ]
-        records.append(MarkedRecord(str(user), seen[user], text, tuple(places)))
+        records.append(MarkedRecord(str(user), seen[user], text, tuple(places), own))
         seen[user] += 1
-    return Marked(records, b"tacit names %d" % plan.seed)
+    may = None if plan.shown_kinds is None else [kind_of(kind) for kind in plan.shown_kinds]
+    return Marked(records, b"tacit names %d" % plan.seed, may)
 
 
-def public_names(given: Sequence[str]) -> dict[str, frozenset[str]]:
-    """Names that are always shown, folded for each kind; refused if an invented one is among them.
+def as_learnt(
+    plan: Plan, part: Corpus, mentions: Sequence[Mention], entities: Sequence[Entity]
+) -> dict[tuple[str, int], tuple[str, bool]]:
+    """By record id and place: the invented name there, and whether the first step shows the own."""
+    own = marked(plan, part, mentions, entities)
+    most = {"users_per_name": plan.users_per_name, "names_per_user": plan.names_per_user}
+    shown = {(row, one.name) for one in own.shown(1, **most) for row in one.rows}
+    ids = part.column("id").to_pylist()
+    return {
+        (ids[row], place.start): (instead.text, (row, place.name) in shown)
+        for row, record in enumerate(own.records)
+        for place, instead in zip(record.places, record.replaced(own.key), strict=True)
+    }
 
-    Else a neighbour's base text could differ: what is reserved must be replaced everywhere.
-    """
-    made = {kind: frozenset(fold(name, kind) for name in given) for kind in known_kinds()}
-    for kind, names in made.items():
-        if both := names & reserved(kind):
-            raise UsageError(
-                f"public_entities has {sorted(both)[0]!r}, which is one of the invented names "
-                f"for {kind}; leave it out."
-            )
-    return made
+
+def _tagged(part: Corpus) -> list[TaggedWords | None]:
+    """The words of each record with their parts of speech; None where it has none."""
+    rows = zip(part.column("tokens").to_pylist(), part.column("pos").to_pylist(), strict=True)
+    return [
+        None if words is None or tags is None else TaggedWords(tuple(words), tuple(tags))
+        for words, tags in rows
+    ]
 
 
 def _joined(mentions: Sequence[Mention]) -> list[tuple[int, int, Mention]]:
@@ -235,14 +300,25 @@ def _place(
     return Place(start, end, kind, Name(kind, name))
 
 
-def rewritten(part: Corpus, texts: Sequence[str], rows: Sequence[int] | None = None) -> Corpus:
+def rewritten(
+    part: Corpus,
+    texts: Sequence[str],
+    rows: Sequence[int] | None = None,
+    words: Sequence[TaggedWords | None] = (),
+) -> Corpus:
     """The corpus with other texts; tokens, tags and spans, which belong to the old ones, go.
 
-    With `rows` these alone, each as often as it stands there, under ids that are numbers.
+    With `words`, tokens and parts of speech are those. With `rows` these alone, each as often as
+    it stands there, under ids that are numbers.
     """
     gone = ("text", "tokens", "tags", "pos", "spans", *(("id",) if rows is not None else ()))
     table = part.table.select([name for name in part.columns if name not in gone])
     if rows is not None:
         numbers = [str(number) for number in range(len(rows))]
         table = table.take(rows).append_column("id", pa.array(numbers, pa.string()))
-    return Corpus(table.append_column("text", pa.array(texts, pa.string())), name=part.name)
+    table = table.append_column("text", pa.array(texts, pa.string()))
+    if any(own is not None for own in words):
+        for name, field in (("tokens", "words"), ("pos", "tags")):
+            lists = [None if own is None else list(getattr(own, field)) for own in words]
+            table = table.append_column(name, pa.array(lists, pa.list_(pa.string())))
+    return Corpus(table, name=part.name)

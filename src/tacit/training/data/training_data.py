@@ -1,12 +1,10 @@
 """What a run learns from: tokenized records, who owns them, and which of them the caps keep."""
 
-import json
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -14,46 +12,27 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tacit.corpus import Corpus
+from tacit.corpus.splitting import training_part
 from tacit.detection import detect
 from tacit.detection.mentions import Entity, Mention, read_entities, read_mentions
-from tacit.detection.provenance import UNKNOWN, Provenance, read_provenance, unknown_origin
+from tacit.detection.provenance import UNKNOWN, Provenance
 from tacit.errors import DataError, PrivacyRefused
 from tacit.owners import Owners
 from tacit.owners.bounding import Bounded, Caps
 from tacit.planning.dry_run import apply_caps
+from tacit.planning.pipeline import provenance_beside
 from tacit.planning.plan import Plan
-from tacit.privacy.certificates.manifest import file_digest
 from tacit.training.data.protected_entities import ProtectedEntities
+from tacit.training.data.residuals import Redacted
 from tacit.training.data.shown_names import ShownNames
 from tacit.training.settings import Run
-from tacit.training.tasks.examples import Examples
+from tacit.training.tasks.examples import Batched, Examples, Owned
 
 Rows = NDArray[np.int64]
 
 _STRETCH, _WORTHWHILE = 1.5, 16
 _KEPT_ASIDE = 1 << 25
 """Numbers that gradients kept aside may take: 128 MiB in single precision."""
-
-
-class Batched(Protocol):
-    """Examples, as far as batches need them: how many tokens each has, and some as tensors."""
-
-    @property
-    def lengths(self) -> NDArray[np.int64]: ...
-
-    def batch(self, rows: NDArray[Any]) -> dict[str, Tensor]: ...
-
-
-class Owned(Batched, Protocol):
-    """Examples of users: the number of each one's user, and of the record it was made of."""
-
-    @property
-    def user(self) -> NDArray[np.int32]: ...
-
-    @property
-    def record(self) -> NDArray[np.int32]: ...
-
-    def __len__(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -67,16 +46,13 @@ class TrainingData:
     bounded: Bounded | None
     names: ShownNames | None = None
     """Which names are shown in a step; None where none ever is."""
+    redacted: Redacted | None = None
+    """The records with their sensitive tokens masked; None where no step reads them."""
 
     @property
     def users(self) -> int:
         """How many users have a kept record."""
         return len(self.rows_of_user)
-
-
-def training_part(corpus: Corpus) -> Corpus:
-    """The training split, or everything where there are no splits."""
-    return corpus.only("train") if "train" in corpus.splits() else corpus
 
 
 def records_learnt_from(run: Run, corpus: Corpus) -> Corpus:
@@ -116,19 +92,6 @@ def find_mentions(run: Run, corpus: Corpus) -> Found:
     table = source.with_name(source.stem + ".entities.jsonl")
     entities = read_entities(table) if table.exists() else []
     return Found(read_mentions(source, corpus), entities, provenance_beside(source, corpus))
-
-
-def provenance_beside(mentions: Path, corpus: Corpus) -> Provenance:
-    """Who found these mentions, if the summary beside them is about them and this corpus."""
-    about = {"mentions_sha256": file_digest(mentions), "corpus": corpus.digest()}
-    try:
-        path = mentions.with_name(mentions.stem + ".summary.json")
-        summary = json.loads(path.read_text(encoding="utf-8"))
-        if all(summary[name] == digest for name, digest in about.items()):
-            return read_provenance(summary["provenance"])
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
-    return unknown_origin(mentions)
 
 
 def prepare(

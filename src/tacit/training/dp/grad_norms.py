@@ -322,7 +322,8 @@ def _row_squares(x: Tensor) -> Tensor:
 def _token_norms(product: Product, units: Units, scale: Tensor | None) -> Tensor:
     """The square of the sum of the norms of what each token adds."""
     each = torch.linalg.vector_norm(product.left, dim=2)
-    each = scaled(each * torch.linalg.vector_norm(product.right, dim=2), scale)
+    each = each * torch.linalg.vector_norm(product.right, dim=2)
+    each = scaled(each, None if scale is None else scale.abs())
     if product.factor is not None:
         each = each * product.factor.abs().max()
     return units.gather(each.sum(1, keepdim=True)).flatten(1).sum(1, dtype=torch.float64).square()

@@ -43,6 +43,8 @@ class Account(NamedTuple):
     name: int
     rows: Tensor
     signs: Tensor
+    whole: bool = False
+    """Whether all that a name changes is in this batch. A record has one sign for all names."""
 
 
 NamedBatches = Iterable[tuple[dict[str, Tensor], list[Account], set[int]]]
@@ -155,6 +157,17 @@ class ClippedSums:
         """The sum over records: every record is a unit of its own, with a number of its own."""
         step = _Step(self._summed, clip_norm, None, weights, weight_cap, units)
         return self._sum(step, losses, ((b, owner, set()) for b, owner, *_ in batches), "records")
+
+    def texts_of_records(
+        self, losses: Losses, batches: Batches, *, clip_norm: float, units: int | None = None
+    ) -> BoundedSum:
+        """The sum over records that have several texts, such as one whose loss has a minus sign.
+
+        *Guarantee*: that of `users`, of records: all that the texts of one record add up to is
+        clipped as a whole.
+        """
+        total = self.users(losses, batches, clip_norm=clip_norm, units=units)
+        return replace(total, unit="records", made=_MADE_HERE)
 
     def users_showing_names(
         self,
@@ -495,6 +508,7 @@ class _NamedStep(_Step):
         super().__init__(parameters, clip_norm, record_clip, weights, weight_cap, units)
         self._name_clip = name_clip
         self._changes: dict[int, dict[int, dict[str, Tensor]]] = {}
+        self._clipped_changes: dict[int, dict[str, Tensor]] = {}
         self._void: set[tuple[int, int]] = set()
 
     @torch.no_grad()
@@ -508,8 +522,10 @@ class _NamedStep(_Step):
         if bool(bad.any()):
             gradients = _without(gradients, bad)
             self._not_finite += int(bad.sum())
-        for account in accounts:
-            if account.name != BASE:
+        names = [account for account in accounts if account.name != BASE]
+        self._add_whole_changes(gradients, [one for one in names if one.whole], bad)
+        for account in names:
+            if not account.whole:
                 self._add_change(gradients, account, bad)
         here: set[int] = set()
         for account in accounts:
@@ -521,6 +537,34 @@ class _NamedStep(_Step):
         for unit in sorted(here - goes_on):
             self._settle(unit)
 
+    def _add_whole_changes(
+        self, gradients: dict[str, Gradient], accounts: list[Account], bad: Tensor
+    ) -> None:
+        """What names change whose records are all here: norms first, then one sum for each user.
+
+        Their gradients are never written out one by one; a norm that is not finite leaves its
+        name out.
+        """
+        accounts = [one for one in accounts if not bool(bad[one.rows].any())]
+        if not accounts:
+            return
+        signs = _like(gradients).new_zeros(len(bad))
+        for one in accounts:
+            signs[one.rows] = one.signs.to(signs)
+        weights, rows_of = torch.zeros_like(signs), dict[int, list[Tensor]]()
+        rows = {number: one.rows.to(signs.device) for number, one in enumerate(accounts)}
+        for units, members in _by_size(rows, len(bad)):
+            squares, _ = _squares(gradients, units, signs)
+            for number, square in zip(members, squares.tolist(), strict=True):
+                if not math.isfinite(square):
+                    continue
+                factor = min(1.0, self._name_clip / math.sqrt(square)) if square > 0 else 1.0
+                weights.index_add_(0, rows[number], factor * signs[rows[number]])
+                rows_of.setdefault(accounts[number].unit, []).append(rows[number])
+        for unit, parts in rows_of.items():
+            fresh = _of(gradients, torch.cat(parts).unique(), weights)
+            _add_to(self._clipped_changes.setdefault(unit, {}), fresh)
+
     def _add_change(self, gradients: dict[str, Gradient], account: Account, bad: Tensor) -> None:
         place = account.unit, account.name
         scale = _like(gradients).new_zeros(len(bad))
@@ -529,12 +573,8 @@ class _NamedStep(_Step):
         if bool(bad[account.rows].any()) or not math.isfinite(_norm_square(fresh)):
             self._void.add(place)
             return
-        own = self._changes.setdefault(account.unit, {})
-        if account.name not in own:
-            own[account.name] = fresh
-            return
-        for name, tensor in fresh.items():
-            own[account.name][name].add_(tensor)
+        changes = self._changes.setdefault(account.unit, {})
+        _add_to(changes.setdefault(account.name, {}), fresh)
 
     def _settle(self, unit: int) -> None:
         """Base, clipped; what each shown name changes, clipped; then the user's vector."""
@@ -544,21 +584,30 @@ class _NamedStep(_Step):
         square = _norm_square(total)
         if not math.isfinite(square):
             self._not_finite += 1
-            total = {name: torch.zeros_like(tensor) for name, tensor in total.items()}
-        _shorten(total, self._clip_norm)
+            total, square = {name: torch.zeros_like(t) for name, t in total.items()}, 0.0
+        _shorten(total, self._clip_norm, square)
         for name, change in self._changes.pop(unit, {}).items():
-            if (unit, name) in self._void or not math.isfinite(_norm_square(change)):
+            square = _norm_square(change)
+            if (unit, name) in self._void or not math.isfinite(square):
                 continue
-            _shorten(change, self._name_clip)
-            for parameter, tensor in change.items():
-                total[parameter].add_(tensor)
+            _shorten(change, self._name_clip, square)
+            _add_to(total, change)
+        _add_to(total, self._clipped_changes.pop(unit, {}))
         self._pending[unit] = total
         super()._settle(unit)
 
 
-def _shorten(tensors: dict[str, Tensor], most: float) -> None:
-    """Clip in place: no longer than `most`."""
-    square = _norm_square(tensors)
+def _add_to(total: dict[str, Tensor], more: dict[str, Tensor]) -> None:
+    """Add in place; what is not there yet is taken as it is."""
+    for name, tensor in more.items():
+        if name in total:
+            total[name].add_(tensor)
+        else:
+            total[name] = tensor
+
+
+def _shorten(tensors: dict[str, Tensor], most: float, square: float) -> None:
+    """Clip in place, given the squared norm: no longer than `most`."""
     if square > most * most:
         for tensor in tensors.values():
             tensor.mul_(most / math.sqrt(square))

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from tacit.corpus import Corpus
 from tacit.corpus.reading import read
+from tacit.corpus.splitting import training_part
 from tacit.errors import UsageError
 from tacit.files import whole_file
 from tacit.saved_json import spelled
-from tacit.training.data.training_data import training_part
 from tacit.training.evaluation import baselines
 from tacit.training.evaluation.groups import Groups, compare_groups, ends_of, group_names
 from tacit.training.evaluation.predicting import Sampling, answer
@@ -29,24 +30,24 @@ def evaluate(
     folder: Path,
     split: str,
     *,
-    test: Path | None = None,
+    test: Corpus | Path | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
-    """Scores on a split of the run's corpus, or on the file `test`, beside the baselines."""
+    """Scores on a split of the run's corpus, or on the corpus `test`, beside the baselines."""
     folder = Path(folder)
     ctx = load_run(folder)
     return scores(ctx if test is None else on_file(ctx, test), split, beside=folder,
                   progress=progress)  # fmt: skip
 
 
-def on_file(ctx: RunContext, test: Path) -> RunContext:
-    """The run with the records of a file as its test split; what it was trained on stays."""
+def on_file(ctx: RunContext, test: Corpus | Path) -> RunContext:
+    """The run with other records as its test split; what it was trained on stays."""
     if ctx.run.spec.changes_text:
         raise UsageError(
-            f"method={ctx.run.method} changes what mentions mark, and {test} has none; score a "
+            f"method={ctx.run.method} changes what mentions mark, and other text has none; score a "
             "split of the corpus, which `tacit corpus split` makes before training."
         )
-    other = read(test)
+    other = test if isinstance(test, Corpus) else read(test)
     return replace(ctx, corpus=other.with_splits(["test"] * len(other)), mentions=[])
 
 

@@ -29,6 +29,7 @@ METHODS: "Registry[MethodSpec[Any]]" = Registry(
         "dp-fedavg": f"{_HERE}.dp_fedavg:DP_FEDAVG",
         "selective": f"{_HERE}.selective:SELECTIVE",
         "redact-then-private": f"{_HERE}.redact_then_private:REDACT_THEN_PRIVATE",
+        "residual-tokens": f"{_HERE}.residual_tokens:RESIDUAL_TOKENS",
         "adversarial": f"{_HERE}.adversarial:ADVERSARIAL",
         "triplet": f"{_HERE}.triplet:TRIPLET",
         "uedp": f"{_HERE}.uedp:UEDP",

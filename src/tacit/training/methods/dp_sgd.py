@@ -21,6 +21,7 @@ from tacit.training.methods.independence import Totals
 from tacit.training.methods.method import Method, MethodInputs, S
 from tacit.training.methods.noisy_sums import AdaptiveSums, LossMeter, NoisySumMethod
 from tacit.training.methods.scaled_sums import ScaledSums, Sizes
+from tacit.training.models.weights import summed
 from tacit.training.settings import MethodSettings
 
 
@@ -77,17 +78,36 @@ class DpSgd(PlannedSums[MethodSettings]):
         if plan.clip_quantile is None:
             how = inputs.run.optimizer
             sizes = Sizes(how.beta2, how.noise_floor)
+            return ScaledSums(
+                lambda scales: self._with_scales(inputs, meter, scales), sizes,
+                summed(inputs.model), *given, check=check,
+            )  # fmt: skip
+        return AdaptiveSums(
+            lambda norm: self._with_clip(inputs, meter, norm), plan.clip_norm, plan.clip_quantile,
+            *given, check=check,
+        )  # fmt: skip
 
-            def of_scales(scales: Mapping[str, Tensor]) -> Totals:
-                return self.totals(replace(inputs, scales=scales), meter)
+    def following(self, inputs: MethodInputs, meter: LossMeter) -> tuple[list[Tensor], Totals]:
+        """The sum with the clip norm, or the scales, that rank 0 says."""
+        plan = inputs.need_plan()
+        if plan.clip_quantile is not None:
+            norm = torch.tensor([plan.clip_norm], dtype=torch.float64)
+            return [norm], lambda step, drawn: self._with_clip(inputs, meter, float(norm))(
+                step, drawn
+            )
+        if plan.precondition:
+            scales = {name: torch.ones_like(t) for name, t in summed(inputs.model).items()}
+            return [*scales.values()], self._with_scales(inputs, meter, scales)
+        return super().following(inputs, meter)
 
-            return ScaledSums(of_scales, sizes, *given, check=check)
+    def _with_scales(
+        self, inputs: MethodInputs, meter: LossMeter, scales: Mapping[str, Tensor]
+    ) -> Totals:
+        return self.totals(replace(inputs, scales=scales), meter)
 
-        def of_clip(norm: float) -> Totals:
-            clipped = plan.model_copy(update={"clip_norm": norm})
-            return self.totals(replace(inputs, plan=clipped), meter)
-
-        return AdaptiveSums(of_clip, plan.clip_norm, plan.clip_quantile, *given, check=check)
+    def _with_clip(self, inputs: MethodInputs, meter: LossMeter, norm: float) -> Totals:
+        clipped = inputs.need_plan().model_copy(update={"clip_norm": norm})
+        return self.totals(replace(inputs, plan=clipped), meter)
 
     def totals(self, inputs: MethodInputs, meter: LossMeter) -> Totals:
         """Sums of clipped gradients over drawn users, or over drawn records."""

@@ -136,6 +136,8 @@ class MethodSpec(Generic[S]):
     """Whether clients can compute its sums."""
     masked_phase: ClassVar[bool] = False
     """Whether training on masked text comes first; `settings` then has steps, batch, optimizer."""
+    reads_masked: ClassVar[bool] = False
+    """Whether its private steps read the masked text, too."""
 
     @property
     def planned(self) -> bool:

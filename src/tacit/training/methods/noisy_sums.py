@@ -9,7 +9,6 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
-from tacit.errors import UsageError
 from tacit.privacy.events import AnyEvent
 from tacit.privacy.ledger import Ledger
 from tacit.training.data.training_data import TrainingData
@@ -94,8 +93,25 @@ class NoisySums(Generic[Drawn_co]):
         """Let several processes compute the sum; sampling, ledger and noise stay here."""
         self._total = over(self._total)
 
+    def depends_on(self) -> list[Tensor]:
+        """What the sum of the next step depends on beside the weights, as others must know it.
+
+        Made of releases alone, and of the same shapes in every step; `following` takes it.
+        """
+        return []
+
     def gradient(self, step: int) -> tuple[dict[str, Tensor], StepStats]:
-        """The noisy sum over its public denominator."""
+        """The direction that is made of a release."""
+        return self.direction(step, *self.noisy(step))
+
+    def direction(
+        self, step: int, released: dict[str, Tensor], stats: StepStats
+    ) -> tuple[dict[str, Tensor], StepStats]:
+        """What is made of a release: itself, unless a method adds what reads nothing protected."""
+        return released, stats
+
+    def noisy(self, step: int) -> tuple[dict[str, Tensor], StepStats]:
+        """The release of a step: the noisy sum over its public denominator."""
         if self._check is not None:
             self._check.due(step)
         drawn = self._sampler.draw(self._randomness.stream("coins", step))
@@ -138,8 +154,10 @@ class AdaptiveSums(NoisySums[Drawn_co]):
         super().__init__(sampler, event, self._counted, *rest, **named)
         self._of_clip, self._clip_norm, self._quantile = of_clip, clip_norm, quantile
 
+        self._clipped: Totals = lambda step, drawn: self._of_clip(self._clip_norm)(step, drawn)
+
     def _counted(self, step: int, drawn: Any) -> BoundedSum:
-        return with_count(self._of_clip(self._clip_norm)(step, drawn), COUNT_SHARE)
+        return with_count(self._clipped(step, drawn), COUNT_SHARE)
 
     def gradient(self, step: int) -> tuple[dict[str, Tensor], StepStats]:
         """The noisy sum, clipped by what the steps before said of norms."""
@@ -158,8 +176,12 @@ class AdaptiveSums(NoisySums[Drawn_co]):
         self._clip_norm = float(tensors["clip_norm"])
 
     def spread(self, over: Callable[[Totals], Totals]) -> None:
-        """Refused: the other processes do not know the clip norm."""
-        raise UsageError("plan.clip_quantile is not done in several processes; take one.")
+        """Units are clipped in several processes, joined, and counted here."""
+        self._clipped = over(self._clipped)
+
+    def depends_on(self) -> list[Tensor]:
+        """The clip norm."""
+        return [torch.tensor([self._clip_norm], dtype=torch.float64)]
 
 
 class NoisySumMethod(MethodSpec[S]):
@@ -182,6 +204,13 @@ class NoisySumMethod(MethodSpec[S]):
     @abstractmethod
     def totals(self, inputs: MethodInputs, meter: LossMeter) -> Totals:
         """The bounded sum over those who were drawn."""
+
+    def following(self, inputs: MethodInputs, meter: LossMeter) -> tuple[list[Tensor], Totals]:
+        """The sum of a process that helps, and room for what it depends on beside the weights.
+
+        Rank 0 writes what `NoisySums.depends_on` gives into that room before every step.
+        """
+        return [], self.totals(inputs, meter)
 
     @abstractmethod
     def denominator(self, inputs: MethodInputs) -> float:

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tacit.errors import UsageError
 from tacit.privacy.events import AnyEvent
 from tacit.training.dp.sampling import Sampler
 from tacit.training.methods.independence import Totals
@@ -78,10 +77,11 @@ class ScaledSums(NoisySums[Drawn_co]):
 
     def __init__(
         self, of_scales: Callable[[Mapping[str, Tensor]], Totals], sizes: Sizes,
-        sampler: Sampler[Drawn_co], event: AnyEvent, *given: Any, **named: Any,
+        like: Mapping[str, Tensor], sampler: Sampler[Drawn_co], event: AnyEvent, *given: Any,
+        **named: Any,
     ) -> None:  # fmt: skip
         super().__init__(sampler, event, self._scaled, *given, **named)
-        self._of_scales, self._sizes = of_scales, sizes
+        self._of_scales, self._sizes, self._like = of_scales, sizes, like
 
     def _scaled(self, step: int, drawn: Any) -> Any:
         return self._of_scales(self._sizes.scales())(step, drawn)
@@ -114,6 +114,7 @@ class ScaledSums(NoisySums[Drawn_co]):
         seen, self._sizes.noise = tensors["about"].tolist()
         self._sizes.seen = int(seen)
 
-    def spread(self, over: Callable[[Totals], Totals]) -> None:
-        """Refused: the other processes do not know the scales."""
-        raise UsageError("plan.precondition is not done in several processes; take one.")
+    def depends_on(self) -> list[Tensor]:
+        """The scales of all that is trained."""
+        scales = self._sizes.scales()
+        return [scales.get(name, torch.ones_like(like)) for name, like in self._like.items()]

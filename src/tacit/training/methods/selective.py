@@ -22,7 +22,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
-from tacit.errors import DataError, UsageError
+from tacit.errors import UsageError
 from tacit.planning.plan import Plan, require_sample
 from tacit.privacy.accounting.claims import PublishedPrice
 from tacit.privacy.events import Selective, part_of
@@ -42,7 +42,7 @@ from tacit.training.methods.states import clipped_rows, states_after
 from tacit.training.models.devices import placed
 from tacit.training.models.recurrent import LSTMForCausalLM, State
 from tacit.training.settings import MethodSettings, Run
-from tacit.training.tasks.examples import IGNORED, Examples
+from tacit.training.tasks.examples import IGNORED, Examples, require_sensitive
 from tacit.training.tasks.measuring import mean_of_row, token_losses
 
 Gradient = dict[str, Tensor]
@@ -69,11 +69,7 @@ class SelectiveStep:
         self._examples = examples
         self._rounds = _rounds(examples, training_data.rows, plan)
         counts = [int((r[:, 1] < r[:, 2]).sum()) for r in self._rounds]
-        if not any(counts):
-            raise DataError(
-                "No token of the training records is sensitive, so there is nothing to protect; "
-                "check the policy with `tacit policy show`."
-            )
+        require_sensitive(any(counts))
         self._expected = [
             max(1.0, event.rate * sum(count > number for count in counts))
             for number in range(event.segments)

@@ -27,13 +27,14 @@ from tacit.privacy.accounting.claims import PublishedPrice
 from tacit.privacy.events import UserClip
 from tacit.privacy.ledger import Releases
 from tacit.replication.published import uedp_claim, uedp_release
-from tacit.training.data.training_data import Batched, Rows, TrainingData, batches, units_together
+from tacit.training.data.training_data import Rows, TrainingData, batches, units_together
 from tacit.training.dp.gradients import BoundedSum, ClippedSums
 from tacit.training.dp.sampling import UserEntityDraw, UserEntitySampler
 from tacit.training.methods.independence import Totals, UnitCheck
 from tacit.training.methods.method import MethodInputs
 from tacit.training.methods.noisy_sums import LossMeter, NoisySumMethod
 from tacit.training.settings import SUM_OF_UPDATES, Cap, MethodSettings, Rate, Run
+from tacit.training.tasks.examples import Batched
 
 _WEIGHT = "record_weight"
 

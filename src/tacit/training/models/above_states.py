@@ -21,6 +21,14 @@ from tacit.training.tasks.measuring import evaluating
 
 _CLOSE = 1e-3
 """How far, as a share, the output layer's logits may be from those that a model gives."""
+_READ_POWER, _WRITE_POWER = 0.25, 0.125
+"""Directions are divided by these powers of their variance: at 0.5 all would be alike.
+
+Few steps reach only what stands out, and noise is the same everywhere; between the two, more
+directions are learnt in as many steps.
+"""
+_LEAST = 0.01
+"""Variances below this share of their mean count as this: public text is short."""
 
 
 def above_states(
@@ -113,13 +121,20 @@ def _find_directions(model: StateAdapterForCausalLM, states: Tensor) -> None:
     """Set what is read of a state, and what a direction does to the tokens."""
     frozen, tokens = model.encoder, model.config.tokens
     frozen.center.copy_(states.mean(0))
-    states = states - frozen.center
-    axes = torch.linalg.eigh(states.t() @ states).eigenvectors.flip(1)[:, : model.config.reads]
-    frozen.axes.copy_(axes.t() / states.norm(dim=1).mean())
+    centered = states - frozen.center
+    axes = directions(centered.t() @ centered, model.config.reads, _READ_POWER)
+    frozen.axes.copy_(axes.t() / (centered @ axes).norm(dim=1).mean())
     rows = frozen.model.get_output_embeddings().weight[:tokens]
-    some = (states + frozen.center)[:: max(1, len(states) // 512)]
+    some = states[:: max(1, len(states) // 512)]
     shares = (some @ rows.t()).softmax(-1).mean(0, keepdim=True).t()
     mean = (rows * shares).sum(0, keepdim=True)
-    spread = torch.linalg.eigh((rows * shares).t() @ rows - mean.t() @ mean).eigenvectors
-    model.spread.weight[:tokens] = rows @ spread[:, -model.config.writes :]
+    told = (rows * shares).t() @ rows - mean.t() @ mean
+    model.spread.weight[:tokens] = rows @ directions(told, model.config.writes, _WRITE_POWER)
     model.spread.weight[tokens:] = 0
+
+
+def directions(covariance: Tensor, count: int, power: float) -> Tensor:
+    """The main directions; the first has length one, those of less variance are longer."""
+    variances, axes = torch.linalg.eigh(covariance)
+    variances = variances.clamp(min=_LEAST * float(variances.mean())).flip(0)[:count]
+    return axes.flip(1)[:, :count] * (variances[0] / variances) ** power

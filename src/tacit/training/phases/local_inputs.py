@@ -14,6 +14,7 @@ from tacit.training.methods.noisy_sums import NoisySumMethod
 from tacit.training.models import weights
 from tacit.training.models.features import OnFeatures
 from tacit.training.phases.loop import OnProgress, Progress
+from tacit.training.phases.redacted_start import redacted_beside
 from tacit.training.phases.run_context import RunContext, encode, names_to_show
 from tacit.training.settings import Run
 from tacit.training.tasks.examples import Examples
@@ -31,7 +32,8 @@ def inputs_of(
     examples = encode(ctx, ctx.part, on_features=_features_progress(on_progress))
     check_fit(model, examples)
     training_data = prepare(examples, ctx.part, ctx.mentions, plan, ctx.protected)
-    training_data = replace(training_data, names=names_to_show(ctx, plan))
+    masked = redacted_beside(ctx, examples)
+    training_data = replace(training_data, names=names_to_show(ctx, plan), redacted=masked)
     few = training_data.rows[:2]
     run.spec.require_model(model)
     losses = run.spec.losses(ctx.task)
@@ -57,10 +59,13 @@ def require_independent_units(inputs: MethodInputs) -> None:
 
     Features were computed in batches, too: the check begins at the text, not at them.
     """
-    training_data = inputs.training_data
+    training_data, masked = inputs.training_data, inputs.training_data.redacted
     if isinstance(training_data.examples, Examples):
         from_text = replace(training_data.examples, features=None)
-        inputs = replace(inputs, training_data=replace(training_data, examples=from_text))
+        if masked is not None and isinstance(masked.examples, Examples):
+            masked = replace(masked, examples=replace(masked.examples, features=None))
+        data = replace(training_data, examples=from_text, redacted=masked)
+        inputs = replace(inputs, training_data=data)
     check = inputs.run.spec.unit_check(inputs)
     if check is not None:
         check.need(first=True)
@@ -85,6 +90,9 @@ def alike(ctx: RunContext, inputs: MethodInputs) -> Iterator[bytes]:
     yield ctx.run.digest().encode()
     yield code_digest().encode()
     yield ctx.corpus.digest().encode()
+    if ctx.names is not None:
+        yield ctx.part.digest().encode()
+        yield repr([record.places for record in ctx.names.records]).encode()
     yield "".join(weights.snapshot(ctx.model).values()).encode()
     if plan is not None:
         norms = (plan.clip_norm, plan.record_clip, plan.records_per_step, plan.user_weight_cap)

@@ -59,11 +59,15 @@ class Ranks:
             )
 
     def lead(
-        self, total: Callable[[int, Share], BoundedSum], model: nn.Module
+        self,
+        total: Callable[[int, Share], BoundedSum],
+        model: nn.Module,
+        depends_on: Callable[[], list[Tensor]],
     ) -> Callable[[int, Share], BoundedSum]:
         """The same sum, of which every process computes its share.
 
-        *Guarantee*: a unit's share lies in one process whole, so it is clipped as in one process.
+        *Guarantee*: a unit's share lies in one process whole, so it is clipped as in one process,
+        to the norm, and after the scales, that `depends_on` gives here.
         """
 
         def shared(step: int, drawn: Share) -> BoundedSum:
@@ -74,6 +78,8 @@ class Ranks:
                 for array in arrays:
                     _broadcast(torch.from_numpy(array.astype(np.int64)))
                 _share_weights(model)
+                for tensor in depends_on():
+                    _broadcast(tensor)
             own = total(step, _dealt(drawn, self))
             return joined(own, _add_up)
 
@@ -85,10 +91,12 @@ class Ranks:
         model: nn.Module,
         *,
         pieces: int,
+        room: list[Tensor],
     ) -> None:
         """Give shares of sums until the one who leads has no further step.
 
         `pieces` is how many arrays say who was drawn: one, or three for the published algorithm.
+        Into `room` comes what the sum depends on beside the weights.
         The coins of dropout are those of rank 0: in whose share a user falls depends on who else
         is drawn, so no mask may depend on it.
         """
@@ -104,6 +112,8 @@ class Ranks:
                 for array in told:
                     _broadcast(array)
                 _share_weights(model)
+                for tensor in room:
+                    _broadcast(tensor)
             with dropout.step(seed):
                 own = total(step, _dealt(_drawn([a.numpy() for a in told]), self))
             joined(own, _add_up)

@@ -19,16 +19,18 @@ from tacit.errors import PrivacyRefused
 from tacit.planning.plan import Plan
 from tacit.privacy.events import NotPrivate
 from tacit.privacy.ledger import Ledger
+from tacit.training.data.residuals import Redacted
 from tacit.training.data.training_data import prepare
 from tacit.training.dp.random_source import RandomSource
 from tacit.training.methods.plain import PlainStep
 from tacit.training.methods.redact_then_private import MaskedPhase
+from tacit.training.models.features import with_features
 from tacit.training.models.optimizers import make_optimizer
 from tacit.training.phases.checkpoints import load_weights, read_place, save_weights
 from tacit.training.phases.loop import Loop, OnProgress, Timed
 from tacit.training.phases.run_context import RunContext, make_model, sensitive_spans
 from tacit.training.tasks.encoding import pieces_of, touching
-from tacit.training.tasks.examples import Spans
+from tacit.training.tasks.examples import Examples, Spans, require_sensitive
 
 PHASE = "redacted"
 NAME = "redacted-start.safetensors"
@@ -56,9 +58,7 @@ def start_on_redacted_text(
     place = read_place(folder)
     if place is not None and place.phase == "train":
         return Timed()
-    masked = redacted(ctx.part, ctx.tokenizer, sensitive_spans(ctx, ctx.part))
-    examples = ctx.task.encode(masked, ctx.tokenizer, context=ctx.run.context)
-    training_data = prepare(examples, masked, [], None)
+    training_data = prepare(redacted_examples(ctx), ctx.part, [], None)
     # With a fixed seed, too, the two phases draw by coins of their own.
     randomness = RandomSource(None if ctx.randomness.seed is None else ctx.randomness.seed + 1)
     step = PlainStep(
@@ -75,6 +75,20 @@ def start_on_redacted_text(
     loop.finish()
     save_weights(ctx.model, folder / NAME, private=True)
     return loop.timed
+
+
+def redacted_examples(ctx: RunContext) -> Examples:
+    """The training records with masks for their sensitive tokens, as the run's task reads them."""
+    masked = redacted(ctx.part, ctx.tokenizer, sensitive_spans(ctx, ctx.part))
+    return ctx.task.encode(masked, ctx.tokenizer, context=ctx.run.context)
+
+
+def redacted_beside(ctx: RunContext, examples: Examples) -> Redacted | None:
+    """The masked texts of these training records; None where no private step reads them."""
+    if not ctx.run.spec.reads_masked:
+        return None
+    require_sensitive(any(marks.any() for marks in examples.sensitive or ()))
+    return Redacted.beside(examples, with_features(ctx.model, redacted_examples(ctx)))
 
 
 def load_redacted_start(ctx: RunContext, folder: Path) -> nn.Module | None:

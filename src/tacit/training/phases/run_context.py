@@ -34,7 +34,7 @@ from tacit.training.models.devices import chosen_device
 from tacit.training.models.features import OnFeatures, with_features
 from tacit.training.models.memory import keep_freed_memory
 from tacit.training.settings import Run, read_run
-from tacit.training.tasks.examples import Examples
+from tacit.training.tasks.examples import Examples, Spans, plain_targets
 from tacit.training.tasks.masked_words import MaskedWord
 from tacit.training.tasks.tagging import Tagging
 from tacit.training.tasks.tasks import Classification, NextWord, Regression, Task
@@ -95,7 +95,8 @@ def open_run(run: Run, *, private_here: bool = True) -> RunContext:
     plan = run.made_plan()
     names = None
     if plan is not None and plan.about_names and private_here:
-        names = marked(plan, part, mentions, found.entities)
+        tagged = run.task == "tagging"
+        names = marked(plan, part, mentions, found.entities, tagged=tagged)
         part = names.base_corpus(part)
     randomness = RandomSource(run.seed)
     # Users of other splits are users too, so public text may come from none of them.
@@ -236,9 +237,33 @@ def encode(
     *,
     training: bool = True,
     on_features: OnFeatures | None = None,
+    unlearnt: Spans | None = None,
 ) -> Examples:
-    """A corpus as the run's task and its model read it, sensitive tokens marked."""
+    """A corpus as the run's task and its model read it, sensitive tokens marked.
+
+    What stands for a name is read and not learnt: where these are (`unlearnt`) is known of the
+    base texts, and given with copies that show a name.
+    """
+    if ctx.names is not None and corpus is ctx.part:
+        ids = corpus.column("id").to_pylist()
+        unlearnt = {record: ctx.names.unlearnt(row) for row, record in enumerate(ids)}
+    if unlearnt is not None:
+        made = encode_names(ctx.task, corpus, ctx.tokenizer, ctx.run.context, unlearnt)
+        return with_features(ctx.model, made, on_features)
     return with_features(ctx.model, tokenize(ctx, corpus, training=training), on_features)
+
+
+def encode_names(
+    task: Task,
+    corpus: Corpus,
+    tokenizer: PreTrainedTokenizerBase,
+    context: int,
+    unlearnt: Spans,
+) -> Examples:
+    """Texts with invented names, which are read and, where next words are learnt, not learnt."""
+    if isinstance(task, NextWord):
+        return plain_targets(task.encode(corpus, tokenizer, context=context, sensitive=unlearnt))
+    return task.encode(corpus, tokenizer, context=context)
 
 
 def tokenize(ctx: RunContext, corpus: Corpus, *, training: bool = True) -> Examples:
@@ -259,7 +284,7 @@ def names_to_show(ctx: RunContext, plan: Plan | None) -> ShownNames | None:
         return None
     return ShownNames(
         ctx.names, plan.users_per_name, plan.names_per_user, ctx.part,
-        lambda copies: encode(ctx, copies),
+        lambda copies, unlearnt: encode(ctx, copies, unlearnt=unlearnt),
     )  # fmt: skip
 
 

@@ -216,7 +216,7 @@ def _carry_out(
         made = ctx.run.spec.step(replace(inputs, ledger=ledger))
         if ranks is not None:
             assert isinstance(made, NoisySums)
-            made.spread(lambda totals: ranks.lead(totals, ctx.model))
+            made.spread(lambda totals: ranks.lead(totals, ctx.model, made.depends_on))
         return made
 
     return session.run(step, last=ranks.end if ranks is not None else None)
@@ -231,7 +231,8 @@ def follow(run: Run, ranks: Ranks, folder: Path | None = None) -> None:
     ranks.require_alike(alike(ctx, inputs))
     require_independent_units(inputs)
     meter = LossMeter(ctx.model, inputs.losses)
-    ranks.follow(method.totals(inputs, meter), ctx.model, pieces=method.draw_arrays)
+    room, totals = method.following(inputs, meter)
+    ranks.follow(totals, ctx.model, pieces=method.draw_arrays, room=room)
 
 
 # --- the session --------------------------------------------------------------------------------

@@ -1,15 +1,16 @@
 """Tokenized records: `Examples`."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tacit.errors import DataError
 from tacit.training.data.activation_cache import Activations
 from tacit.training.dp.dropout import RECORD
 
@@ -22,6 +23,27 @@ Long = Literal["truncate", "split"]
 
 IGNORED = -100
 UNKNOWN_LABEL = -1
+
+
+class Batched(Protocol):
+    """Examples, as far as batches need them: how many tokens each has, and some as tensors."""
+
+    @property
+    def lengths(self) -> Places: ...
+
+    def batch(self, rows: NDArray[Any]) -> dict[str, Tensor]: ...
+
+
+class Owned(Batched, Protocol):
+    """Examples of users: the number of each one's user, and of the record it was made of."""
+
+    @property
+    def user(self) -> Ids: ...
+
+    @property
+    def record(self) -> Ids: ...
+
+    def __len__(self) -> int: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,6 +134,23 @@ class Examples:
                 stop += 1
             yield order[start:stop]
             start = stop
+
+
+def plain_targets(examples: Examples) -> Examples:
+    """Examples of next words whose sensitive tokens are read, and never a target."""
+    assert examples.sensitive is not None
+    marked = zip(examples.ids, examples.sensitive, strict=True)
+    labels = [np.where(marks, IGNORED, ids).astype(np.int64) for ids, marks in marked]
+    return replace(examples, labels=labels, sensitive=None)
+
+
+def require_sensitive(some: bool) -> None:
+    """Refuse to protect sensitive tokens where no record has one."""
+    if not some:
+        raise DataError(
+            "No token of the training records is sensitive, so there is nothing to protect; check "
+            "the policy with `tacit policy show`."
+        )
 
 
 def _fill(
