@@ -200,11 +200,11 @@ def training() -> list[tuple[str, str]]:
 
 
 def methods() -> list[tuple[str, str]]:
-    """A step of the papers' methods over a plain one."""
+    """A step of the papers' methods over a plain one, and one for names over one for users."""
     script = str(Path(__file__).with_name("bench_methods.py"))
     own = os.environ | {"OMP_NUM_THREADS": "1"}
     rows = []
-    for contest in ("paper", "selective"):
+    for contest in ("paper", "selective", "names"):
         command = [sys.executable, script, contest]
         out = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=own).stdout
         rows.append((f"methods, {contest}", json.dumps(json.loads(out))))

@@ -2,6 +2,7 @@
 
     OMP_NUM_THREADS=1 python tools/bench_methods.py paper      # adversarial, triplet, records
     OMP_NUM_THREADS=1 python tools/bench_methods.py selective  # at most 4 sensitive segments
+    OMP_NUM_THREADS=1 python tools/bench_methods.py names      # against a step for users
     OMP_NUM_THREADS=1 python tools/bench_methods.py selective --profile selective
 
 Steps are those of the training loop: what is drawn, losses, gradients, noise and the ledger where
@@ -17,7 +18,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ import torch
 
 from tacit.privacy.ledger import Ledger
 from tacit.training.data.attributes import Attribute
+from tacit.training.data.shown_names import Copies, ShownNames
+from tacit.training.data.substitution import Name
 from tacit.training.data.training_data import TrainingData, prepare
 from tacit.training.dp.random_source import RandomSource
 from tacit.training.methods.method import MethodInputs
@@ -50,6 +53,8 @@ class Contest:
     tokens: int
     optimizer: OptimizerSettings
     methods: tuple[str, ...]
+    base: str = "plain"
+    records_per_user: int = 1
 
 
 CONTESTS = {
@@ -60,6 +65,10 @@ CONTESTS = {
     "selective": Contest(
         1, 200, 8192, 64, 32,
         OptimizerSettings(name="sgd", learning_rate=0.1, momentum=0.0), ("selective",),
+    ),
+    "names": Contest(
+        1, 200, 8192, 240, 32, OptimizerSettings(name="sgd", learning_rate=0.1, momentum=0.0),
+        ("names", "shown"), "users", 15,
     ),
 }  # fmt: skip
 
@@ -78,8 +87,27 @@ def records(contest: Contest) -> TrainingData:
             own[at : at + rng.integers(1, 4)] = True
         marks.append(own)
     each = np.arange(len(ids), dtype=np.int32)
-    examples = Examples(ids=ids, user=each, record=each, pad=0, sensitive=marks)
+    user = each // contest.records_per_user
+    examples = Examples(ids=ids, user=user, record=each, pad=0, sensitive=marks)
     return prepare(examples, None, [], None)  # type: ignore[arg-type]
+
+
+class FirstNames(ShownNames):
+    """Every user shows as many names as the defaults allow, each in one of the first records."""
+
+    def __init__(self, training_data: TrainingData, most: int = 4) -> None:
+        self._rows = {int(row) for own in training_data.rows_of_user for row in own[:most]}
+        rng, base = np.random.default_rng(1), training_data.examples
+        assert isinstance(base, Examples)
+        ids = [own.copy() for own in base.ids]
+        for own in ids:
+            own[5:8] = rng.integers(0, 8192, 3)
+        self._copies = replace(base, ids=ids)
+
+    def copies(self, step: int, examples: Any, units: Any) -> Copies:
+        """The same copies in every step."""
+        wanted = [(int(r), Name("PERSON", str(r))) for own in units for r in own if r in self._rows]
+        return Copies(examples, units, wanted, {one: (self._copies, one[0]) for one in wanted})
 
 
 def loop_of(name: str, contest: Contest, training_data: TrainingData, ledger: Ledger) -> Loop:
@@ -94,6 +122,16 @@ def loop_of(name: str, contest: Contest, training_data: TrainingData, ledger: Le
     # Everybody comes to every step, so that all steps are on the same records.
     plan = {"record_rate": 1.0, "noise_multiplier": 1.0, "epsilon": 1e6, "steps": 10**6}
     settings: dict[str, Any] = {"method": name, "steps": 10**6, "batch": size, "corpus": "none"}
+    if name in ("users", "names", "shown"):
+        own = {name: value for name, value in plan.items() if name != "record_rate"}
+        own |= {"user_rate": 1.0, "users": size, "delta": 1e-9}
+        whom = "users" if name == "users" else "users+names"
+        share = {"name_share": 0.05} if name == "shown" else {}
+        settings |= {"method": "dp-sgd", "plan": own | {"protect": whom} | share}
+        settings |= {"detect": "patterns"} if name != "users" else {}
+        training_data = replace(
+            training_data, names=FirstNames(training_data) if name == "shown" else None
+        )
     if name == "records":
         settings |= {"method": "dp-sgd", "plan": plan | {"protect": "records", "records": size}}
     if name == "selective":
@@ -120,7 +158,8 @@ def measure(name: str, repeats: int, ledger: Ledger) -> dict[str, object]:
     """Every method's ratio to plain, with its quartiles, by wall and by CPU time."""
     contest = CONTESTS[name]
     training_data = records(contest)
-    loops = {m: loop_of(m, contest, training_data, ledger) for m in ("plain", *contest.methods)}
+    names = (contest.base, *contest.methods)
+    loops = {m: loop_of(m, contest, training_data, ledger) for m in names}
     clocks: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
     times: dict[tuple[str, str], list[float]] = {(c, m): [] for c in clocks for m in loops}
     for turn in range(repeats + 1):
@@ -133,11 +172,11 @@ def measure(name: str, repeats: int, ledger: Ledger) -> dict[str, object]:
     found: dict[str, object] = {
         "model": f"LSTM {contest.layers}x{contest.width}, {contest.words:,} words",
         "batch": f"{contest.records} records of {contest.tokens} tokens",
-        "plain_s": round(statistics.median(times["wall", "plain"][1:]), 3),
+        f"{contest.base}_s": round(statistics.median(times["wall", contest.base][1:]), 3),
     }
     for method in contest.methods:
         for c in clocks:
-            base, own = times[c, "plain"][1:], times[c, method][1:]
+            base, own = times[c, contest.base][1:], times[c, method][1:]
             each = sorted(a / b for a, b in zip(own, base, strict=True))
             cut = len(each) // 4
             found[f"{method} {c}"] = round(statistics.median(own) / statistics.median(base), 3)

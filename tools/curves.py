@@ -1,13 +1,14 @@
 """Train every method of a study over epsilons and seeds, score each model once on test, draw.
 
     python tools/curves.py conll2003 --data DIR          # what is missing is trained
-    python tools/curves.py customersim customersim-tokens
+    python tools/curves.py customersim customersim-tokens customersim-residuals
+    python tools/curves.py customersim-glove --data DIR
     python tools/curves.py conll2003-kinds conll2003-caps conll2003-plain-rate --data DIR
     python tools/curves.py conll2003-models conll2003-adapters --data DIR
     python tools/curves.py newsgroups20-english --data DIR
     python tools/curves.py newsgroups20-smollm2 --data DIR
     python tools/curves.py agnews newsgroups20-topics --data DIR
-    python tools/curves.py wikitext2 wikitext2-norms --data DIR
+    python tools/curves.py wikitext2 wikitext2-norms wikitext2-residuals --data DIR
     python tools/curves.py wikitext2-pretrained --data DIR --pipeline build/contextual/pipeline
     python tools/curves.py --list
 
@@ -27,7 +28,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 
@@ -89,23 +90,43 @@ def over_epsilon(corpus: str, model: str, epsilons: tuple[float, ...]) -> list[C
 
 def from_public_text() -> list[Case]:
     """From GloVe and public sentences; the unprotected model last."""
-    users, both = (f"conll2003-lstm-{protect}" for protect in ("users", "users+entities"))
+    users, names, both = (
+        f"conll2003-lstm-{protect}" for protect in ("users", "users+names", "users+entities")
+    )
     # Fewer weights have less noise; where it is loudest, steps are shorter.
     few, short = {"model.trained_rows": 200}, {"optimizer.learning_rate": 0.006}
     return [
         Case("users", 8.0, users, {"plan.epsilon": 8.0}),
         Case("users", 2.0, users, {"plan.epsilon": 2.0} | few),
         Case("users", 1.0, users, {"plan.epsilon": 1.0} | few | short),
+        Case("users+names", 8.0, names, {"plan.epsilon": 8.0}),
+        Case("users+names", 2.0, names, {"plan.epsilon": 2.0} | few),
+        Case("users+names", 1.0, names, {"plan.epsilon": 1.0} | few | short),
         Case("users+entities", 8.0, both, {"plan.epsilon": 8.0}),
         Case("users+entities", 2.0, both, {"plan.epsilon": 2.0} | short),
         Case("plain", None, "conll2003-lstm-plain"),
     ]
 
 
+def dialogs_after_posts() -> list[Case]:
+    """CustomerSim from GloVe and public posts; the unprotected model last."""
+    stem, cases = "customersim-glove", []
+    for protect in ("users", "users+entities"):
+        preset = f"{stem}-{protect}"
+        cases += [Case(protect, e, preset, _rates(preset, e)) for e in (8.0, 2.0)]
+    at = {e: _rates(f"{stem}-users", e) for e in (8.0, 2.0)}
+    cases += [Case("users+names", e, f"{stem}-users+names", at[e]) for e in at]
+    return [*cases, Case("plain", None, f"{stem}-plain")]
+
+
 def own_mail() -> list[Case]:
     """Authors of posts as users, from the start that comes with the package."""
-    preset = "newsgroups20-english-users"
-    cases = [Case("users", e, preset, _rates(preset, e)) for e in (8.0, 2.0, 1.0)]
+    rated = "newsgroups20-english-users"
+    cases = [
+        Case(protect, e, f"newsgroups20-english-{protect}", _rates(rated, e))
+        for protect in ("users", "users+names")
+        for e in (8.0, 2.0, 1.0)
+    ]
     return [*cases, Case("plain", None, "newsgroups20-english-plain")]
 
 
@@ -134,7 +155,8 @@ def heads(stem: str, entities: tuple[str, ...]) -> list[Case]:
     Which of the two, and the rates, are as `recipe: auto` chooses from the declared numbers.
     """
     plain = f"{stem}-plain"
-    protects = ("users", "users+entities") if "users+entities" in entities else ("users",)
+    every = ("users", "users+names", "users+entities")
+    protects = [one for one in every if one != "users+entities" or one in entities]
     both = [(protect, epsilon) for protect in protects for epsilon in (8.0, 2.0, 1.0)]
     trained, static, once = [Case("plain", None, plain)], [], []
     static.append(Case("plain, static vectors", None, plain, STATIC))
@@ -172,8 +194,8 @@ def _chosen(stem: str, protect: str, epsilon: float) -> tuple[str, dict[str, Any
 
 def _release_for(stem: str, protect: str) -> dict[str, Any]:
     """What makes the preset of one release one about users and entities."""
-    if protect == "users":
-        return {}
+    if protect != "users+entities":
+        return {} if protect == "users" else {"plan.protect": protect}
     plan = yaml.safe_load((PRESETS / f"{stem}-users+entities.yml").read_text())["plan"]
     fields = {f"plan.{k}": v for k, v in plan.items() if k not in ("epsilon", "steps")}
     return fields | {"plan.users": None}
@@ -263,7 +285,7 @@ def adapters() -> list[Case]:
         Case("plain, LoRA", None, "conll2003-lora-plain"),
         Case("users, LoRA", 8.0, "conll2003-lora-users"),
         Case("users", 8.0, users),
-        Case("users", 2.0, users, {"plan.epsilon": 2.0, "optimizer.learning_rate": 8.0}),
+        Case("users", 2.0, users, {"plan.epsilon": 2.0, "optimizer.learning_rate": 5.0}),
         Case("plain", None, "conll2003-smollm2-plain"),
     ]
 
@@ -277,6 +299,27 @@ def marked_tokens(corpus: str, seeds: tuple[int, ...] = SEEDS) -> list[Case]:
         cases.append(Case(method, 8.0, preset, seeds=seeds))
         cases.append(Case(method, 2.0, preset, _rates(preset, 2.0), seeds))
     return cases
+
+
+def residuals(corpus: str, context: int, tokens: int) -> list[Case]:
+    """Three ways to protect marked tokens, at sizes that minutes are enough for.
+
+    Each reads about as much masked, or plain, text; noisy steps, rates and norms of the last two
+    are the same.
+    """
+    stem, cases = f"{corpus}-lstm", []
+    size = {"embedding_size": 64, "hidden_size": 64}
+    small = {"context": context, "model.config": size, "tokenizer.size": tokens}
+    changes: dict[str, dict[str, Any]] = {
+        "redact-then-private": {"plan.steps": 50, "redact-then-private.steps": 120},
+        "residual-tokens": {"plan.steps": 50, "residual-tokens.steps": 120},
+        "selective": {"plan.steps": 170, "plan.record_rate": 0.03},
+    }
+    for epsilon in (8.0, 2.0):
+        for method, own in changes.items():
+            preset = f"{stem}-{method}"
+            cases.append(Case(method, epsilon, preset, small | own | _rates(preset, epsilon)))
+    return sorted(cases, key=lambda case: case.series == "selective")  # what is known best, last
 
 
 def norms() -> list[Case]:
@@ -312,6 +355,9 @@ STUDIES = {
         "CustomerSim, next words",
         "epsilon at delta 1e-5",
     ),
+    "customersim-glove": Study(
+        dialogs_after_posts(), "CustomerSim after public posts", "epsilon at delta 1e-5"
+    ),
     "newsgroups20-english": Study(own_mail(), "20 Newsgroups, next words", "epsilon at delta 1e-5"),
     "newsgroups20-smollm2": Study(
         little_mail(),
@@ -345,6 +391,18 @@ STUDIES = {
     ),
     "wikitext2": Study(
         marked_tokens("wikitext2"), "WikiText-2, marked tokens", "epsilon at delta 1e-5"
+    ),
+    "customersim-residuals": Study(
+        residuals("customersim", 96, 2000),
+        "CustomerSim, marked tokens, small",
+        "epsilon at delta 1e-5",
+        "perplexity_sensitive",
+    ),
+    "wikitext2-residuals": Study(
+        residuals("wikitext2", 64, 2000),
+        "WikiText-2, marked tokens, small",
+        "epsilon at delta 1e-5",
+        "perplexity_sensitive",
     ),
     "wikitext2-norms": Study(norms(), "WikiText-2, selective", "norm of a segment's gradient"),
     "wikitext2-pretrained": Study(
@@ -402,7 +460,7 @@ def lines(name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def missing(name: str, seeds: int) -> Iterator[tuple[Case, int]]:
+def missing(name: str, seeds: int, series: list[str] | None = None) -> Iterator[tuple[Case, int]]:
     """The models of a study that are not yet measured; the first seed of all of them first."""
     known = {
         json.dumps([x["series"], x["x"], x["preset"], x["changes"], x["seed"]], sort_keys=True)
@@ -410,7 +468,8 @@ def missing(name: str, seeds: int) -> Iterator[tuple[Case, int]]:
     }
     for seed in SEEDS[:seeds]:
         for case in STUDIES[name].cases:
-            if seed in case.seeds and key(case, seed) not in known:
+            wanted = seed in case.seeds and (series is None or case.series in series)
+            if wanted and key(case, seed) not in known:
                 yield case, seed
 
 
@@ -532,6 +591,7 @@ def main() -> None:
     parser.add_argument("--data", help="folder of the known corpora")
     parser.add_argument("--pipeline", help="a spaCy pipeline (tools/contextual_model.py)")
     parser.add_argument("--seeds", type=int, default=len(SEEDS))
+    parser.add_argument("--series", nargs="*", help="only these lines of a figure")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--only-draw", action="store_true")
     given = parser.parse_args()
@@ -543,7 +603,10 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as scratch:
             settings: dict[str, Any] = {"data": given.data} if given.data else {}
             if name.startswith("customersim"):
-                settings["corpus"] = str(_dialogs(Path(scratch)))
+                few = (1500, 1000) if name.endswith("residuals") else (7500, 5000)
+                settings["corpus"] = str(_dialogs(Path(scratch), *few))
+            if name == "wikitext2-residuals" and not given.only_draw:
+                settings["corpus"] = str(_few_lines(Path(scratch), given.data, 20, 1500, 300))
             if name == "wikitext2-pretrained" and not given.only_draw:
                 settings["corpus"] = str(_few_lines(Path(scratch), given.data))
                 settings["pipeline"] = given.pipeline or sys.exit("give --pipeline")
@@ -551,11 +614,11 @@ def main() -> None:
                 settings["corpus"] = str(_few_authors(Path(scratch), given.data))
             if name == "conll2003-adapters" and not given.only_draw:
                 settings["corpus"] = str(_without_valid("conll2003", Path(scratch), given.data))
-            if name == "agnews" and not given.only_draw:
-                settings["mentions"] = str(_mentions("ag_news", Path(scratch), given.data))
-            todo = [] if given.only_draw else list(missing(name, given.seeds))
+            found = Mentions(Path(scratch), given.data)
+            todo = [] if given.only_draw else list(missing(name, given.seeds, given.series))
             for number, (case, seed) in enumerate(todo):
-                line = train(case, seed, settings, Path(scratch) / str(number))
+                own = settings | found.of(name, case)
+                line = train(case, seed, own, Path(scratch) / str(number))
                 with (RESULTS / f"{name}.jsonl").open("a") as out:
                     out.write(json.dumps(line) + "\n")
                 score = line["scores"][STUDIES[name].score]
@@ -568,26 +631,28 @@ def main() -> None:
         print(table(name))
 
 
-def _dialogs(folder: Path) -> Path:
-    """The dialogs of the customersim study: about 4,000 customers in the train split."""
+def _dialogs(folder: Path, dialogs: int, users: int) -> Path:
+    """Generated dialogs; four fifths of the customers are in the train split."""
     from tacit.corpora import customersim
     from tacit.corpus.writing import write
 
     path = folder / "dialogs.jsonl"
-    write(customersim.generate(7500, 5, 5000), path)
+    write(customersim.generate(dialogs, 5, users), path)
     return path
 
 
-def _few_lines(folder: Path, data: str | None) -> Path:
+def _few_lines(
+    folder: Path, data: str | None, words: int = 60, trained: int = 800, tested: int = 100
+) -> Path:
     """Long lines of WikiText-2, so few that two cores run a pretrained model over them."""
     from tacit.corpora import open_corpus
     from tacit.corpus.writing import write
 
     whole = open_corpus("wikitext2", data)
     splits, texts = whole.column("split").to_pylist(), whole.column("text").to_pylist()
-    long = [row for row, text in enumerate(texts) if len(text.split()) >= 60]
-    train = [row for row in long if splits[row] == "train"][:800]
-    test = [row for row in long if splits[row] == "test"][:100]
+    long = [row for row, text in enumerate(texts) if len(text.split()) >= words]
+    train = [row for row in long if splits[row] == "train"][:trained]
+    test = [row for row in long if splits[row] == "test"][:tested]
     path = folder / "lines.jsonl"
     write(whole.take(train + test), path)
     return path
@@ -621,16 +686,36 @@ def _without_valid(corpus: str, folder: Path, data: str | None) -> Path:
     return path
 
 
-def _mentions(corpus: str, folder: Path, data: str | None) -> Path:
-    """What is sensitive in a large corpus, found once for all models."""
-    from tacit.cli import run
+class Mentions:
+    """What is sensitive in a large corpus, found once for all models that look for the same."""
 
-    path = folder / "mentions.jsonl"
-    where = ["--data", data] if data else []
-    found = ["detect", corpus, *where, "--split", "all", "--with", "patterns,lists"]
-    if run([*found, "-o", str(path)]):
-        sys.exit("detection failed")
-    return path
+    corpora: ClassVar = {
+        "agnews": "ag_news",
+        "newsgroups20-topics": "newsgroups20",
+        "newsgroups20-english": "newsgroups20",
+    }
+
+    def __init__(self, folder: Path, data: str | None) -> None:
+        self._folder, self._data = folder, data
+
+    def of(self, study: str, case: Case) -> dict[str, str]:
+        """The setting of a case that needs mentions; names need the detector of names, too."""
+        protect = str(case.changes.get("plan.protect", case.preset))
+        detectors = "patterns,lists,names" if "names" in protect else "patterns,lists"
+        others = ("names", "entities", "deidentify", "uedp")
+        if study not in self.corpora or not any(word in protect for word in others):
+            return {}
+        return {"mentions": str(self._found(self.corpora[study], detectors))}
+
+    def _found(self, corpus: str, detectors: str) -> Path:
+        from tacit.cli import run
+
+        path = self._folder / f"{corpus}-{detectors.replace(',', '-')}.jsonl"
+        where = ["--data", self._data] if self._data else []
+        asked = ["detect", corpus, *where, "--split", "all", "--with", detectors]
+        if not path.exists() and run([*asked, "-o", str(path)]):
+            sys.exit("detection failed")
+        return path
 
 
 if __name__ == "__main__":

@@ -340,8 +340,8 @@ def words(args: argparse.Namespace) -> None:
             corpus, folder = Path(place) / "posts.jsonl", Path(place) / "run"
             posts(args.data, users, corpus)
             own = {"corpus": str(corpus), "data": args.data, "detect": None, "seed": 0}
-            tacit.train(tacit.Run(**settings(start, users, epsilon) | own), folder)
-            scores = tacit.evaluate(folder, "test")
+            tacit.train(tacit.Run(**settings(start, users, epsilon) | own), folder=folder)
+            scores = tacit.open_run(folder).evaluate()
         line = {"start": start, "users": users, "epsilon": epsilon, "records_per_user": EACH}
         line |= {name: scores[name] for name in ("perplexity", "public_only_perplexity")}
         with WORD_RUNS.open("a") as out:
@@ -378,8 +378,8 @@ def measured(name: str, data: str, protect: str, epsilon: float | None) -> float
         plan = {"protect": protect, "epsilon": epsilon, "users": users, "records": records}
         fields |= {"recipe": "auto", "plan": plan}
     with tempfile.TemporaryDirectory() as place:
-        tacit.train(tacit.Run(**fields), Path(place) / "run")
-        scores = tacit.evaluate(Path(place) / "run", split)
+        tacit.train(tacit.Run(**fields), folder=Path(place) / "run")
+        scores = tacit.open_run(Path(place) / "run").evaluate(split=split)
     return float(1 - scores["accuracy"])
 
 

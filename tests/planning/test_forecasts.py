@@ -54,7 +54,8 @@ def test_small_data_is_told_plainly() -> None:
     assert "next to nothing" in expected(5000, 8).sentence
     words = expected(50, 0.5, task="next-word", records=50).sentence
     assert "will hardly beat its public start" in words
-    assert "A classifier needs far less" in words
+    assert "A classifier of two classes would have about" in words
+    assert "A classifier" not in expected(5000, 8, task="next-word").sentence
 
 
 def test_nothing_is_foretold_where_nothing_was_simulated() -> None:

@@ -120,7 +120,7 @@ def test_an_entity_moves_a_user_by_no_more_than_its_share() -> None:
          "records_per_user drops"),
         ({k: v for k, v in FLAT.items() if k != "records_per_user"}, "needs records_per_user"),
         (FLAT | {"entity_rate": 0.5}, "entity_rate"),
-        (TOKENS | {"mechanism": "userclip"}, "redact-then-private or selective"),
+        (TOKENS | {"mechanism": "userclip"}, "redact-then-private or residual-tokens or selective"),
         (USERS | {"kinds": ["PII"]}, "kinds is about entities"),
     ],
 )  # fmt: skip

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from tacit.errors import MissingExtra, UsageError
@@ -136,12 +136,14 @@ def test_where_the_graph_is_public_few_users_are_assumed() -> None:
 
 
 # Each example finds the noise of three plans, and two smooth curves have few corners.
-@settings(max_examples=12)
-@given(
+FEW = 12
+PLANS = given(
     epsilon=st.floats(0.5, 16), users=st.integers(50, 100_000),
     task=st.sampled_from(["classification", "next-word"]),
 )  # fmt: skip
-def test_rates_never_grow_with_the_noise(epsilon: float, users: int, task: str) -> None:
+
+
+def require_rates_that_fall(epsilon: float, users: int, task: str) -> None:
     fields = TOPICS if task == "classification" else WORDS
 
     def rate(e: float, n: int) -> float:
@@ -152,6 +154,34 @@ def test_rates_never_grow_with_the_noise(epsilon: float, users: int, task: str) 
     own = rate(epsilon, users)
     assert own <= rate(2 * epsilon, users) * 1.001
     assert own <= rate(epsilon, 2 * users) * 1.001
+
+
+def test_rates_never_grow_with_the_noise() -> None:
+    settings(max_examples=FEW)(PLANS(require_rates_that_fall))()
+
+
+right_rate = recipes._learning_rate
+
+
+def _grows(family: Any, facts: Any, plan: Any) -> float:
+    share = recipes.noise_share(plan, recipes.weights(family, facts), facts.users)
+    return float(family["rate"] * min(1.0, share))
+
+
+def _forgets_that_users_share_the_noise(family: Any, facts: Any, plan: Any) -> float:
+    return right_rate(family, facts, plan) / facts.users
+
+
+def _has_a_step(family: Any, facts: Any, plan: Any) -> float:
+    return right_rate(family, facts, plan) * (2.0 if plan.epsilon < 1.5 else 1.0)
+
+
+@pytest.mark.parametrize("wrong", [_grows, _forgets_that_users_share_the_noise, _has_a_step])
+def test_so_few_plans_show_a_rate_that_grows(wrong: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recipes, "_learning_rate", wrong)
+    unshrunk = settings(max_examples=FEW, phases=[Phase.generate])
+    with pytest.raises(AssertionError):
+        unshrunk(PLANS(require_rates_that_fall))()
 
 
 LOUD: dict[str, Any] = {"plan": {"protect": "users", "epsilon": 0.5, "users": 500}}

@@ -1,6 +1,5 @@
 """Users for corpora that have none: records dealt out, and whole users dealt to splits."""
 
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -68,17 +67,3 @@ def deal_splits(
         distinct[user]: "valid" if place < valid_end else "test" if place < test_end else "train"
         for place, user in enumerate(order)
     }
-
-
-def split_of(name: str, seed: int, *, valid: float, test: float) -> str:
-    """The split of a user, or of a record, by its own name and the seed, and by nobody else's.
-
-    *Guarantee*: that somebody joins or leaves moves nobody else to another split, so choosing the
-    training records this way changes nothing about who is a neighbour of whom.
-
-    >>> [split_of(name, 1, valid=0.2, test=0.2) for name in ("ann", "bob", "cleo", "dan", "eve")]
-    ['train', 'test', 'train', 'train', 'train']
-    """
-    digest = hashlib.sha256(f"{seed}\0{name}".encode()).digest()
-    place = int.from_bytes(digest[:8], "big") / 2**64
-    return "test" if place < test else "valid" if place < test + valid else "train"

@@ -20,6 +20,7 @@ from tacit.privacy.certificates.attacker_gain import CHOOSING, Gained, choosing
 from tacit.privacy.certificates.explanation import rendered
 from tacit.privacy.certificates.scope import DetectorFacts, EntityScope
 from tacit.privacy.certificates.wording import assumptions, guarantee, not_covered
+from tacit.privacy.events import Unit
 
 ALIGNMENT = 0.1
 """How much a record's gradient points in the common direction (a cosine); a public guess."""
@@ -218,16 +219,9 @@ def explain(
     `entities` says which entities are meant, as far as that is known by now.
     """
     costs = prices(plan)
-    main, events, releases = costs[plan.protect], list(plan.releases()), plan.releases()
+    main, events = costs[plan.protect], list(plan.releases())
     entities = entities or meant(plan)
-    gains = {
-        unit: Gained(
-            best_accuracy(releases, unit, plan.delta),
-            adversary_gain(releases, unit, plan.delta, (0.01,))[0].tpr,
-            unit,
-        )
-        for unit in costs
-    }
+    gains = {unit: _gained(plan, unit) for unit in costs}
     header, rows = choosing(plan.delta)
     return rendered(
         "plan.md.jinja",
@@ -246,6 +240,13 @@ def explain(
         CHOOSING=CHOOSING,
         table=[header, *rows],
     )
+
+
+def _gained(plan: Plan, unit: Unit) -> Gained:
+    """What the plan leaves an attacker who wants to tell whether a unit took part."""
+    releases = plan.releases()
+    rate = adversary_gain(releases, unit, plan.delta, (0.01,))[0].tpr
+    return Gained(best_accuracy(releases, unit, plan.delta), rate, unit)
 
 
 def _kept(plan: Plan, owners: Owners, bounded: Bounded) -> dict[str, Any]:
@@ -295,7 +296,9 @@ def both_ways(plan: Plan, owners: Owners | None = None) -> tuple[Way, ...]:
 def meant(plan: Plan, owners: Owners | None = None) -> EntityScope | None:
     """Which entities a plan is about; with an owner graph, who marks them and what is left out."""
     if plan.about_names:
-        return EntityScope(kinds=plan.kinds, public=plan.public_entities)
+        return EntityScope(
+            kinds=plan.kinds, public=plan.public_entities, shown_kinds=plan.shown_kinds
+        )
     if "entities" not in plan.protect:
         return None
     scope = EntityScope(kinds=plan.kinds, entity_list=plan.entity_list)

@@ -24,9 +24,12 @@ from tacit.planning.recipes import (
     facts_of,
     family_of,
     noise_to_signal,
+    resolve,
 )
 from tacit.privacy.rounding import up
 
+_HARDLY = 0.1
+"""Going less of the way than this is hardly better than a public start."""
 EPSILONS = (1.0, 2.0, 4.0, 8.0)
 """For which a forecast is made."""
 
@@ -104,7 +107,27 @@ def forecast(run: Mapping[str, Any]) -> Forecast | None:
         return Expected(epsilon, *expect(noise, facts, curves()[family["name"]]))
 
     rows, own = [at(epsilon) for epsilon in EPSILONS], at(plan.epsilon)
-    return Forecast(facts.task, facts.users, rows, own, _sentence(own, facts))
+    sentence = _sentence(own, facts)
+    if facts.task == "next-word" and own.likely < _HARDLY:
+        sentence += _instead(plan)
+    return Forecast(facts.task, facts.users, rows, own, sentence)
+
+
+def _instead(plan: Plan) -> str:
+    """What a classifier of two classes would lose, with the same users and the same promise."""
+    declared = ("protect", "epsilon", "delta", "users", "records")
+    asked = {
+        "recipe": "auto", "task": "classification", "labels": ["one", "two"],
+        "plan": {name: getattr(plan, name) for name in declared if getattr(plan, name) is not None},
+    }  # fmt: skip
+    found = forecast(resolve(asked, Machine(1, frozenset({"wordllama"}))).fields)
+    if found is None:
+        return ""
+    own = found.own
+    return (
+        f" A classifier of two classes would have about {own.likely:.2f} more error than without "
+        f"protection ({own.low:.2f} to {own.high:.2f})."
+    )
 
 
 def _classifier(noise: float, facts: Facts, curve: Fields) -> tuple[float, float, float]:
@@ -155,10 +178,10 @@ def _sentence(row: Expected, facts: Facts) -> str:
         if row.likely <= 0.02:
             return f"{about} protection costs a classifier next to nothing ({spread})."
         return f"{about} a classifier will have about {row.likely:.2f} more error ({spread})."
-    if row.likely < 0.1:
+    if row.likely < _HARDLY:
         return (
             f"{about} a model of next words will hardly beat its public start (at most "
-            f"{row.high:.0%} of the way to unprotected training). A classifier needs far less."
+            f"{row.high:.0%} of the way to unprotected training)."
         )
     return (
         f"{about} a model of next words will go about {row.likely:.0%} of the way from its public "

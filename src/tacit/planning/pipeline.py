@@ -4,6 +4,7 @@
 was made on; `tacit train --plan --owners` takes them as they are, or refuses.
 """
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,11 @@ import yaml
 
 from tacit.corpus import Corpus
 from tacit.detection.mentions import Mention
-from tacit.detection.provenance import Provenance
+from tacit.detection.provenance import Provenance, read_provenance, unknown_origin
 from tacit.errors import DataError, PrivacyRefused, UsageError
 from tacit.owners import Owners
 from tacit.planning.plan import CALIBRATED, Plan, plan_file_fields, plan_yaml
+from tacit.privacy.certificates.manifest import file_digest
 
 
 def owner_graph(
@@ -124,3 +126,16 @@ def _difference(one: Owners, other: Owners) -> str | None:
                 f"{len(getattr(other, name)):,})"
             )
     return "who names whom is different"
+
+
+def provenance_beside(mentions: Path, corpus: Corpus) -> Provenance:
+    """Who found these mentions, if the summary beside them is about them and this corpus."""
+    about = {"mentions_sha256": file_digest(mentions), "corpus": corpus.digest()}
+    try:
+        path = mentions.with_name(mentions.stem + ".summary.json")
+        summary = json.loads(path.read_text(encoding="utf-8"))
+        if all(summary[name] == digest for name, digest in about.items()):
+            return read_provenance(summary["provenance"])
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    return unknown_origin(mentions)

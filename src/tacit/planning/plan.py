@@ -32,7 +32,11 @@ from tacit.privacy.events import (
 from tacit.privacy.rounding import up
 from tacit.registry import did_you_mean
 
-Mechanism: TypeAlias = Literal["userclip", "flat", "selective", "redact-then-private"]
+Mechanism: TypeAlias = Literal[
+    "userclip", "flat", "selective", "redact-then-private", "residual-tokens"
+]
+_ON_MASKED_TEXT: tuple[Mechanism, ...] = ("redact-then-private", "residual-tokens")
+"""What trains without noise on text whose sensitive tokens are masked, beside its noisy steps."""
 
 Rate = Annotated[float, Field(gt=0, le=1)]
 Cap = Annotated[int, Field(ge=1, le=10**9)]
@@ -53,8 +57,8 @@ class Plan(BaseModel):
     mechanism: Annotated[
         Mechanism | None,
         Field(
-            description="userclip (default) or flat where entities are protected; selective or "
-            "redact-then-private (default) where tokens are."
+            description="userclip (default) or flat where entities are protected; selective, "
+            "residual-tokens or redact-then-private (default) where tokens are."
         ),
     ] = None
     adjacency: Annotated[
@@ -118,6 +122,13 @@ class Plan(BaseModel):
             "the clip norm (tau). 0 shows none: every marked name is replaced by an invented one.",
         ),
     ] = 0.0
+    shown_kinds: Annotated[
+        tuple[str, ...] | None,
+        Field(
+            description="Names: only those of these kinds are ever shown, such as [ORG, GPE]; all "
+            "kinds if not given."
+        ),
+    ] = None
     public_entities: Annotated[
         tuple[str, ...],
         Field(
@@ -329,7 +340,7 @@ class Plan(BaseModel):
                 states=self.states,
                 rate=rate,
             )
-        if self.mechanism == "redact-then-private":
+        if self.mechanism in _ON_MASKED_TEXT:
             return ReplaceOne(unit="tokens", rate=rate, noise_multiplier=noise)
         if self.mechanism == "flat":
             return Flat(
@@ -353,7 +364,7 @@ class Plan(BaseModel):
         if selection is not None:
             # Where everybody takes part in every step, the two may be the same event.
             planned[selection] = planned.get(selection, 0) + 1
-        if self.mechanism == "redact-then-private":
+        if self.mechanism in _ON_MASKED_TEXT:
             what = "training on text whose sensitive tokens are masked"
             planned[NotPrivate(what=what, spares=("tokens",))] = 1
         return planned
@@ -370,7 +381,7 @@ def _problems(plan: Plan) -> Iterator[str]:
     if entities:
         accepted = ("userclip", "flat")
     elif plan.protect == "tokens":
-        accepted = ("redact-then-private", "selective")
+        accepted = (*_ON_MASKED_TEXT, "selective")
     if plan.mechanism is None and accepted[0] is not None:
         object.__setattr__(plan, "mechanism", accepted[0])
     if plan.mechanism not in accepted:
@@ -432,7 +443,7 @@ def _sampling_problems(plan: Plan) -> Iterator[str]:
         yield f"precondition is not done for names, and {whose} is about them; leave it out."
 
 
-_OF_NAMES = ("users_per_name", "names_per_user", "name_share", "public_entities")
+_OF_NAMES = ("users_per_name", "names_per_user", "name_share", "shown_kinds", "public_entities")
 _OF_ENTITIES = ("users_per_entity", "entity_share", "records_per_user_entity", "entity_rate")
 
 
@@ -442,6 +453,8 @@ def _names_problems(plan: Plan) -> Iterator[str]:
     for name in other if plan.about_names or plan.protect != "tokens" else _OF_NAMES:
         if getattr(plan, name) != Plan.model_fields[name].default:
             yield f"{name} is about {whom}, and protect={plan.protect} is not; leave it out."
+    if plan.shown_kinds is not None and plan.name_share == 0:
+        yield "shown_kinds says which names may be shown, and name_share=0 shows none; give one."
 
 
 def _by_degree_problems(plan: Plan) -> Iterator[str]:

@@ -127,6 +127,24 @@ def joined(below: Mapping[str, Any], above: Mapping[str, Any]) -> Fields:
 def facts_of(given: Mapping[str, Any], machine: Machine, minutes: float | None = None) -> Facts:
     """What is declared of a run; refused where a choice, or the promise, cannot do without it."""
     task, plan = given.get("task", "next-word"), given["plan"]
+    _require_known(task, plan, given)
+    assumed = constants()["assumed"]
+    users = int(plan.get("users") or assumed["users"])
+    minutes = minutes or constants()["budget"]["minutes_per_core"] * machine.cores
+    return Facts(
+        task=task,
+        protect=plan["protect"],
+        epsilon=float(plan["epsilon"]),
+        users=users,
+        records=int(plan.get("records") or users * assumed["records_per_user"]),
+        labels=_count_labels(given.get("labels")) if task == "classification" else 0,
+        seconds=60 * float(minutes),
+        declared=frozenset(name for name in ("users", "records") if plan.get(name) is not None),
+    )
+
+
+def _require_known(task: str, plan: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Refuse what a recipe does not serve, and promises that lack a number."""
     served = {family["task"] for family in constants()["family"]}
     if task not in served:
         raise UsageError(
@@ -153,19 +171,6 @@ def facts_of(given: Mapping[str, Any], machine: Machine, minutes: float | None =
             "recipe=auto needs the number of users (--users 500, or plan.users): a round number "
             "that you knew before. It is public, so it may not be counted from the text."
         )
-    assumed = constants()["assumed"]
-    users = int(plan.get("users") or assumed["users"])
-    minutes = minutes or constants()["budget"]["minutes_per_core"] * machine.cores
-    return Facts(
-        task=task,
-        protect=plan["protect"],
-        epsilon=float(plan["epsilon"]),
-        users=users,
-        records=int(plan.get("records") or users * assumed["records_per_user"]),
-        labels=_count_labels(given.get("labels")) if task == "classification" else 0,
-        seconds=60 * float(minutes),
-        declared=frozenset(name for name in ("users", "records") if plan.get(name) is not None),
-    )
 
 
 def _count_labels(labels: Any) -> int:
