@@ -92,8 +92,9 @@ def tour(folder: Path, address: str, token: str) -> None:
 
     bad = [check for check in verify(folder / "model") if not check.ok]
     print("the downloaded certificate:", bad or "everything matches")
-    answer = tacit.predict(folder / "model", "my order number", words=3)
-    print(f"without the server: {answer['completion']!r}")
+    model = tacit.open_run(folder / "model")
+    answer = model.generate("my order number", max_new_tokens=3, temperature=0)
+    print(f"without the server: {answer!r}")
 
 
 if __name__ == "__main__":

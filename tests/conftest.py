@@ -1,9 +1,11 @@
 """What all tests share."""
 
 import atexit
+import gc
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from pathlib import Path
 
@@ -16,6 +18,10 @@ _MEMORY = Path("/dev/shm")
 _ROOM = os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > 4 << 30
 if _ROOM and "TMPDIR" not in os.environ:
     os.environ["TMPDIR"] = tempfile.tempdir = str(_MEMORY)
+
+# Hundreds of processes import the package: without bytecode each of them compiles it anew.
+if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
+    sys.dont_write_bytecode = False
 
 # Neither prices that tests compute nor a key are left in anybody's folders.
 _OURS = tempfile.mkdtemp(prefix="tacit-tests-")
@@ -45,6 +51,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if "slow" in item.keywords:
             item.add_marker(skip)
+
+
+def pytest_collection_finish() -> None:
+    """What is loaded stays: no later search for garbage looks through it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 
 from support.forking import run_python
 from tacit.cli import app, run
+from tacit.planning import recipes
 from tacit.privacy.certificates.attacker_gain import CHOOSING, choosing
 
 ROOT = Path(__file__).parent.parent
@@ -125,16 +126,20 @@ def test_your_own_data(
 ) -> None:
     """Every command, in order, with an invented file where it wants one of yours."""
     monkeypatch.chdir(tmp_path)
+    # As `make setup` leaves a machine: larger packaged models, which recipes prefer, take minutes.
+    monkeypatch.setattr(recipes, "_installed", lambda package: package == "wordllama")
     # More people than the few that matter: a fifth of them takes part in a step.
     others = "".join(f"p{n},Shall we meet at {n} today?,inbox\n" for n in range(30))
     Path("mail.csv").write_text(MAIL + others)
     for line in commands(page):
         assert run(shlex.split(line)) == 0, (line, capsys.readouterr().err)
-    for name in ("mail.parquet", "mentions.html", "degrees.png", "owners.json"):
+    for name in ("mail.parquet", "mentions.html"):
         assert Path(name).stat().st_size
     shown = " ".join(capsys.readouterr().out.split())
-    assert "bob@example.org" in shown  # the entity that two users share
     assert "What this plan promises" in shown
+    if page.name == "own-data.md":  # also the way that looks at who shares what
+        assert Path("degrees.png").stat().st_size
+        assert "bob@example.org" in shown  # the entity that two users share
     # A model that nobody judged is the worst way to end.
     assert re.search(r"Error rate [\d.]+: .*than always naming the most frequent label", shown)
     assert re.search(r"Perplexity [\d.,]+: .*than its public start", shown)
@@ -181,8 +186,8 @@ def test_every_program_runs(program: str, tmp_path: Path, request: pytest.Fixtur
 def test_the_program_of_the_readme_says_what_the_readme_says() -> None:
     (program,) = (text for language, text in blocks(ROOT / "README.md") if language == "python")
     done = run_python("-c", program)
-    assert done.stdout == "2\n"
-    assert "# 2" in program
+    assert done.stdout == "0.0\n"
+    assert "# 0.0" in program
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

@@ -60,10 +60,15 @@ def missing_package(error: ModuleNotFoundError, what: str) -> TacitError:
     except PackageNotFoundError:
         asked = []
     wanted = re.sub(r"[-_.]+", "-", module).lower()
-    for line in asked:
-        extra = re.search(r"""extra == ['"](.+?)['"]""", line)
-        if extra and re.match(rf"{re.escape(wanted)}\b", line.replace("_", "-").lower()):
-            return MissingExtra.of(f"{what} needs the package {module}", extra[1])
+    extras = [
+        extra[1]
+        for line in asked
+        if (extra := re.search(r"""extra == ['"](.+?)['"]""", line))
+        and re.match(rf"{re.escape(wanted)}\b", line.replace("_", "-").lower())
+    ]
+    if extras:  # torch comes with several: who lacks it wants to train
+        best = "train" if "train" in extras else extras[0]
+        return MissingExtra.of(f"{what} needs the package {module}", best)
     return MissingExtra(f"{what} needs the package {module}, which is not installed.")
 
 

@@ -3,7 +3,7 @@
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -56,6 +56,13 @@ def whole_file(path: Path) -> Iterator[Path]:
         os.replace(draft, path)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def whole_files(*paths: Path) -> Iterator[list[Path]]:
+    """Drafts of several files that appear together, or not at all if the block fails."""
+    with ExitStack() as drafts:
+        yield [drafts.enter_context(whole_file(path)) for path in paths]
 
 
 def write_text(path: Path, text: str) -> None:

@@ -252,7 +252,7 @@ def fails(error: BaseException) -> Callable[..., None]:
 
 FULL = OSError(errno.ENOSPC, "No space left on device", "somewhere")
 MIDDLE = {
-    "detect good.jsonl -o out.jsonl": "tacit.detection.mentions_page.write_page",
+    "detect good.jsonl -o out.jsonl": "tacit.detection.saving.write_page",
     f"{OWNERS} mentions.jsonl --plot out.svg -o out.json": "tacit.owners.Owners.save",
     "corpus convert good.jsonl -o out.jsonl": "os.replace",
     "corpus generate customersim --dialogs 3 -o out.jsonl": "os.replace",

@@ -14,6 +14,7 @@ import json
 import os
 import runpy
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -38,13 +39,44 @@ def run_python(
     input: str = "",  # as `subprocess.run` calls it
 ) -> subprocess.CompletedProcess[str]:
     """What a new Python does with these arguments (`-m NAME`, `-c CODE` or a file come first)."""
+    return _run_together(arguments, [dict(os.environ if env is None else env)], cwd, input)[0]
+
+
+def run_ranks(
+    *arguments: str, ranks: int, env: Mapping[str, str] | None = None
+) -> list[subprocess.CompletedProcess[str]]:
+    """The same in so many processes that find each other as those of `torchrun` do."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    shared = dict(os.environ if env is None else env)
+    shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(ranks)}
+    environments = [shared | {"RANK": str(n), "LOCAL_RANK": str(n)} for n in range(ranks)]
+    return _run_together(arguments, environments, seconds=300)  # alone, each waits for days
+
+
+def _run_together(
+    arguments: tuple[str, ...],
+    environments: list[dict[str, str]],
+    cwd: Path | None = None,
+    input: str = "",
+    seconds: float | None = None,
+) -> list[subprocess.CompletedProcess[str]]:
     with tempfile.TemporaryDirectory() as folder:
-        names = [f"{folder}/{name}" for name in ("in", "out", "err")]
-        Path(names[0]).write_text(input)
-        process = _ask(_request(arguments, env, cwd, names))
-        code = _ask({"wait": process, "seconds": None})
-        out, err = (Path(name).read_text() for name in names[1:])
-    return subprocess.CompletedProcess([*arguments], int(code), out, err)
+        started = []
+        for number, env in enumerate(environments):
+            names = [f"{folder}/{name}{number}" for name in ("in", "out", "err")]
+            Path(names[0]).write_text(input)
+            started.append((_ask(_request(arguments, env, cwd, names)), names))
+        done = []
+        for process, names in started:
+            code = _ask({"wait": process, "seconds": seconds})
+            out, err = (Path(name).read_text() for name in names[1:])
+            if code is None:
+                os.kill(process, signal.SIGKILL)
+                raise subprocess.TimeoutExpired([*arguments], float(seconds or 0), out, err)
+            done.append(subprocess.CompletedProcess([*arguments], int(code), out, err))
+    return done
 
 
 class Started:
@@ -86,17 +118,17 @@ def start_python(
         out = Path(folder) / "out"
         os.mkfifo(out, 0o600)
         names = [os.devnull, str(out), os.devnull]
-        return Started(int(_ask(_request(arguments, env, cwd, names))), out)
+        request = _request(arguments, dict(os.environ if env is None else env), cwd, names)
+        return Started(int(_ask(request)), out)
 
 
 def _request(
     arguments: tuple[str, ...],
-    env: Mapping[str, str] | None,
+    env: dict[str, str],
     cwd: Path | None,
     names: list[str],
 ) -> dict[str, Any]:
-    return {"arguments": arguments, "env": dict(os.environ if env is None else env),
-            "cwd": str(cwd or Path.cwd()), "files": names}  # fmt: skip
+    return {"arguments": arguments, "env": env, "cwd": str(cwd or Path.cwd()), "files": names}
 
 
 def _ask(request: dict[str, Any]) -> Any:

@@ -15,6 +15,7 @@ import json
 import os
 import sys
 from importlib.machinery import SourceFileLoader
+from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Any
 
@@ -58,15 +59,17 @@ class Hurried:
 
 def outcome(tests: list[str], folders: tuple[str, ...]) -> int:
     forget(folders)
-    without = ("cacheprovider", "xdist", "unraisableexception")  # the last collects all garbage
+    without = ("cacheprovider", "doctest", "unraisableexception")  # the last collects all garbage
     options = ["-q", "-x", "--no-header", *(f"-pno:{name}" for name in without)]
     options += ["--assert=plain"]  # nobody reads what a failure says
+    options += ["-oaddopts=--import-mode=importlib --disable-plugin-autoload"]
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         return int(pytest.main([*options, *tests], plugins=[Hurried()]))
 
 
 def main() -> None:
-    sys.dont_write_bytecode = True
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # of which conftest would think otherwise
+    sys.dont_write_bytecode = True  # bytecode of one second may be that of another change
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     compile_once()
     tests, source = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
@@ -85,6 +88,7 @@ def main() -> None:
             found[change["name"]] = "does not apply"
             continue
         file.write_text(text.replace(change["old"], change["new"]))
+        Path(cache_from_source(str(file))).unlink(missing_ok=True)
         try:
             found[change["name"]] = outcome([str(tests / change["test"])], folders)
         finally:

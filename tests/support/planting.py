@@ -17,7 +17,8 @@ def planted(changes: Mapping[str, Change], folder: Path) -> dict[str, int | str]
     """How the test of each change ended on a copy with that change (1: it was noticed)."""
     source = folder / "src"
     own = Path(tacit.__file__).parent
-    shutil.copytree(own, source / "tacit", ignore=shutil.ignore_patterns("__pycache__"))
+    # With bytecode, so that only what changes is compiled, but for what others are writing.
+    shutil.copytree(own, source / "tacit", ignore=shutil.ignore_patterns("*.pyc.*"))
     names = ("file", "old", "new", "test")
     given = [
         {"name": name, **dict(zip(names, change, strict=True))} for name, change in changes.items()

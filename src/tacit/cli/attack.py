@@ -1,9 +1,10 @@
 """`tacit canaries`, `tacit attack`: try to learn from a model what it was trained on."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -180,6 +181,10 @@ class Given:
     seed: int = 0
     sanitizing: Sanitizing = field(default_factory=Sanitizing)
 
+    def opener(self, folder: Path) -> "Callable[[], Target]":
+        """Opens a folder's model as a target, in whichever process."""
+        return partial(_opened, folder, self)
+
 
 _Models = Annotated[
     list[Path], typer.Argument(metavar="MODEL...", help="Folders of runs, or of any causal models.")
@@ -240,6 +245,7 @@ def attack(
     `tacit attack RUN --over-checkpoints`
     """
     from tacit.attacks.attack import write_scores
+    from tacit.attacks.folders import attack_folder
 
     if to is not None and (len(models) > 1 or over_checkpoints):
         raise UsageError("-o names one file; with several models, each folder gets its own.")
@@ -247,8 +253,9 @@ def attack(
     everything: dict[str, Series] = {}
     for folder in models:
         found = attack_folder(
-            folder, given, Workers(workers, ray), kept=over_checkpoints, keep=to is None
-        )
+            folder, given.opener(folder), given.using, seed=given.seed,
+            workers=Workers(workers, ray), watch=progress, kept=over_checkpoints, keep=to is None,
+        )  # fmt: skip
         everything[str(folder)] = found
         if to is not None:
             write_scores(to, found[max(found)].values())
@@ -271,83 +278,6 @@ def _print_attacked(everything: "dict[str, Series]", over_checkpoints: bool, as_
         if over_checkpoints:
             _show_series(series)
         _show(list(series[max(series)].values()))
-
-
-def attack_folder(
-    folder: Path,
-    given: Given,
-    workers: Workers | None = None,
-    *,
-    kept: bool = False,
-    steps: Sequence[int] | None = None,
-    keep: bool = True,
-) -> "Series":
-    """All attacks that are wanted on a folder's model, by its step; they are kept in the folder.
-
-    With `kept`, also on every model that a run kept on the way, or on those after `steps`.
-    """
-    from tacit.attacks.attack import keep_scores, write_series
-    from tacit.attacks.running import last_step, require_kept, steps_of, wanted
-
-    if kept and (folder / "run.yml").exists():
-        require_kept(folder)
-    target = _opened(folder, given)
-    names = [attack.name for attack in wanted(target, given.using)]
-    among: list[int | None] = [None]
-    if kept:
-        among = steps_of(target) if steps is None else [*steps, None]
-    shares = [(name, step) for step in among for name in names]
-    scores = _attacked(_OneAttack(folder, given, target), shares, workers or Workers())
-    found: Series = {}
-    end = last_step(target) if kept else 0
-    for (_, step), one in zip(shares, scores, strict=True):
-        found.setdefault(end if step is None else step, {})[one.attack] = one
-    if kept:
-        write_series(folder / "attacks-over-steps.json", found)
-    if keep:
-        keep_scores(folder, found[max(found)].values())
-    return found
-
-
-def _attacked(
-    work: "_OneAttack", shares: list[tuple[str, int | None]], workers: Workers
-) -> "list[Scores]":
-    """The scores of each attack on each model, by one process or by several."""
-    if workers == Workers():
-        return [work(share) for share in shares]
-    scores = []
-    with progress("Attacking", len(shares)) as advance:
-        for one in workers.map(work, shares):
-            scores.append(one)
-            advance(1)
-    return scores
-
-
-class _OneAttack:
-    """One attack on one model of a run; in another process, the run is opened there first."""
-
-    def __init__(self, folder: Path, given: Given, target: "Target | None") -> None:
-        self._folder, self._given, self._target = folder, given, target
-        self._then: tuple[int | None, Target | None] = (None, target)
-
-    def __reduce__(self) -> Any:
-        return _OneAttack, (self._folder, self._given, None)
-
-    def __call__(self, share: tuple[str, int | None]) -> "Scores":
-        """Attack the model after a step; None is the last."""
-        from tacit.attacks.attack import ATTACKS
-        from tacit.attacks.running import at_step, run_attacks
-
-        name, step = share
-        if self._target is None:
-            self._target = _opened(self._folder, self._given)
-            self._then = (None, self._target)
-        if self._then[0] != step:
-            self._then = (step, at_step(self._target, step))
-        assert self._then[1] is not None
-        of = "" if step is None else f", step {step}"
-        seed = self._given.seed
-        return run_attacks(self._then[1], [ATTACKS[name]], progress, seed=seed, of=of)[0]
 
 
 def _opened(folder: Path, given: Given) -> "Target":

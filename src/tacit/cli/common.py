@@ -4,7 +4,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from tacit.cli.options import CORPUS, gathers
 from tacit.corpus import Corpus
 from tacit.corpus.reading import Layout, format_of
 from tacit.errors import UsageError
-from tacit.files import refuse_overwrite, whole_file
+from tacit.files import refuse_overwrite
 from tacit.saved_json import spelled
 
 out = Console(soft_wrap=False, highlight=False, emoji=False)
@@ -88,13 +88,6 @@ def new_corpus_file(
         endings = ", ".join(f".{name}, .{name}.gz" for name in among)
         raise UsageError(f"{path}: end the name in {endings} or .parquet, which tells the format.")
     refuse_overwrite(path, overwrite=overwrite)
-
-
-@contextmanager
-def whole_files(*paths: Path) -> Iterator[list[Path]]:
-    """Drafts of several files that appear together, or not at all if the block fails."""
-    with ExitStack() as drafts:
-        yield [drafts.enter_context(whole_file(path)) for path in paths]
 
 
 class OrDefault(TyperGroup):

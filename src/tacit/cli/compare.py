@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tacit.cli.common import progress, say
+from tacit.cli.common import err, progress, say
 from tacit.cli.options import Overwrite, Reference, Seed
-from tacit.cli.train import _live
 from tacit.errors import DataError, UsageError
 from tacit.files import refuse_overwrite
+from tacit.live import Live
 from tacit.presets import located
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ def _require_spelled(runs: "dict[str, Run]", to: Path, using: str | None) -> Non
     from tacit.attacks.spelling import spelled_plan
     from tacit.attacks.target import canary_plan
     from tacit.corpora import open_corpus
-    from tacit.training.data.training_data import training_part
+    from tacit.corpus.splitting import training_part
     from tacit.training.phases.run_context import tokenizer_of
 
     attacks = ATTACKS.values() if using is None else chosen(using)
@@ -211,7 +211,7 @@ class _Attacking:
     steps: dict[str, list[int]] | None
 
     def __call__(self, trial: Trial) -> None:
-        from tacit.cli.attack import attack_folder
+        from tacit.attacks.folders import attack_folder
         from tacit.training.phases.checkpoints import kept_models
         from tacit.training.settings import read_run
 
@@ -221,7 +221,10 @@ class _Attacking:
         else:
             say(f"{name}: attacking")
             steps = self.steps[name] if self.steps else None
-            attack_folder(folder, self.given, kept=bool(kept_models(folder)), steps=steps)
+            attack_folder(
+                folder, self.given.opener(folder), self.given.using, seed=self.given.seed,
+                watch=progress, kept=bool(kept_models(folder)), steps=steps,
+            )  # fmt: skip
         _score(folder)
         say(f"{name}: done")
 
@@ -317,7 +320,7 @@ def trained(folder: Path, settings: "Run") -> None:
         say(f"{name}: finished before, not trained again")
         return
     say(f"{name}: training")
-    with _live(name) as on_progress:
+    with Live(err, name) as on_progress:
         if begun.exists():
             session.resume(folder, on_progress=on_progress)
         else:

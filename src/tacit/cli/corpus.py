@@ -172,19 +172,12 @@ def split(
 
     Example: `tacit corpus split mail.parquet --by user --test 0.1 --seed 1 -o split.parquet`
     """
-    from tacit.corpora.dealing import split_of
+    from tacit.corpus.splitting import splits_by
     from tacit.corpus.writing import write
 
-    if by not in ("user", "record") or not 0 < test + valid < 1:
-        raise UsageError(
-            f"--by {by} --test {test:g} --valid {valid:g} is not a split; give --by user or "
-            "record, and shares above 0 that leave something to train on."
-        )
-    if "split" in corpus.columns:
-        raise UsageError(f"{corpus.name} has splits already: {', '.join(corpus.splits())}.")
+    splits = splits_by(corpus, by, test=test, valid=valid, seed=seed)
     new_corpus_file(to, overwrite=overwrite)
-    names = (corpus.require_users() if by == "user" else corpus.column("id")).to_pylist()
-    made = corpus.with_splits([split_of(name, seed, valid=valid, test=test) for name in names])
+    made = corpus.with_splits(splits)
     with progress("Writing", len(made)) as advance:
         write(made, to, progress=advance)
     counts = ", ".join(f"{len(made.only(one)):,} {one}" for one in sorted(made.splits()))

@@ -17,12 +17,11 @@ from tacit.cli.common import (
     print_json,
     say,
     simple_table,
-    whole_files,
     whole_numbers,
 )
 from tacit.cli.options import AsJson, Kinds, Overwrite, Seed
 from tacit.errors import UsageError
-from tacit.files import refuse_overwrite
+from tacit.files import refuse_overwrite, whole_files
 
 if TYPE_CHECKING:
     from tacit.owners import Owners
@@ -110,9 +109,9 @@ def _new_files(plot: Path | None, save: Path | None, overwrite: bool) -> dict[st
 
 def _graph(corpus: dict[str, Any], mentions: Path, kinds: list[str] | None) -> "Owners":
     """The graph of the training split, or of the split that was asked for."""
+    from tacit.corpus.splitting import training_part
     from tacit.detection.mentions import read_mentions
-    from tacit.planning.pipeline import owner_graph
-    from tacit.training.data.training_data import provenance_beside, training_part
+    from tacit.planning.pipeline import owner_graph, provenance_beside
 
     split = corpus.pop("split")
     whole = named_corpus(**corpus, split="all")

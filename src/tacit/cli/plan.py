@@ -123,9 +123,10 @@ def _asked_plan(
 def _asked_run(file: Path | None, changes: dict[str, Any]) -> "tuple[Plan, Forecast | None]":
     """The plan of a run, with what its recipe chose, and what to expect of it."""
     from tacit.planning import forecasts, recipes
+    from tacit.python.asking import asked_fields
     from tacit.training.settings import Run
 
-    chosen = recipes.resolve(few.asked_fields(file, changes))
+    chosen = recipes.resolve(asked_fields(file, changes))
     made = Run(**chosen.fields).made_plan()
     if made is None:
         raise UsageError("This run keeps no promise, so there is nothing to plan.")

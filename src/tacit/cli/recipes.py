@@ -49,31 +49,14 @@ asks_in_few_words = gathers("asked", _FEW_WORDS, few_words)
 """Give a command that takes `asked: dict` these options, as settings of a run."""
 
 
-def names_run(file: Path) -> bool:
-    """Whether an argument names a run's settings; else it names a corpus."""
-    return str(file).startswith(presets.PREFIX) or file.suffix in (".yml", ".yaml")
-
-
 def names_run_or_corpus(file: Path) -> bool:
     """Whether an argument of `tacit plan` is more than a plan: a preset, a run's file, a corpus."""
     from tacit.planning.plan import plan_file_fields
+    from tacit.python.asking import names_run
 
     if not names_run(file) or str(file).startswith(presets.PREFIX):
         return True
     return not {"corpus", "recipe", "base"}.isdisjoint(plan_file_fields(file))
-
-
-def asked_fields(file: Path | None, changes: dict[str, Any]) -> dict[str, Any]:
-    """The settings of a run's file, or of a corpus that a recipe is to be found for."""
-    from tacit.training.settings import changed, run_fields
-
-    if file is not None and names_run(file):
-        return run_fields(file, changes)
-    fields = changed({"corpus": str(file or "corpus"), "recipe": "auto"}, changes)
-    whom = str((fields.get("plan") or {}).get("protect"))
-    if ("entities" in whom or "names" in whom) and not fields.get("mentions"):
-        fields.setdefault("detect", "patterns,lists,names")
-    return fields
 
 
 def print_choices(chosen: "Resolved") -> None:

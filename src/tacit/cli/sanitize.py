@@ -90,7 +90,11 @@ Mentions = Annotated[
 ]
 Kinds = Annotated[str, typer.Option(help="Only mentions of these kinds.")]
 SameWithin = Annotated[
-    str, typer.Option(help="pseudonym: the same stand-in within a `document` or the `corpus`.")
+    str,
+    typer.Option(
+        help="pseudonym: the same invented name within a `record`, a `user` or the `corpus`; each "
+        "tells more of who is named together."
+    ),
 ]
 Drop = Annotated[str, typer.Option(help="Columns to leave out, comma-separated.")]
 Profile = Annotated[
@@ -126,7 +130,7 @@ _OPTIONS: Options = {
     "using": (With, "patterns,lists,names"),
     "mentions": (Mentions, None),
     "kinds": (Kinds, ""),
-    "same_within": (SameWithin, "document"),
+    "same_within": (SameWithin, "record"),
     "drop": (Drop, ""),
     "profile": (Profile, False),
     "plot": (Plot, None),
@@ -175,7 +179,7 @@ def sanitize(corpus: dict[str, Any], asked: SimpleNamespace) -> None:
 def _replace_mentions(asked: SimpleNamespace) -> None:
     from tacit.detection.kinds import kind_of
     from tacit.detection.mentions import read_mentions
-    from tacit.sanitization.operators import FromDetectors, FromMentions, Replacer
+    from tacit.sanitization.operators import FromDetectors, FromMentions, Replacer, told_by
 
     if asked.profile or asked.epsilon_per_distance is not None:
         raise UsageError(f"method={asked.method} has no epsilon: it promises nothing.")
@@ -193,9 +197,9 @@ def _replace_mentions(asked: SimpleNamespace) -> None:
         finder, context = FromDetectors(asked.using, wanted), {"detectors": asked.using}
     if asked.kinds:
         context["kinds"] = asked.kinds
-    if asked.method == "pseudonym":
-        context["the same stand-in within"] = f"one {asked.same_within}"
     work = Replacer(asked.method, finder, within=asked.same_within, seed=asked.seed)
+    if asked.method == "pseudonym":
+        context |= told_by(asked.same_within)
     done = _write(asked, work, context=context)
     if done is not None:
         seen = done.counted

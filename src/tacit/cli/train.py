@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markdown import Markdown
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bars
 
 from tacit.cli import recipes as few
 from tacit.cli.common import err, out, print_json, progress, simple_table
@@ -27,6 +25,7 @@ from tacit.cli.options import (
     sanitizes,
 )
 from tacit.errors import UsageError
+from tacit.live import Live
 from tacit.saved_json import spelled
 
 if TYPE_CHECKING:
@@ -129,7 +128,7 @@ def train(
         if ranks is not None and not ranks.leads:
             return session.follow(settings, ranks)
         begin = partial(session.train, settings, to, on_model=_print_trained)
-    with _live() as on_progress, _noting(progress_file) as note:
+    with Live(err) as on_progress, _noting(progress_file) as note:
 
         def watch(at: Any) -> None:
             note(at)
@@ -160,12 +159,11 @@ def _planned_run(
     file: Path, changes: dict[str, Any], plan_path: Path | None, owners: Path | None
 ) -> "Run":
     """The run of a file with the plan of another, on the owner graph that was planned with."""
-    from tacit.corpora import open_corpus
     from tacit.planning import pipeline, recipes
-    from tacit.training.data.training_data import find_mentions, training_part
+    from tacit.python.asking import asked_fields, require_graph
     from tacit.training.settings import Run
 
-    fields, promised = few.asked_fields(file, changes), None
+    fields, promised = asked_fields(file, changes), None
     if plan_path is not None:
         plan, promised = pipeline.read_plan_file(plan_path)
         pipeline.require_same_plan(fields, plan, plan_path)
@@ -176,10 +174,7 @@ def _planned_run(
     if owners is None and promised is None:
         return run
     with progress("Comparing the owner graph", None):
-        corpus = open_corpus(run.corpus, run.data)
-        found = find_mentions(run, corpus)
-        graph = pipeline.owner_graph(training_part(corpus), found.mentions, found.provenance)
-        pipeline.require_same_owners(run.made_plan(), graph, promised=promised, file=owners)
+        require_graph(run, run.made_plan(), promised=promised, file=owners)
     return run
 
 
@@ -204,54 +199,6 @@ def _noting(file: Path | None) -> Iterator[Callable[[Any], None]]:
             lines.flush()
 
         yield note
-
-
-class _live:
-    """A line that says where training is; what is marked "not private" must stay inside."""
-
-    def __init__(self, name: str = "") -> None:
-        self._name = f"{name}: " if name else ""
-
-    def __enter__(self) -> Any:
-        self._said = 0.0
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=20),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[said]}"),
-            TimeRemainingColumn(),
-        )
-        self._bars = Bars(*columns, console=err, transient=False, disable=not err.is_terminal)
-        self._bars.start()
-        self._tasks: dict[str, Any] = {}
-        return self._tell
-
-    def __exit__(self, *_: object) -> None:
-        self._bars.stop()
-
-    def _tell(self, at: Any) -> None:
-        from tacit.training.evaluation.verdicts import so_far
-
-        if at.phase not in self._tasks:
-            self._tasks[at.phase] = self._bars.add_task(
-                self._name + at.phase, total=at.steps, said=""
-            )
-        said = f"not private: loss {at.stats.loss:.3f}, "
-        if at.uniform is not None or at.began is not None:
-            said += so_far(at.stats.loss, at.began, at.uniform) + ", "
-        said += f"drawn {at.stats.units}"
-        said = "records" if at.phase == "features" else said
-        if at.stats.units and (at.stats.clipped or at.spent):
-            said += f", clipped {at.stats.clipped / at.stats.units:.0%}"
-        if at.stats.not_finite:
-            said += f", left out {at.stats.not_finite} (not finite)"
-        if at.spent:
-            said = f"[bold]{at.spent}[/bold] · {said}"
-        self._bars.update(self._tasks[at.phase], completed=at.step, said=said)
-        # In a log there is no line to renew: say it now and then.
-        if not err.is_terminal and (time.monotonic() - self._said > 30 or at.step == at.steps):
-            self._said = time.monotonic()
-            err.print(f"{self._name}{at.phase} {at.step}/{at.steps} {said}", soft_wrap=True)
 
 
 def print_promise(certificate: "Certificate") -> None:
