@@ -3,6 +3,9 @@
     python tools/bench_server.py                      # SQLite
     python tools/bench_server.py --postgresql         # a PostgreSQL started for it
     python tools/bench_server.py --kill               # the server is killed and restarted midway
+    python tools/bench_server.py --questions          # while 200 long questions to a model wait
+    python tools/bench_server.py --train --ask 50     # while a run trains and 50 questions a
+                                                      # second are answered
 
 Fifty clients append records of one kilobyte for some seconds, each with a key of its own, and send
 again what was not answered. Everything happens on this machine, and it stops by itself.
@@ -19,14 +22,38 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "server"))
+import httpx
+
 from support.postgresql import NONE_FOUND, postgres_binaries, postgres_server
+from tacit.corpora import customersim
 from tacit.server.client import Client
 
 TEXT = ("We met at noon and talked about the weather, the train and the garden. " * 15)[:1000]
+
+
+LONG = {"text": "my order number is " * 1052, "words": 200, "choices": 5}
+SHORT = {"text": "my order number is", "words": 5, "choices": 5}
+MODEL = {
+    "name": "asked", "context": 128, "tokenizer": {"size": 2000},
+    "plan": {"protect": "users", "epsilon": 3, "steps": 2, "user_rate": 1.0, "users": 20},
+    "model": {"kind": "gpt2", "config": {"hidden_size": 256, "layers": 4, "heads": 4}},
+}  # fmt: skip
+TRAINING = MODEL | {"name": "trains", "plan": MODEL["plan"] | {"steps": 100_000, "epsilon": 3}}
+WAITING = 200
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A model, and those who ask it."""
+
+    model: str
+    tokens: list[str]
 
 
 class Served:
@@ -96,6 +123,69 @@ async def client(port: int, path: str, token: str, name: str, until: float) -> l
     return took
 
 
+async def ask_all(base: str, model: str, tokens: list[str], until: float) -> Counter[int]:
+    """Keep so many long questions waiting; what the server answered to how many."""
+    answers: Counter[int] = Counter()
+    async with httpx.AsyncClient(base_url=base, timeout=120, trust_env=False,
+                                 limits=httpx.Limits(max_connections=None)) as http:  # fmt: skip
+
+        async def one(token: str) -> None:
+            head = {"Authorization": f"Bearer {token}"}
+            while time.monotonic() < until:
+                path = f"/v1/models/{model}/predict"
+                answer = await http.post(path, headers=head, json=LONG)
+                answers[answer.status_code] += 1
+                if answer.status_code == 429:
+                    await asyncio.sleep(float(answer.headers["Retry-After"]))
+
+        await asyncio.gather(*(one(token) for token in tokens))
+    return answers
+
+
+async def ask_steadily(
+    base: str, model: str, tokens: list[str], until: float, rate: float
+) -> list[float]:
+    """Short questions at a steady rate; the seconds that each answer took."""
+    took: list[float] = []
+    async with httpx.AsyncClient(base_url=base, timeout=120, trust_env=False) as http:
+
+        async def one(token: str) -> None:
+            began = time.monotonic()
+            head = {"Authorization": f"Bearer {token}"}
+            answer = await http.post(f"/v1/models/{model}/predict", headers=head, json=SHORT)
+            if answer.status_code == 200:
+                took.append(time.monotonic() - began)
+
+        tasks, number, began = [], 0, time.monotonic()
+        while time.monotonic() < until:
+            tasks.append(asyncio.create_task(one(tokens[number % len(tokens)])))
+            number += 1
+            await asyncio.sleep(max(0.0, began + number / rate - time.monotonic()))
+        await asyncio.gather(*tasks)
+    return took
+
+
+async def look(base: str, token: str, until: float) -> tuple[list[float], list[float]]:
+    """How long a look at the health and a sign-in take, some of each a second."""
+    health, sign_in = [], []
+    while time.monotonic() < until:
+        async with httpx.AsyncClient(base_url=base, timeout=60, trust_env=False) as http:
+            for _ in range(10):
+                began = time.monotonic()
+                assert (await http.get("/healthz")).status_code == 200
+                health.append(time.monotonic() - began)
+                await asyncio.sleep(0.03)
+            began = time.monotonic()
+            form = (await http.get("/sign-in")).text
+            found = re.search(r'name="key" value="([^"]+)"', form)
+            if found is None:
+                continue  # strangers are slowed down
+            fields = {"key": found.group(1), "token": token}
+            if (await http.post("/sign-in", data=fields)).status_code == 303:
+                sign_in.append(time.monotonic() - began)
+    return health, sign_in
+
+
 async def load(served: Served, dataset: str, tokens: list[str], seconds: float, kill: bool):  # type: ignore[no-untyped-def]
     until = time.monotonic() + seconds
     path = f"/v1/datasets/{dataset}/records"
@@ -110,12 +200,58 @@ async def load(served: Served, dataset: str, tokens: list[str], seconds: float, 
     return await asyncio.gather(*tasks)
 
 
+async def load_beside(  # type: ignore[no-untyped-def]
+    served: Served, dataset: str, tokens: list[str], given: argparse.Namespace, beside: Beside
+):
+    """Appends, with whatever else the server is asked for at the same time."""
+    until = time.monotonic() + given.seconds
+    base, work = f"http://127.0.0.1:{served.port}", []
+    if given.questions:
+        work.append(ask_all(base, beside.model, beside.tokens * (WAITING // 10), until))
+    if given.ask:
+        work.append(ask_steadily(base, beside.model, beside.tokens, until, given.ask))
+    looking = look(base, served.token, until)
+    appended, looked, *others = await asyncio.gather(
+        load(served, dataset, tokens, given.seconds, given.kill), looking, *work
+    )
+    for name, took in zip(("health", "sign-in"), looked, strict=True):
+        print(f"{name}: {spread(took)}")
+    for found in others:
+        if isinstance(found, Counter):
+            print(f"long questions, by the code of the answer: {dict(found)}")
+        else:
+            print(f"answers: {len(found) / given.seconds:.0f} a second; {spread(found)}")
+    return appended
+
+
+def trained(admin: Client, train: bool) -> Beside:
+    """A model to be asked, ten consumers, and if wanted a run that goes on training."""
+    dataset = admin.add_dataset("dialogs", limits={"users": 8})["id"]
+    admin.add_corpus(dataset, customersim.generate(20, 3))
+    model = admin.wait(admin.start_run(dataset, MODEL)["id"])["id"]
+    consumers = [admin.add_account(f"consumer {n}", "consumer")["id"] for n in range(10)]
+    if train:
+        admin.start_run(dataset, TRAINING)
+    return Beside(model, [admin.add_token(one) for one in consumers])
+
+
+def spread(took: list[float]) -> str:
+    """The middle and the end of some times."""
+    each = sorted(took) or [0.0]
+    half, late = (each[int((len(each) - 1) * q)] * 1000 for q in (0.5, 0.99))
+    said = f"p50 {half:.0f} ms, p99 {late:.0f} ms, slowest {each[-1] * 1000:.0f} ms"
+    return f"{len(took)} times, {said}"
+
+
 def main() -> None:
     words = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     words.add_argument("--clients", type=int, default=50)
     words.add_argument("--seconds", type=float, default=10)
     words.add_argument("--postgresql", action="store_true")
     words.add_argument("--kill", action="store_true")
+    words.add_argument("--questions", action="store_true")
+    words.add_argument("--train", action="store_true")
+    words.add_argument("--ask", type=float, default=0)
     given = words.parse_args()
     clients, seconds = min(given.clients, 200), min(given.seconds, 120.0)
     with ExitStack() as stack:
@@ -133,9 +269,13 @@ def main() -> None:
                 admin.add_token(admin.add_account(f"client {n}", "contributor")["id"])
                 for n in range(clients)
             ]
+            others = given.questions or given.train or given.ask
+            beside = trained(admin, given.train) if others else Beside("", [])
             began, busy = time.monotonic(), os.getloadavg()[0]
             computed = served.cpu_seconds()
-            took = asyncio.run(load(served, dataset, tokens, seconds, given.kill))
+            run = load_beside(served, dataset, tokens, given, beside) if others else load(
+                served, dataset, tokens, seconds, given.kill)  # fmt: skip
+            took = asyncio.run(run)
             passed = time.monotonic() - began
             computed = served.cpu_seconds() - computed
             stored = admin.call("GET", f"/datasets/{dataset}")["not_private"]["records"]

@@ -1,5 +1,6 @@
 """The tables: what migrations make is what the code expects, on every database."""
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -72,3 +73,32 @@ def test_a_database_keeps_to_its_folder(settings: ServerSettings, tmp_path: Path
 def test_a_database_that_cannot_be_used_is_refused(tmp_path: Path, database: str) -> None:
     with pytest.raises(TacitError):
         Services.open(ServerSettings(folder=tmp_path / "server", database=database))
+
+
+def test_who_writes_all_the_time_lets_others_write(lite: Services) -> None:
+    """Whoever asks while a transaction runs is next, not whoever has just written."""
+    storage, order = lite.storage, []
+    inside, go_on = threading.Event(), threading.Event()
+
+    def again_and_again() -> None:
+        for number in range(3):
+            with storage.write():
+                order.append("greedy")
+                if number == 0:
+                    inside.set()
+                    go_on.wait(30)
+
+    def once() -> None:
+        with storage.write():
+            order.append("patient")
+
+    greedy, patient = threading.Thread(target=again_and_again), threading.Thread(target=once)
+    greedy.start()
+    inside.wait(30)
+    patient.start()
+    while not storage._turns._waiting:
+        threading.Event().wait(0.001)
+    go_on.set()
+    greedy.join(30)
+    patient.join(30)
+    assert order == ["greedy", "patient", "greedy", "greedy"]

@@ -9,6 +9,7 @@ budget          what all runs on a dataset may spend together, and where it is r
 run_requests    what a caller asks for, as the settings of a run; nothing in it names a file
 plans           the dry run
 jobs            a queue, and a child process for each run, detection, attack
+predictions     questions to models: a queue and a process (`predictor`) of their own
 models          what came out: predictions, downloads, certificates
 services        all of these together; knows nothing of HTTP
 api, pages      the same over HTTP, for programs and for people

@@ -22,7 +22,7 @@ from tacit.server import Json
 from tacit.server.storage import now
 
 LOCK, LOG, OUT, PROGRESS = "alive.lock", "log.txt", "out.json", "progress.jsonl"
-_NOT_PASSED_ON = ("TACIT_DEBUG", "TACIT_TOKEN", "TACIT_DATABASE")
+NOT_PASSED_ON = ("TACIT_DEBUG", "TACIT_TOKEN", "TACIT_DATABASE")
 """Tracebacks may quote text, and a child needs neither a token nor the database."""
 _LOG_TAIL = 16_384
 _STARTED = "--- started"
@@ -54,7 +54,7 @@ def start(folder: Path, arguments: Sequence[str], *, home: Path, into: Path | No
 
     `into` is where it works, if that is not the folder itself.
     """
-    environment = {k: v for k, v in os.environ.items() if k not in _NOT_PASSED_ON}
+    environment = {k: v for k, v in os.environ.items() if k not in NOT_PASSED_ON}
     environment |= {"TACIT_HOME": str(home), "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
     held = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     try:

@@ -2,10 +2,9 @@
 
 import json
 import tempfile
-import threading
 import zipfile
-from collections import OrderedDict
-from dataclasses import dataclass, field
+from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,9 @@ from tacit.privacy.certificates.manifest import SIGNATURE
 from tacit.saved_json import spelled
 from tacit.server import Json
 from tacit.server.errors import NotFound
+from tacit.server.identity import Caller
 from tacit.server.jobs import Jobs
+from tacit.server.predictions import Predictions, Question
 from tacit.server.settings import ServerSettings
 from tacit.server.sharing import KEY, SHARED, checked, promise_of, warning_of
 from tacit.training.evaluation.verdicts import verdict_of
@@ -27,8 +28,7 @@ class Models:
 
     settings: ServerSettings
     jobs: Jobs
-    _loaded: "OrderedDict[str, Any]" = field(default_factory=OrderedDict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    predictions: Predictions
 
     def all(self, dataset: str | None = None) -> list[Json]:
         """Every model that is finished, the latest first."""
@@ -57,24 +57,17 @@ class Models:
             "created": job["ended"],
         }  # fmt: skip
 
-    def predict(self, model: str, text: str, *, words: int, choices: int) -> Json:
-        """What comes next, or a class, or tags; with a warning where nothing is proved."""
-        from tacit.training.evaluation.predicting import answer
-        from tacit.training.models.shared import load_shared
+    def ask(
+        self, model: str, caller: Caller, text: str, *, words: int, choices: int
+    ) -> "tuple[Json, Future[Json]]":
+        """What comes next, or a class, or tags, when it is its turn.
 
+        And what to say beside it: a warning where nothing is proved.
+        """
         folder = self.folder(model)
         warning = warning_of(read_certificate(folder / "certificate.json"))
-        with self._lock:
-            if model not in self._loaded:
-                while len(self._loaded) >= self.settings.models_in_memory:
-                    self._loaded.popitem(last=False)
-                self._loaded[model] = load_shared(folder)
-            self._loaded.move_to_end(model)
-            shared = self._loaded[model]
-            found = answer(
-                shared.model, shared.tokenizer, shared.task, text, words=words, choices=choices
-            )
-        return {"model": model, "warning": warning, **found}
+        asked = Question(folder, text, words, choices)
+        return {"model": model, "warning": warning}, self.predictions.ask(asked, caller)
 
     def archive(self, model: str) -> Path:
         """A zip of what may be shared; made anew where an audit changed a file since."""
@@ -94,8 +87,7 @@ class Models:
     def delete(self, model: str) -> Json:
         """Delete a model for good; what it released stays charged, and on record."""
         deleted = self.jobs.delete(model)
-        with self._lock:
-            self._loaded.pop(model, None)
+        self.predictions.forget(self.settings.job_folder(model) / "run")
         return deleted
 
     def verify(self, model: str) -> Json:

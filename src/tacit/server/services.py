@@ -21,6 +21,7 @@ from tacit.server.identity import AuditLog, Caller, Identity, Sessions
 from tacit.server.jobs import Jobs
 from tacit.server.models import Models
 from tacit.server.plans import Plans
+from tacit.server.predictions import Predictions
 from tacit.server.records import Records
 from tacit.server.settings import ServerSettings
 from tacit.server.storage import Fact, Storage
@@ -40,6 +41,7 @@ class Services:
     budgets: Budgets
     plans: Plans
     jobs: Jobs
+    predictions: Predictions
     models: Models
     _lock: FileLock
 
@@ -66,13 +68,15 @@ class Services:
         plans = Plans(storage, settings, datasets, records, budgets)
         jobs = Jobs(storage, settings, datasets, records, budgets, plans)
         jobs.start()
+        predictions = Predictions(settings)
         return cls(
-            settings, storage, identity, Sessions(storage, identity), AuditLog(storage),
-            datasets, records, budgets, plans, jobs, Models(settings, jobs), lock,
+            settings, storage, identity, Sessions(storage, identity), AuditLog(storage), datasets,
+            records, budgets, plans, jobs, predictions, Models(settings, jobs, predictions), lock,
         )  # fmt: skip
 
     def close(self) -> None:
         """Write what waits; children go on by themselves."""
+        self.predictions.close()
         self.jobs.close()
         self.records.close()
         self.storage.close()

@@ -32,6 +32,20 @@ class ServerSettings:
     waiting_records: int = 20_000
     """Records that may wait for the writer before callers are told to come back."""
     models_in_memory: int = 2
+    predictions_per_second: float = 20.0
+    prediction_burst: int = 40
+    """Questions to models, for each token; they cost more than other requests."""
+    predictions_per_second_of_role: float = 200.0
+    prediction_burst_of_role: int = 400
+    """For all tokens of a role together."""
+    waiting_predictions: int = 256
+    waiting_predictions_of_token: int = 32
+    prediction_deadline: float = 30.0
+    """Seconds after which a question is refused that still waits for its answer."""
+    prediction_seconds: float = 10.0
+    """Seconds of computing after which an answer is as long as it is by then."""
+    prediction_kill_seconds: float = 25.0
+    """Seconds after which its process is killed, loading the model included."""
     kill_after_seconds: float = 5.0
 
     def __post_init__(self) -> None:

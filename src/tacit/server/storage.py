@@ -5,9 +5,11 @@ it read is still true when it commits; on PostgreSQL rows are locked where that 
 """
 
 import secrets
+import threading
 import time
+from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from importlib.resources import files
 from typing import Any, ClassVar, TypeVar
@@ -232,6 +234,36 @@ class AuditEntry(Table):
     outcome: Mapped[str] = mapped_column(sa.String(200), default="done")
 
 
+class Turns:
+    """A lock that is given to whoever has waited longest.
+
+    SQLite lets those who want to write look again after a while, so a thread that writes all the
+    time would keep the others out.
+    """
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._waiting: deque[threading.Lock] = deque()
+        self._taken = False
+
+    def __enter__(self) -> None:
+        mine = threading.Lock()
+        with self._guard:
+            if not self._taken:
+                self._taken = True
+                return
+            mine.acquire()
+            self._waiting.append(mine)
+        mine.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        with self._guard:
+            if self._waiting:
+                self._waiting.popleft().release()
+            else:
+                self._taken = False
+
+
 class Storage:
     """A database that is up to date."""
 
@@ -239,6 +271,7 @@ class Storage:
         self._address = settings.address
         settings.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.sqlite = self._address.startswith("sqlite")
+        self._turns = Turns() if self.sqlite else nullcontext()
         self._reader = self._engine("BEGIN")
         self._writer = self._engine("BEGIN IMMEDIATE") if self.sqlite else self._reader
         self._migrate()
@@ -252,7 +285,7 @@ class Storage:
     @contextmanager
     def write(self) -> Iterator[Session]:
         """A transaction that is committed whole when the block ends, or leaves no trace."""
-        with Session(self._writer, expire_on_commit=False) as session, session.begin():
+        with self._turns, Session(self._writer, expire_on_commit=False) as session, session.begin():
             yield session
 
     def get(self, table: type[Row], key: str) -> Row | None:

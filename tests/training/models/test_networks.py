@@ -16,6 +16,7 @@ from support.forking import run_python
 from support.small import dialogs
 from tacit.errors import DataError, MissingExtra, UsageError
 from tacit.packaged_models import PACKAGES, find_packaged
+from tacit.training.evaluation import predicting
 from tacit.training.evaluation.generation import complete, next_words
 from tacit.training.models import networks, weights
 from tacit.training.models.recurrent import AWD_LSTM, LSTMConfig, LSTMForCausalLM
@@ -25,6 +26,7 @@ from tacit.training.models.weights import save_model, snapshot
 from tacit.training.phases.run_context import open_run
 from tacit.training.settings import Run
 from tacit.training.tasks.measuring import forward
+from tacit.training.tasks.tasks import NextWord
 
 TOKENIZER = byte_level_bpe(["a small text of our own"] * 3, size=280)
 LABELS = ("no", "yes", "maybe")
@@ -518,3 +520,22 @@ def test_what_was_read_from_a_gguf_file_can_be_saved(tmp_path: Path) -> None:
     networks.no_longer_quantized(model)
     save_model(model, tokenizer, tmp_path / "after")
     assert (tmp_path / "after" / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "lstm"])
+def test_an_answer_costs_no_more_for_a_longer_text(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What fits is read once; each new token is one more, and not one more pass over all."""
+    model, widths = scratch(kind, "next-word"), []
+    model.register_forward_pre_hook(
+        lambda _, args, kwargs: widths.append((kwargs.get("input_ids", *args)).shape[1]),
+        with_kwargs=True,
+    )
+    monkeypatch.setattr(predicting, "_ENOUGH", 16)
+    text = "a small text of our own " * 800
+    predicting.answer(model, TOKENIZER, NextWord(), text, words=8, choices=3)
+    assert sum(widths) <= 2 * 16 + 8
+    widths.clear()
+    predicting.answer(model, TOKENIZER, NextWord(), text, words=200, choices=3, seconds=0.0)
+    assert sum(widths) <= 2 * 16 + 8, "no further token once the time is over"

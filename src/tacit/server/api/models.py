@@ -1,15 +1,19 @@
 """Models: use them, take them along, check their certificates."""
 
+import asyncio
 import json
+from concurrent.futures import Future
 from typing import Annotated
 
 from fastapi import APIRouter, UploadFile
 from fastapi.responses import FileResponse, HTMLResponse, PlainTextResponse
 from pydantic import Field
+from starlette.concurrency import run_in_threadpool
 
 from tacit.errors import DataError
 from tacit.server import Json
 from tacit.server.api.access import REFUSALS, AnyCaller, IdPath, RequestContext, requires
+from tacit.server.errors import Busy
 from tacit.server.run_requests import RequestModel
 from tacit.server.sharing import public_key, verify_uploaded
 
@@ -52,12 +56,29 @@ def delete(model: IdPath, ctx: Admin) -> Json:
 
 
 @router.post("/models/{model}/predict", summary="Next words, a class, or tags")
-def predict(model: IdPath, asked: Question, ctx: Consumer) -> Json:
-    """Carries a warning where nothing is proved about the model. The text is not kept."""
-    ctx.job(model, "train")
+async def predict(model: IdPath, asked: Question, ctx: Consumer) -> Json:
+    """Carries a warning where nothing is proved about the model. The text is not kept.
+
+    Questions are answered one after the other, apart from everything else; one that has waited too
+    long is refused.
+    """
     if any("\ud800" <= c <= "\udfff" for c in asked.text):
         raise DataError("The text has an unpaired surrogate; send valid Unicode.")
-    return ctx.services.models.predict(model, asked.text, words=asked.words, choices=asked.choices)
+    about, waiting = await run_in_threadpool(_ask, model, asked, ctx)
+    try:
+        found = await asyncio.wait_for(
+            asyncio.wrap_future(waiting), ctx.services.settings.prediction_deadline
+        )
+    except TimeoutError:
+        raise Busy("The model did not answer in time; ask again later.") from None
+    return {**about, **found}
+
+
+def _ask(model: str, asked: Question, ctx: RequestContext) -> "tuple[Json, Future[Json]]":
+    ctx.job(model, "train")
+    return ctx.services.models.ask(
+        model, ctx.caller, asked.text, words=asked.words, choices=asked.choices
+    )
 
 
 @router.get(

@@ -8,12 +8,9 @@ files               uploads and downloads, as plain forms and links
 datasets, new_run, runs, models, budgets, people, my_text   the pages themselves
 """
 
-import contextlib
 import inspect
 import logging
-import threading
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -58,7 +55,6 @@ def mount_pages(app: FastAPI, services: Services, *, secure: bool) -> None:
 
     def context_of(request: Request) -> PageContext:
         secret = str(request.state.session)
-        _warm_up()
         if len(flashes) > 1000:
             flashes.clear()
         flash = flashes.setdefault(secret, {})
@@ -88,18 +84,6 @@ def mount_pages(app: FastAPI, services: Services, *, secure: bool) -> None:
         binding_refresh_interval=None, show_welcome_message=False, favicon=None,
     )  # fmt: skip
     app.router.routes[-1] = _OutsideApi(app.router.routes[-1])
-
-
-@cache
-def _warm_up() -> None:
-    """Load what predictions need when the first visitor comes, not when they wait for words."""
-
-    def load() -> None:
-        with contextlib.suppress(ImportError):
-            import tacit.training.evaluation.predicting
-            import tacit.training.models.shared  # noqa: F401
-
-    threading.Thread(target=load, name="warm-up", daemon=True).start()
 
 
 class _OutsideApi(Mount):

@@ -70,6 +70,7 @@ async def _usefulness(ctx: PageContext, model: str) -> None:
 
 
 def _try(ctx: PageContext, model: Json) -> None:
+    ctx.services.predictions.warm_up()
     why = WORDS["tasks_tried"].get(model["task"], "Write a text.") + " What you write is not kept."
     with card("Try it", why):
         text = layout.text_area("Your text").props("input-style='min-height: 5rem'")

@@ -1,5 +1,6 @@
 """Next words with their probabilities, and completions by transformers' `generate`."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,12 +19,17 @@ from tacit.training.tasks.tasks import NextWord
 
 
 def next_words(
-    model: nn.Module, tokenizer: PreTrainedTokenizerBase, text: str, *, top: int = 5
+    model: nn.Module,
+    tokenizer: PreTrainedTokenizerBase,
+    text: str,
+    *,
+    top: int = 5,
+    context: int | None = None,
 ) -> list[tuple[str, float]]:
-    """The likeliest tokens after a text, with their probabilities."""
+    """The likeliest tokens after a text, with their probabilities; `context` as in `complete`."""
     if top < 1:
         raise UsageError(f"top={top} is too few; give 1 or more.")
-    probabilities = _after(model, _start(tokenizer, text))
+    probabilities = _after(model, _start(tokenizer, text, context))
     best = probabilities.topk(min(top, len(probabilities)))
     pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
     return [(str(tokenizer.decode([token])), float(p)) for token, p in pairs]
@@ -47,9 +53,14 @@ def complete(
     temperature: float = 1.0,
     top: int | None = None,
     top_p: float = 1.0,
+    context: int | None = None,
+    seconds: float | None = None,
     rng: np.random.Generator,
 ) -> str:
     """A text that goes on from the given one; only what was added.
+
+    Of the text the last `context` tokens are read, all if that is not given. After `seconds` no
+    further token is begun.
 
     At temperature 0 the likeliest token is taken each time; else one is drawn, from the `top`
     likeliest where that is given, and from as few as have `top_p` of the probability.
@@ -63,11 +74,13 @@ def complete(
     drawn: dict[str, Any] = {}
     if temperature:
         drawn = {"temperature": temperature, "top_k": top or len(tokenizer), "top_p": top_p}
-    end, room, read = tokenizer.eos_token_id, _room(model), _start(tokenizer, text)
+    end, room, read = tokenizer.eos_token_id, _room(model), _start(tokenizer, text, context)
     how = GenerationConfig(
-        do_sample=temperature > 0, eos_token_id=end, pad_token_id=pad_of(tokenizer), **drawn
-    )
+        do_sample=temperature > 0, eos_token_id=end, pad_token_id=pad_of(tokenizer),
+        max_time=seconds, **drawn,
+    )  # fmt: skip
     made: list[int] = []
+    until = None if seconds is None else time.monotonic() + seconds
     with still(model), quiet(), seeded(int(rng.integers(2**63))), _generating(model, how):
         while len(made) < tokens and made[-1:] != [end]:
             # Where room is short, the last tokens count, and each new one moves them on by one.
@@ -76,6 +89,8 @@ def complete(
             most = most if room is None else min(most, room - ids.shape[1] + 1)
             found = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=most)
             made += found[0, ids.shape[1] :].tolist()
+            if until is not None and time.monotonic() > until:
+                break
     return str(tokenizer.decode(made[:-1] if made[-1] == end else made))
 
 
@@ -95,9 +110,10 @@ def _room(model: nn.Module) -> int | None:
     return getattr(model.config, "max_position_embeddings", None)
 
 
-def _start(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+def _start(tokenizer: PreTrainedTokenizerBase, text: str, context: int | None = None) -> list[int]:
     before, _ = NextWord().frame(tokenizer)
     ids = [*before, *tokenizer(text, add_special_tokens=False)["input_ids"]]
+    ids = ids[-(context or len(ids)) :]
     if not ids:
         raise UsageError("There is no text to go on from, and the tokenizer has no start token.")
     return ids

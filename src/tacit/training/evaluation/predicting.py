@@ -35,10 +35,12 @@ def answer(
     words: int,
     choices: int,
     sampling: Sampling | None = None,
+    seconds: float | None = None,
 ) -> dict[str, Any]:
     """Next tokens with probabilities and a completion; or masks, labels or tags.
 
-    The completion is the likeliest, token by token, unless it is drawn.
+    The completion is the likeliest, token by token, unless it is drawn, and ends after `seconds`.
+    Of a long text a model reads what fits, so the cost does not grow with what is sent.
     """
     if isinstance(task, MaskedWord):
         guessed = task.fill(model, tokenizer, text, top=choices)
@@ -55,11 +57,14 @@ def answer(
         ranked = sorted(zip(task.labels, found.tolist(), strict=True), key=lambda p: -p[1])
         return {"class": ranked[0][0], "probabilities": [list(p) for p in ranked[:choices]]}
     how = sampling or Sampling(0.0)
+    # Where text and answer do not fit together, every new token would cost a whole pass.
+    room = _room(model)
+    context = max(room - words, room // 2)
     added = complete(
         model, tokenizer, text, tokens=words, temperature=how.temperature, top_p=how.top_p,
-        rng=np.random.default_rng(how.seed),
+        context=context, seconds=seconds, rng=np.random.default_rng(how.seed),
     )  # fmt: skip
-    likely = next_words(model, tokenizer, text, top=choices)
+    likely = next_words(model, tokenizer, text, top=choices, context=context)
     return {"next": [list(pair) for pair in likely], "completion": text + added}
 
 
