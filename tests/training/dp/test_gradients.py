@@ -26,6 +26,7 @@ from transformers.pytorch_utils import Conv1D
 from tacit.errors import UsageError
 from tacit.training.dp import grad_norms
 from tacit.training.dp.gradients import BoundedSum, ClippedSums
+from tacit.training.models.gru import GateGRU
 from tacit.training.models.lstm import GateLSTM
 from tacit.training.models.recurrent import LSTMConfig, LSTMForCausalLM
 from tacit.training.models.weights import summed, train_rows, trained_rows
@@ -261,6 +262,68 @@ def stack(layer: nn.Module, twice: bool = False) -> Case:
     return Case(model, lambda b: per_token(model(b["input_ids"]), b["labels"]), ragged(9))
 
 
+class OverTime(nn.Module):
+    """A convolution over tokens: they are the last dimension there."""
+
+    def __init__(self, **options: object) -> None:
+        super().__init__()
+        self.inner = nn.Conv1d(6, 6, **options)  # type: ignore[arg-type]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x.transpose(1, 2)).transpose(1, 2)
+
+
+def convolved(**options: object) -> Case:
+    """Records of one length: what is padded would be read, too."""
+    torch.manual_seed(2)
+    model = Stack(OverTime(**options), width=6)
+    batch = {
+        "input_ids": torch.randint(1, WORDS, (9, 6)),
+        "attention_mask": torch.ones(9, 6, dtype=torch.long),
+        "labels": torch.randint(0, WORDS, (9,)),
+    }
+
+    def losses(batch: Batch) -> Tensor:
+        logits = model(batch["input_ids"]).mean(1)
+        return F.cross_entropy(logits, batch["labels"], reduction="none")
+
+    return Case(model, losses, batch)
+
+
+class Recurrence(nn.Module):
+    """The outputs of a recurrent layer alone."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x)[0]
+
+
+def gru(layers: int, bias: bool = True) -> Case:
+    return stack(Recurrence(GateGRU(5, 5, layers, bias=bias, batch_first=True)))
+
+
+class HandWrittenGRU(nn.Module):
+    """Two linear maps, called once for every token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read, self.keep = nn.Linear(5, 15), nn.Linear(5, 15)
+
+    def forward(self, x: Tensor) -> Tensor:
+        state, said = x.new_zeros(len(x), 5), []
+        for token in x.unbind(1):
+            (r, z, n), (ur, uz, un) = (
+                part.chunk(3, 1) for part in (self.read(token), self.keep(state))
+            )
+            z = torch.sigmoid(z + uz)
+            state = (1 - z) * torch.tanh(n + torch.sigmoid(r + ur) * un) + z * state
+            said.append(state)
+        return torch.stack(said, 1)
+
+
 def with_scales(case: Case, reach: float = 2.0) -> Case:
     """Every entry of the gradient is multiplied by another number, some by hundreds."""
     for name, like in summed(case.model).items():
@@ -284,6 +347,14 @@ CASES: dict[str, Callable[[], Case]] = {
     "layernorm": lambda: stack(nn.LayerNorm(5)),
     "layernorm without bias": lambda: stack(nn.LayerNorm(5, bias=False)),
     "rmsnorm": lambda: stack(nn.RMSNorm(5)),
+    "convolution": lambda: convolved(kernel_size=3, padding=1),
+    "convolution, apart": lambda: convolved(kernel_size=2, stride=2, dilation=2, groups=3),
+    "convolution, around": lambda: convolved(
+        kernel_size=3, padding="same", padding_mode="circular", groups=2, bias=False
+    ),
+    "gru": lambda: gru(1),
+    "gru 2 without bias": lambda: gru(2, bias=False),
+    "gru by hand": lambda: stack(HandWrittenGRU()),
     "gpt2 tied": lambda: gpt2(True),
     "gpt2 untied": lambda: gpt2(False),
     "gpt2 lora": lora,
@@ -646,6 +717,7 @@ def test_layers_without_a_rule_are_refused() -> None:
         (Stack(nn.BatchNorm1d(5)), ["'layer'", "BatchNorm1d", "LayerNorm"]),
         (Stack(nn.BatchNorm1d(5, affine=False)), ["'layer'", "BatchNorm1d"]),
         (Stack(nn.LSTM(5, 5)), ["'layer'", "GateLSTM"]),
+        (Stack(nn.GRU(5, 5)), ["'layer'", "GateGRU"]),
         (Stack(nn.MultiheadAttention(5, 1)), ["'layer'", "MultiheadAttention", "in_proj_weight"]),
         (tied, ["'layer'", "'other'", "shared"]),
         (renormed, ["'embedding'", "max_norm"]),

@@ -122,7 +122,8 @@ def test_the_listener_hears_the_gates() -> None:
     heard: dict[int, Any] = {}
     layer.listener = lambda number, *rest: heard.__setitem__(number, rest)
     (layer(x)[0].sin().sum()).backward()
-    for number, (inputs, states, gates, used) in heard.items():
+    for number, (inputs, states, (gates, same), used) in heard.items():
+        assert same is gates
         names = layer.names(number)
         assert tuple(used) == names
         for name, read in zip(names[:2], (inputs, states), strict=True):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.pytorch_utils import Conv1D
 
-from tacit.training.models.lstm import GateLSTM
+from tacit.training.models.lstm import Gated
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,26 @@ def _transposed_linear(layer: nn.Module, x: Tensor, gradient: Tensor) -> Part:
     return Product(x, gradient)
 
 
+@rule(nn.Conv1d, "weight")
+def _convolution(layer: nn.Module, x: Tensor, gradient: Tensor) -> Part:
+    """Every place is a token that reads the places around it."""
+    assert isinstance(layer, nn.Conv1d)
+    mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
+    wide = F.pad(x, layer._reversed_padding_repeated_twice, mode=mode)
+    (size,), (step,), (apart,) = layer.kernel_size, layer.stride, layer.dilation
+    read = wide.unfold(2, (size - 1) * apart + 1, step)[..., ::apart]
+    groups = (layer.groups, -1)
+    values = torch.einsum(
+        "bgot,bgitk->bgoik", gradient.unflatten(1, groups), read.unflatten(1, groups)
+    )
+    return Whole(values.flatten(1, 2))
+
+
+@rule(nn.Conv1d, "bias")
+def _convolution_bias(layer: nn.Module, x: Tensor, gradient: Tensor) -> Part:
+    return Whole(gradient.sum(2))
+
+
 @rule(nn.Linear, "bias")
 @rule(Conv1D, "bias")
 @rule(nn.LayerNorm, "bias")
@@ -156,7 +176,9 @@ def why_refused(layer: nn.Module) -> str | None:
         return f"is a {kind}, which mixes the records of a batch; use a LayerNorm or a GroupNorm"
     if isinstance(layer, nn.LSTM):
         return "is torch's own LSTM, which hides its gates; use tacit.training.models.lstm.GateLSTM"
-    if isinstance(layer, GateLSTM):
+    if isinstance(layer, nn.GRU):
+        return "is torch's own GRU, which hides its gates; use tacit.training.models.gru.GateGRU"
+    if isinstance(layer, Gated):
         return None
     if isinstance(layer, nn.Embedding) and layer.max_norm is not None:
         return "is an Embedding with max_norm, which changes its weights; leave max_norm out"
@@ -178,15 +200,21 @@ def why_refused(layer: nn.Module) -> str | None:
     return None
 
 
-def lstm_parts(
-    names: tuple[str, ...], inputs: Tensor, states: Tensor, gates: Tensor, used: dict[str, Tensor]
+def gate_parts(
+    names: tuple[str, ...],
+    inputs: Tensor,
+    states: Tensor,
+    gates: tuple[Tensor, Tensor],
+    used: dict[str, Tensor],
 ) -> dict[str, Part]:
-    """The parts of one layer of a `GateLSTM`: two products, and the same sum for both biases."""
+    """The parts of one layer of a `Gated`: two products, and sums for the biases."""
     parts: dict[str, Part] = {}
-    for name, read in zip(names[:2], (inputs, states), strict=True):
-        parts[name] = Product(gates, read, _factor(used[name]))
+    for name, read, said in zip(names[:2], (inputs, states), gates, strict=True):
+        parts[name] = Product(said, read, _factor(used[name]))
     if len(names) > 2:
-        parts[names[2]] = parts[names[3]] = Whole(gates.sum(1))
+        first = Whole(gates[0].sum(1))
+        parts[names[2]] = first
+        parts[names[3]] = first if gates[1] is gates[0] else Whole(gates[1].sum(1))
     return parts
 
 

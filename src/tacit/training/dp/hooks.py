@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from tacit.errors import UsageError
 from tacit.training.dp.dropout import refuse_torch_draws
-from tacit.training.dp.grad_sample_rules import Part, find_rules, lstm_parts, why_refused
-from tacit.training.models.lstm import GateLSTM
+from tacit.training.dp.grad_sample_rules import Part, find_rules, gate_parts, why_refused
+from tacit.training.models.lstm import Gated
 
 Parts = dict[str, list[Part]]
 """What was captured, by the name of the parameter in the model."""
@@ -117,8 +117,8 @@ class GradientCapture:
             for layer in self._layers:
                 for local in layer.parameters:
                     parameter = layer.module.get_parameter(local)
-                    # An LSTM listens for itself, and looks at how its weights were made.
-                    if parameter.requires_grad and not isinstance(layer.module, GateLSTM):
+                    # A gated layer listens for itself, and looks at how its weights were made.
+                    if parameter.requires_grad and not isinstance(layer.module, Gated):
                         flags.append(parameter)
                 hooks += self._hook(layer)
             for parameter in flags:
@@ -131,11 +131,11 @@ class GradientCapture:
             for hook in hooks:
                 hook.remove()
             for layer in self._layers:
-                if isinstance(layer.module, GateLSTM):
+                if isinstance(layer.module, Gated):
                     layer.module.listener = None
 
     def _hook(self, layer: Layer) -> list[Any]:
-        if isinstance(layer.module, GateLSTM):
+        if isinstance(layer.module, Gated):
             layer.module.listener = partial(self._gates, layer)
             return []
         hooks = [layer.module.register_forward_hook(partial(self._after, layer), with_kwargs=True)]
@@ -188,13 +188,13 @@ class GradientCapture:
         number: int,
         inputs: Tensor,
         states: Tensor,
-        gates: Tensor,
+        gates: tuple[Tensor, Tensor],
         used: dict[str, Tensor],
     ) -> None:
-        self._check_shape(layer, gates, lookup=False)
-        assert isinstance(layer.module, GateLSTM)
+        self._check_shape(layer, gates[0], lookup=False)
+        assert isinstance(layer.module, Gated)
         try:
-            parts = lstm_parts(layer.module.names(number), inputs, states, gates, used)
+            parts = gate_parts(layer.module.names(number), inputs, states, gates, used)
         except ValueError as error:
             raise UsageError(f"In layer '{layer.name}' {error}.") from error
         for local, part in parts.items():

@@ -1,14 +1,14 @@
-"""An LSTM layer that shows the gradients at its gates.
+"""Recurrent layers that show the gradients at their gates, and the LSTM among them.
 
-PyTorch's own layer keeps them to itself: its backward pass returns finished sums over the batch.
-Every gradient of an LSTM's weights is a product of the gate gradients with what the gates read
+PyTorch's own layers keep them to themselves: a backward pass returns finished sums over the batch.
+Every gradient of such weights is a product of the gate gradients with what the gates read
 (the input, the state before), so who has these has the gradient of every record.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -32,23 +32,23 @@ class Listener(Protocol):
         number: int,
         inputs: Tensor,
         states: Tensor,
-        gates: Tensor,
+        gates: tuple[Tensor, Tensor],
         used: dict[str, Tensor],
     ) -> None:
-        """Layer `number` read `inputs` and `states`; `gates` are the gradients at its gates.
+        """Layer `number` read `inputs` and `states`; `gates` are the gradients at what each said.
 
         `used` has the weights as they were used, by name: a recurrent matrix that was made from
         a parameter (weight-drop) still knows where it came from.
         """
 
 
-class GateLSTM(nn.Module):
-    """`nn.LSTM` in one direction: same names of parameters, same results.
+OnBackward = Callable[[Tensor, Tensor, tuple[Tensor, Tensor]], None]
 
-    A batch is padded on the right; what stands past the end of a record comes later in time and
-    changes nothing before it, so no lengths are asked for. Weights may be replaced for one call
-    by tensors made from them (`torch.func.functional_call`), which is how weight-drop is done.
-    """
+
+class Gated(nn.Module):
+    """A recurrent layer whose gates can be listened to: parameters as torch's own has them."""
+
+    gates: ClassVar[int]
 
     def __init__(
         self,
@@ -67,21 +67,22 @@ class GateLSTM(nn.Module):
         self.batch_first = batch_first
         self.dropout = dropout
         self.listener: Listener | None = None
+        rows = self.gates * hidden_size
         for number in range(num_layers):
             width = hidden_size if number else input_size
             shapes: dict[str, tuple[int, ...]] = {
-                f"weight_ih_l{number}": (4 * hidden_size, width),
-                f"weight_hh_l{number}": (4 * hidden_size, hidden_size),
+                f"weight_ih_l{number}": (rows, width),
+                f"weight_hh_l{number}": (rows, hidden_size),
             }
             if bias:
-                shapes[f"bias_ih_l{number}"] = (4 * hidden_size,)
-                shapes[f"bias_hh_l{number}"] = (4 * hidden_size,)
+                shapes[f"bias_ih_l{number}"] = (rows,)
+                shapes[f"bias_hh_l{number}"] = (rows,)
             for name, shape in shapes.items():
                 self.register_parameter(name, nn.Parameter(torch.empty(shape)))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Uniform within 1/sqrt(hidden_size), as `nn.LSTM` begins."""
+        """Uniform within 1/sqrt(hidden_size), as torch's own layers begin."""
         bound = 1 / math.sqrt(self.hidden_size)
         for weight in self.parameters():
             nn.init.uniform_(weight, -bound, bound)
@@ -90,6 +91,33 @@ class GateLSTM(nn.Module):
         """The parameters of one layer: input, recurrent, and the two biases if it has them."""
         kinds = ("weight_ih", "weight_hh") + (("bias_ih", "bias_hh") if self.bias else ())
         return tuple(f"{kind}_l{number}" for kind in kinds)
+
+    def used(self, number: int) -> tuple[list[Tensor | None], OnBackward | None]:
+        """The four weights of a layer for one pass, and who wants to hear of it.
+
+        Who listens wants no sums: the weights stay outside autograd, the gates inside.
+        """
+        used: dict[str, Tensor] = {name: getattr(self, name) for name in self.names(number)}
+        weights: list[Tensor | None] = [*used.values(), *[None] * (4 - len(used))]
+        listener = self.listener
+        if listener is None:
+            return weights, None
+
+        def on_backward(inputs: Tensor, states: Tensor, gates: tuple[Tensor, Tensor]) -> None:
+            listener(number, inputs, states, gates, used)
+
+        return [None if weight is None else weight.detach() for weight in weights], on_backward
+
+
+class GateLSTM(Gated):
+    """`nn.LSTM` in one direction: same names of parameters, same results.
+
+    A batch is padded on the right; what stands past the end of a record comes later in time and
+    changes nothing before it, so no lengths are asked for. Weights may be replaced for one call
+    by tensors made from them (`torch.func.functional_call`), which is how weight-drop is done.
+    """
+
+    gates = 4
 
     def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """Outputs of the last layer for every step, and the last state of every layer."""
@@ -112,22 +140,10 @@ class GateLSTM(nn.Module):
         return out, (torch.stack(hidden), torch.stack(cells))
 
     def _layer(self, number: int, x: Tensor, state: State) -> tuple[Tensor, Tensor]:
-        used: dict[str, Tensor] = {name: getattr(self, name) for name in self.names(number)}
-        weights: list[Tensor | None] = list(used.values())
-        weights += [None] * (4 - len(weights))
-        listener = self.listener
-        if listener is None:
-            out: tuple[Tensor, Tensor] = _Layer.apply(x, *weights, *state, None)
-            return out
-
-        def on_backward(inputs: Tensor, states: Tensor, gates: Tensor) -> None:
-            listener(number, inputs, states, gates, used)
-
-        # Who listens wants no sums: the weights stay outside autograd, the gates inside.
-        weights = [None if weight is None else weight.detach() for weight in weights]
-        if not x.requires_grad:
+        weights, on_backward = self.used(number)
+        if on_backward is not None and not x.requires_grad:
             x = x.detach().requires_grad_()
-        out = _Layer.apply(x, *weights, *state, on_backward)
+        out: tuple[Tensor, Tensor] = _Layer.apply(x, *weights, *state, on_backward)
         return out
 
 
@@ -193,7 +209,8 @@ class _Layer(torch.autograd.Function):
         flat = gates.view(-1, gates.shape[-1])
         d_x = _Matrix(w_ih.t(), len(flat), 1)(flat).view_as(x) if needs[0] else None
         if ctx.on_backward is not None:
-            ctx.on_backward(x.transpose(0, 1), hs[:-1].transpose(0, 1), gates.transpose(0, 1))
+            own = gates.transpose(0, 1)
+            ctx.on_backward(x.transpose(0, 1), hs[:-1].transpose(0, 1), (own, own))
             return d_x, None, None, None, None, d_h0, d_c0, None
         d_ih = flat.t() @ x.view(-1, x.shape[-1]) if needs[1] else None
         d_hh = flat.t() @ hs[:-1].reshape(-1, w_hh.shape[1]) if needs[2] else None
