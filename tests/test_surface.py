@@ -21,8 +21,17 @@ HEAVY = {
 
 def test_the_names_are_sorted_and_few() -> None:
     assert list(tacit.__all__) == sorted(set(tacit.__all__))
-    assert dir(tacit) == list(tacit.__all__)
+    assert dir(tacit) == sorted([*tacit.__all__, *tacit._ROOMS])
     assert len(tacit.__all__) <= 30
+
+
+@pytest.mark.parametrize("name", tacit._ROOMS)
+def test_rooms_are_loaded_when_they_are_asked_for(name: str) -> None:
+    room = getattr(tacit, name)
+    assert room is importlib.import_module(f"tacit.{name}")
+    assert list(room.__all__) == sorted(room.__all__)
+    for own in room.__all__:
+        assert (inspect.getdoc(getattr(room, own)) or "").strip()
 
 
 @pytest.mark.parametrize("name", tacit.__all__)
@@ -87,7 +96,7 @@ def test_no_module_loads_an_optional_package() -> None:
     """Whoever has not installed an extra can import every module but those that run models."""
     root = Path(tacit.__file__).parent
     files = [path.relative_to(root.parent) for path in root.rglob("*.py")]
-    models = {"training", "attacks", "audits", "server", "federated"}
+    models = {"training", "attacks", "audits", "server", "federated", *tacit._ROOMS}
     names = [
         ".".join(file.with_suffix("").parts).removesuffix(".__init__")
         for file in files

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from tacit.detection import Detection, detect
     from tacit.detection.mentions import Mention
     from tacit.errors import TacitError
-    from tacit.owners import Owners
+    from tacit.owners import Owners, owners
     from tacit.owners.bounding import Bounded, bound
     from tacit.planning.plan import Plan
     from tacit.privacy.accounting.pricing import Price, price
     from tacit.privacy.certificates.certificate import Certificate
     from tacit.privacy.ledger import Ledger
-    from tacit.python.planning import Planned, owner_graph, plan
+    from tacit.python.planning import Planned, plan
     from tacit.python.runs import TrainedRun, compare, open_run, resume, train
     from tacit.sanitization import sanitize
     from tacit.server.client import Client
@@ -49,7 +49,7 @@ _HOMES = {
     "detect": "tacit.detection",
     "from_dataset": "tacit.corpus.reading",
     "open_run": "tacit.python.runs",
-    "owner_graph": "tacit.python.planning",
+    "owners": "tacit.owners",
     "plan": "tacit.python.planning",
     "price": "tacit.privacy.accounting.pricing",
     "read": "tacit.corpus.reading",
@@ -59,6 +59,9 @@ _HOMES = {
     "verify": "tacit.verification.runs",
     "write": "tacit.corpus.writing",
 }
+
+_ROOMS = ("torch",)
+"""Packages with a surface of their own, such as `tacit.torch`."""
 
 __all__ = [
     "Bounded",
@@ -82,7 +85,7 @@ __all__ = [
     "detect",
     "from_dataset",
     "open_run",
-    "owner_graph",
+    "owners",
     "plan",
     "price",
     "read",
@@ -97,8 +100,10 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
+    if name in _ROOMS:
+        return import_module(f"tacit.{name}")
     raise AttributeError(f"module 'tacit' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*__all__, *_ROOMS])

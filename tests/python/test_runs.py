@@ -103,7 +103,7 @@ def test_what_is_refused_leaves_nothing(given: dict[str, Any], said: str, tmp_pa
         given["plan"] = tacit.plan(protect="users", epsilon=8, users=50, model="english", steps=2)
     elif given.get("plan") == "entities":
         other = corpus.take(range(60))
-        graph = tacit.owner_graph(other, tacit.detect(other))
+        graph = tacit.owners(other, tacit.detect(other))
         given["plan"] = tacit.plan(
             protect="users+entities", epsilon=8, users=50, model="english", steps=2, owners=graph
         )

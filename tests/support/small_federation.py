@@ -23,7 +23,7 @@ from tacit.federated.server import begin, make_kit
 from tacit.federated.settings import Federation
 from tacit.planning.plan import Plan
 from tacit.privacy.ledger import Ledger
-from tacit.training.data.training_data import _by_user, prepare
+from tacit.training.data.training_data import prepare, rows_by_user
 from tacit.training.methods.method import MethodInputs
 from tacit.training.methods.noisy_sums import NoisySums
 from tacit.training.models.tokens import byte_level_bpe
@@ -149,7 +149,7 @@ def central_gradient(
     training_data = prepare(examples, part, ctx.mentions, plan, ctx.protected)
     if rows is not None:  # the records that somebody else's caps keep
         kept = np.asarray(rows)
-        training_data = replace(training_data, rows=kept, rows_of_user=_by_user(examples, kept))
+        training_data = replace(training_data, rows=kept, rows_of_user=rows_by_user(examples, kept))
     with Ledger(root / "central" / "ledger.jsonl", {}) as ledger:
         inputs = MethodInputs(
             run, ctx.model, ctx.task.losses, training_data, ctx.randomness, plan, ledger

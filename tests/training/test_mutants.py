@@ -260,8 +260,8 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
     ),
     "users give records that the caps dropped": (
         "training/data/training_data.py",
-        "return TrainingData(examples, kept, _by_user(examples, kept), graph, bounded)",
-        "return TrainingData(examples, kept, _by_user(examples, everything), graph, bounded)",
+        "return TrainingData(examples, kept, rows_by_user(examples, kept), graph, bounded)",
+        "return TrainingData(examples, kept, rows_by_user(examples, everything), graph, bounded)",
         "training/phases/test_session.py::test_only_records_that_the_caps_keep_can_take_part[userclip]",
     ),
     "another ledger of as many entries is gone on with": (
@@ -417,6 +417,19 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
         "    require_independent_units(inputs)\n    require_small_delta_of",
         "    require_small_delta_of",
         f"{LOOKED_AT}::test_a_run_is_refused_before_anything_is_charged[redacted]",
+    ),
+    "units that nobody looks at in a loop of one's own": (
+        "torch/training.py",
+        "        check.need(first=True)\n",
+        "",
+        "own_loops/test_make_private.py::test_losses_that_void_the_promise_charge_nothing"
+        "[None-by_the_batch-One unit's clipped vector is another one among others]",
+    ),
+    "weights that others may change between steps": (
+        "torch/private.py",
+        "                    self._weights.require_as_left()\n",
+        "",
+        "own_loops/test_make_private.py::test_weights_are_left_to_it",
     ),
     "units that nobody looks at again": (
         "training/methods/noisy_sums.py",

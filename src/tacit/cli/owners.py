@@ -111,14 +111,15 @@ def _graph(corpus: dict[str, Any], mentions: Path, kinds: list[str] | None) -> "
     """The graph of the training split, or of the split that was asked for."""
     from tacit.corpus.splitting import training_part
     from tacit.detection.mentions import read_mentions
-    from tacit.planning.pipeline import owner_graph, provenance_beside
+    from tacit.owners.graph import graph_of
+    from tacit.planning.pipeline import provenance_beside
 
     split = corpus.pop("split")
     whole = named_corpus(**corpus, split="all")
     part = training_part(whole) if split is None else whole
     part = part if split in (None, "all") else part.only(split)
     found = read_mentions(mentions, whole)
-    return owner_graph(part, found, provenance_beside(mentions, whole), kinds)
+    return graph_of(part, found, provenance_beside(mentions, whole), kinds)
 
 
 def _names(given: Path | None, mentions: Path) -> dict[str, str]:

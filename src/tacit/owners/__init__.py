@@ -1,5 +1,47 @@
-"""Who is protected: the graph of records, users and entities, and contribution bounding on it."""
+"""Who is protected, and under which caps.
 
-from tacit.owners.graph import FORMAT, VERSION, Counts, Ints, Mask, Owners, describe, most_shared
+`tacit.owners(corpus, found)` is the graph of a corpus: this package can be called.
+"""
 
-__all__ = ["FORMAT", "VERSION", "Counts", "Ints", "Mask", "Owners", "describe", "most_shared"]
+import sys
+from collections.abc import Collection
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from tacit.corpus import Corpus
+from tacit.corpus.reading import read
+from tacit.owners.graph import (
+    FORMAT,
+    VERSION,
+    Counts,
+    Ints,
+    Mask,
+    Owners,
+    describe,
+    graph_of,
+    most_shared,
+)
+
+if TYPE_CHECKING:
+    from tacit.detection import Detection
+
+__all__ = [
+    "FORMAT", "VERSION", "Counts", "Ints", "Mask", "Owners", "describe", "most_shared", "owners",
+]  # fmt: skip
+
+
+class _Callable(ModuleType):
+    """The graph record - user - entities of the training part of a corpus."""
+
+    def __call__(
+        self, corpus: Corpus | str | Path, found: "Detection", kinds: Collection[str] | None = None
+    ) -> Owners:
+        """Who wrote which record, and whom it names, by what was detected."""
+        whole = corpus if isinstance(corpus, Corpus) else read(corpus)
+        part = whole.only("train") if "train" in whole.splits() else whole
+        return graph_of(part, found.mentions, found.provenance, kinds)
+
+
+owners: _Callable = sys.modules[__name__]  # type: ignore[assignment]
+owners.__class__ = _Callable

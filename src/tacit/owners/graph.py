@@ -364,6 +364,18 @@ def _row(row_of: Mapping[str, int], mention: Mention, number: int) -> int:
     return row
 
 
+def graph_of(
+    part: Corpus,
+    mentions: Sequence[Mention],
+    provenance: Provenance,
+    kinds: Collection[str] | None = None,
+) -> Owners:
+    """The owner graph of one part of a corpus, from the mentions of the whole."""
+    own = set(part.column("id").to_pylist())
+    here = [m for m in mentions if m.record in own]
+    return Owners.from_mentions(part, here, kinds=kinds, provenance=provenance)
+
+
 def _edges(
     mentions: Iterable[Mention],
     row_of: Mapping[str, int],

@@ -5,31 +5,18 @@ was made on; `tacit train --plan --owners` takes them as they are, or refuses.
 """
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from tacit.corpus import Corpus
-from tacit.detection.mentions import Mention
 from tacit.detection.provenance import Provenance, read_provenance, unknown_origin
 from tacit.errors import DataError, PrivacyRefused, UsageError
 from tacit.owners import Owners
 from tacit.planning.plan import CALIBRATED, Plan, plan_file_fields, plan_yaml
 from tacit.privacy.certificates.manifest import file_digest
-
-
-def owner_graph(
-    part: Corpus,
-    mentions: Sequence[Mention],
-    provenance: Provenance,
-    kinds: Collection[str] | None = None,
-) -> Owners:
-    """The owner graph of one part of a corpus, from the mentions of the whole."""
-    own = set(part.column("id").to_pylist())
-    here = [m for m in mentions if m.record in own]
-    return Owners.from_mentions(part, here, kinds=kinds, provenance=provenance)
 
 
 def plan_file(plan: Plan, owners: Owners | None = None) -> str:

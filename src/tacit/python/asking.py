@@ -8,6 +8,7 @@ from tacit import presets
 from tacit.detection import DEFAULT
 from tacit.errors import UsageError
 from tacit.owners import Owners
+from tacit.owners.graph import graph_of
 from tacit.planning import pipeline, recipes
 from tacit.planning.plan import Plan
 from tacit.registry import did_you_mean
@@ -55,7 +56,7 @@ def require_graph(
 
     corpus = open_corpus(run.corpus, run.data)
     found = find_mentions(run, corpus)
-    graph = pipeline.owner_graph(training_part(corpus), found.mentions, found.provenance)
+    graph = graph_of(training_part(corpus), found.mentions, found.provenance)
     pipeline.require_same_owners(plan, graph, promised=promised, file=file)
 
 

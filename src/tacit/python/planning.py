@@ -1,4 +1,4 @@
-"""`tacit.plan` and `tacit.owner_graph`: a promise before anything is read, shown in a notebook."""
+"""`tacit.plan`: a promise before anything is read, shown in a notebook."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,9 +7,6 @@ from typing import Any
 
 from markdown_it import MarkdownIt
 
-from tacit.corpus import Corpus
-from tacit.corpus.reading import read
-from tacit.detection import Detection
 from tacit.files import refuse_overwrite, whole_file
 from tacit.notebook import rows_html
 from tacit.owners import Owners
@@ -97,12 +94,3 @@ def plan(
     return Planned(
         made.plan, chosen.fields, chosen.choices, forecasts.forecast(chosen.fields), made
     )
-
-
-def owner_graph(
-    corpus: Corpus | str | Path, found: Detection, kinds: Sequence[str] | None = None
-) -> Owners:
-    """Who wrote which record, and whom it names: the graph of the training part of a corpus."""
-    whole = corpus if isinstance(corpus, Corpus) else read(corpus)
-    part = whole.only("train") if "train" in whole.splits() else whole
-    return pipeline.owner_graph(part, found.mentions, found.provenance, kinds)

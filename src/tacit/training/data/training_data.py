@@ -110,24 +110,28 @@ def prepare(
     everything = np.arange(len(examples))
     if plan is None and protected is not None:
         owners = protected.owners(corpus, mentions)
-        return TrainingData(examples, everything, _by_user(examples, everything), owners, None)
+        return TrainingData(examples, everything, rows_by_user(examples, everything), owners, None)
     if plan is None or plan.protect in ("records", "tokens"):
-        return TrainingData(examples, everything, _by_user(examples, everything), None, None)
+        return TrainingData(examples, everything, rows_by_user(examples, everything), None, None)
     corpus.require_users()
     graph = bounded = None
     kept = everything
     if "entities" in plan.protect:
         graph = (protected or ProtectedEntities(plan.kinds)).owners(corpus, mentions)
-        bounded = apply_caps(plan, graph)
-        # What the guarantee rests on is looked at once more, on what will really be used.
-        if broken := Caps(**plan.caps).broken_by(graph.subset(bounded.kept)):
-            raise PrivacyRefused(
-                f"The kept records exceed the caps: {broken}; nothing was trained."
-            )
-        kept = np.flatnonzero(bounded.kept[examples.record])
+        bounded, kept = bounded_rows(plan, graph, examples)
+    return TrainingData(examples, kept, rows_by_user(examples, kept), graph, bounded)
+
+
+def bounded_rows(plan: Plan, graph: Owners, examples: Owned) -> tuple[Bounded, Rows]:
+    """What the plan's caps keep, and the rows of the examples that were made of it."""
+    bounded = apply_caps(plan, graph)
+    # What the guarantee rests on is looked at once more, on what will really be used.
+    if broken := Caps(**plan.caps).broken_by(graph.subset(bounded.kept)):
+        raise PrivacyRefused(f"The kept records exceed the caps: {broken}; nothing was trained.")
+    kept = np.flatnonzero(bounded.kept[examples.record])
     if len(kept) == 0:
         raise PrivacyRefused("The caps keep no record; raise them.")
-    return TrainingData(examples, kept, _by_user(examples, kept), graph, bounded)
+    return bounded, kept
 
 
 def found_and_kept(
@@ -162,7 +166,7 @@ def found_and_kept(
     return made
 
 
-def _by_user(examples: Owned, rows: Rows) -> tuple[Rows, ...]:
+def rows_by_user(examples: Owned, rows: Rows) -> tuple[Rows, ...]:
     """The rows of each user, users in order of their code."""
     order = rows[np.argsort(examples.user[rows], kind="stable")]
     _, starts = np.unique(examples.user[order], return_index=True)

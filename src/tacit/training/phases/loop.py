@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -43,6 +43,14 @@ class Progress:
 
 
 OnProgress = Callable[[Progress], None]
+
+
+class Schedule(Protocol):
+    """Sets the learning rates of the next step."""
+
+    def step(self) -> Any:
+        """Go on to it."""
+        ...
 
 
 @dataclass
@@ -92,6 +100,8 @@ class Loop:
     done: int = 0
     timed: Timed = field(default_factory=Timed)
     watch: Watch | None = None
+    schedule: Schedule | None = None
+    """Who sets the learning rates; made from the settings if not given."""
     diverged: str = ""
     """Why no step may follow."""
     chosen: str = ""
@@ -128,7 +138,9 @@ class Loop:
     def run(self, on_progress: OnProgress | None = None) -> str | None:
         """Train to the end; if the budget ends first, or it diverges, the reason."""
         self.model.train()
-        schedule = make_schedule(self.optimizer, self.settings, self.steps, self.done)
+        schedule = self.schedule or make_schedule(
+            self.optimizer, self.settings, self.steps, self.done
+        )
         while self.done < self.steps and not self.diverged:
             step = self.done + 1
             # Processor time: what else the machine does is no part of it.
