@@ -19,6 +19,10 @@ _ROOM = os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > 4 << 3
 if _ROOM and "TMPDIR" not in os.environ:
     os.environ["TMPDIR"] = tempfile.tempdir = str(_MEMORY)
 
+# Models are tiny here: threads that share a sum would wait for each other most of the time. Before
+# anything loads torch, for this process and for those that it starts.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # Hundreds of processes import the package: without bytecode each of them compiles it anew.
 if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
     sys.dont_write_bytecode = False

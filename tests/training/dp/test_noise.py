@@ -139,3 +139,18 @@ def test_released_values_lie_on_a_coarse_grid(tmp_path: Path) -> None:
     grid = 2.0**-10  # noise_std is 1.5
     assert np.array_equal(noise, np.round(noise / grid) * grid)
     assert len(np.unique(noise)) > 1000
+
+
+def test_any_number_of_threads_makes_the_same_noise(tmp_path: Path) -> None:
+    """Tests have one thread; a run has as many as there are cores, which share the pieces."""
+    before = torch.get_num_threads()
+    found = []
+    for threads in (1, 2, 5):
+        torch.set_num_threads(threads)
+        try:
+            with Ledger(tmp_path / f"{threads}" / "ledger.jsonl", {}) as ledger:
+                found.append(released(ledger, RandomSource(3)))
+        finally:
+            torch.set_num_threads(before)
+    for other in found[1:]:
+        assert np.array_equal(found[0], other)
