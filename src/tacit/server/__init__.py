@@ -2,6 +2,7 @@
 
 settings        where things lie and how much of them is accepted
 storage         the tables, and the two kinds of transaction; `migrations` makes the schema
+lease           at most one server has a database; who had it before cannot write
 identity        accounts, roles, tokens, sessions of the pages; the audit log
 records         text: appended in groups, never lost or doubled, deleted for good
 datasets        what records belong to, and the lists of entities to protect

@@ -25,3 +25,11 @@ class TooLarge(TacitError):
 
 class Busy(TacitError):
     """Too much at once; the same later may be accepted."""
+
+
+class Unavailable(TacitError):
+    """Not now, through no fault of the caller's; the same later is accepted."""
+
+
+class LeaseLost(Unavailable):
+    """Another server has the database now."""

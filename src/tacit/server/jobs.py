@@ -32,7 +32,7 @@ from tacit.server import Json, child_processes
 from tacit.server.budget import Budgets, PlannedCharge
 from tacit.server.child_processes import Child
 from tacit.server.datasets import Datasets
-from tacit.server.errors import Busy, Conflict, NotFound
+from tacit.server.errors import Busy, Conflict, LeaseLost, NotFound
 from tacit.server.identity import Caller
 from tacit.server.plans import Plans
 from tacit.server.records import Records
@@ -88,6 +88,13 @@ class Jobs:
         self._wake.set()
         if self._thread is not None:
             self._thread.join()
+
+    def abandon(self) -> None:
+        """Stop all that this server started: another one has the database, and does it anew."""
+        self._stop.set()
+        self._wake.set()
+        for child in list(self._children.values()):
+            child.end(signal.SIGKILL)
 
     # --- asking for work --------------------------------------------------------------------
 
@@ -251,6 +258,9 @@ class Jobs:
         while not self._stop.is_set():
             try:
                 self._poll()
+            except LeaseLost:
+                self.abandon()
+                return
             except Exception as error:  # the queue must not die of one job
                 kind = type(error).__name__
                 print(f"Polling the job queue failed ({kind}); trying again.", file=sys.stderr)  # noqa: T201

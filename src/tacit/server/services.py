@@ -19,12 +19,13 @@ from tacit.server.datasets import Datasets
 from tacit.server.errors import NotFound
 from tacit.server.identity import AuditLog, Caller, Identity, Sessions
 from tacit.server.jobs import Jobs
+from tacit.server.lease import Lease
 from tacit.server.models import Models
 from tacit.server.plans import Plans
 from tacit.server.predictions import Predictions
 from tacit.server.records import Records
 from tacit.server.settings import ServerSettings
-from tacit.server.storage import Fact, Storage
+from tacit.server.storage import Fact, Storage, reaching
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class Services:
     jobs: Jobs
     predictions: Predictions
     models: Models
+    lease: Lease
     _lock: FileLock
 
     @classmethod
@@ -59,7 +61,9 @@ class Services:
             ) from None
         with ExitStack() as undo:
             undo.callback(lock.release)
-            storage = Storage(settings)
+            lease = Lease(settings)
+            undo.callback(lease.close)
+            storage = _leased(settings, lease)
             undo.callback(storage.close)
             _belong_together(storage, settings.folder)
             undo.pop_all()
@@ -68,10 +72,12 @@ class Services:
         plans = Plans(storage, settings, datasets, records, budgets)
         jobs = Jobs(storage, settings, datasets, records, budgets, plans)
         jobs.start()
+        lease.keep(storage, jobs.abandon)
         predictions = Predictions(settings)
         return cls(
             settings, storage, identity, Sessions(storage, identity), AuditLog(storage), datasets,
-            records, budgets, plans, jobs, predictions, Models(settings, jobs, predictions), lock,
+            records, budgets, plans, jobs, predictions, Models(settings, jobs, predictions), lease,
+            lock,
         )  # fmt: skip
 
     def close(self) -> None:
@@ -79,6 +85,7 @@ class Services:
         self.predictions.close()
         self.jobs.close()
         self.records.close()
+        self.lease.close()
         self.storage.close()
         self._lock.release()
 
@@ -147,6 +154,19 @@ class Services:
         if state != "done" or not (folder / "mentions.jsonl").exists():
             raise NotFound("The detection has not finished, or records of it were deleted since.")
         return folder
+
+
+def _leased(settings: ServerSettings, lease: Lease) -> Storage:
+    """The database, which no other server has, and none will change under this one."""
+    with reaching():
+        lease.take()
+    storage = Storage(settings)
+    try:
+        lease.guard(storage)
+    except BaseException:
+        storage.close()
+        raise
+    return storage
 
 
 def _belong_together(storage: Storage, folder: Path) -> None:

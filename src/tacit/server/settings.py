@@ -47,6 +47,10 @@ class ServerSettings:
     prediction_kill_seconds: float = 25.0
     """Seconds after which its process is killed, loading the model included."""
     kill_after_seconds: float = 5.0
+    lease_seconds: float = 2.0
+    """How often a server looks whether the database is still its own."""
+    lease_wait_seconds: float = 10.0
+    """How long a start waits for a server that is just ending."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "folder", Path(self.folder).absolute())

@@ -8,14 +8,20 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from importlib.resources import files
 from typing import Any, ClassVar, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.exc import ArgumentError, IntegrityError, NoSuchModuleError, OperationalError
+from sqlalchemy.exc import (
+    ArgumentError,
+    DatabaseError,
+    IntegrityError,
+    NoSuchModuleError,
+    OperationalError,
+)
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sqlalchemy.types import TypeDecorator
 
@@ -271,6 +277,8 @@ class Storage:
         self._address = settings.address
         settings.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.sqlite = self._address.startswith("sqlite")
+        self.guard: Callable[[Session], None] | None = None
+        """Looks whether this server may still write, in every transaction that does."""
         self._turns = Turns() if self.sqlite else nullcontext()
         self._reader = self._engine("BEGIN")
         self._writer = self._engine("BEGIN IMMEDIATE") if self.sqlite else self._reader
@@ -286,6 +294,8 @@ class Storage:
     def write(self) -> Iterator[Session]:
         """A transaction that is committed whole when the block ends, or leaves no trace."""
         with self._turns, Session(self._writer, expire_on_commit=False) as session, session.begin():
+            if self.guard is not None:
+                self.guard(session)
             yield session
 
     def get(self, table: type[Row], key: str) -> Row | None:
@@ -327,14 +337,9 @@ class Storage:
 
     def _engine(self, begin: str) -> sa.Engine:
         options = {"check_same_thread": False, "timeout": 60} if self.sqlite else {}
-        try:
+        with reaching():
             engine = sa.create_engine(self._address, connect_args=options, pool_size=20,
                                    max_overflow=40, hide_parameters=True)  # fmt: skip
-        except (ArgumentError, NoSuchModuleError):
-            raise UsageError(
-                "The address of the database is not valid; give sqlite:///FILE or "
-                "postgresql://USER@HOST/NAME."
-            ) from None
         if not self.sqlite:
             return engine
 
@@ -360,7 +365,7 @@ class Storage:
         folder = str(files("tacit.server") / "migrations").replace("%", "%%")
         config.set_main_option("script_location", folder)
         try:
-            with self._writer.connect() as connection:
+            with reaching(), self._writer.connect() as connection:
                 config.attributes["connection"] = connection
                 command.upgrade(config, "head")
         except CommandError:
@@ -368,7 +373,24 @@ class Storage:
                 "The database was made by another version of tacit, whose tables this one cannot "
                 "read; start with a new folder and a new database."
             ) from None
-        except OperationalError:
-            raise DataError(
-                "The database cannot be reached or written; check its address and that it runs."
-            ) from None
+
+
+@contextmanager
+def reaching() -> Iterator[None]:
+    """A database that cannot be used is one sentence, which quotes no address with a password."""
+    try:
+        yield
+    except (ArgumentError, NoSuchModuleError):
+        raise UsageError(
+            "The address of the database is not valid; give sqlite:///FILE or "
+            "postgresql://USER@HOST/NAME."
+        ) from None
+    except OperationalError:
+        raise DataError(
+            "The database cannot be reached or written; check its address and that it runs."
+        ) from None
+    except DatabaseError:
+        raise DataError(
+            "The database is damaged, or no database at all; restore it from a backup, or give "
+            "another one."
+        ) from None

@@ -14,7 +14,15 @@ from tacit.errors import PrivacyRefused, TacitError
 from tacit.server import Json
 from tacit.server.api import accounts, datasets, models, runs
 from tacit.server.api.middleware import AccessGate, ApiMiddleware, Metrics
-from tacit.server.errors import Busy, Conflict, NotAllowed, NotAuthenticated, NotFound, TooLarge
+from tacit.server.errors import (
+    Busy,
+    Conflict,
+    NotAllowed,
+    NotAuthenticated,
+    NotFound,
+    TooLarge,
+    Unavailable,
+)
 from tacit.server.services import Services
 
 _CODES: tuple[tuple[type[TacitError], int], ...] = (
@@ -25,6 +33,7 @@ _CODES: tuple[tuple[type[TacitError], int], ...] = (
     (PrivacyRefused, 409),
     (TooLarge, 413),
     (Busy, 429),
+    (Unavailable, 503),
     (TacitError, 422),
 )
 
@@ -71,7 +80,8 @@ def make_app(services: Services) -> FastAPI:
 def _refused(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, TacitError)
     code = next(code for kind, code in _CODES if isinstance(error, kind))
-    headers = {401: {"WWW-Authenticate": "Bearer"}, 429: {"Retry-After": "1"}}.get(code)
+    later = {"Retry-After": "1"}
+    headers = {401: {"WWW-Authenticate": "Bearer"}, 429: later, 503: later}.get(code)
     return _refusal(code, type(error).__name__, str(error), headers)
 
 
