@@ -1,5 +1,9 @@
 """Who is known, and what they may do."""
 
+import itertools
+from collections.abc import Iterator
+from datetime import timedelta
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,9 +11,18 @@ from hypothesis import strategies as st
 from support.people import everybody, somebody
 from tacit.errors import UsageError
 from tacit.server.errors import Conflict, NotAllowed, NotAuthenticated, NotFound
-from tacit.server.identity import ALLOWED, PERMISSIONS, ROLES, RateLimiter, Role
+from tacit.server.identity import (
+    ALLOWED,
+    PERMISSIONS,
+    ROLES,
+    Caller,
+    Grant,
+    RateLimiter,
+    Role,
+    granted,
+)
 from tacit.server.services import Services
-from tacit.server.storage import Token
+from tacit.server.storage import Token, now
 
 
 def test_a_token_is_kept_as_a_digest_only(services: Services) -> None:
@@ -111,3 +124,71 @@ def test_a_bucket_gives_its_burst_and_no_more_at_once(burst: int, asked: int) ->
     given_ = [rates.allows("ann") for _ in range(asked)]
     assert sum(given_) == min(burst, asked)
     assert rates.allows("bob")
+
+
+# --- what a token may grant ---------------------------------------------------------------------
+
+SOON, LATER = (now() + timedelta(days=days) for days in (1, 9))
+SCOPES: list[list[str] | None] = [None, ["accounts", "models:use"]]
+SCOPES += [[permission] for permission in PERMISSIONS]
+
+
+def _granters() -> Iterator[Caller]:
+    """An admin with every kind of token, and somebody of each other role."""
+    for scopes, dataset, expires in itertools.product(SCOPES, (None, "mine"), (None, SOON)):
+        allowed = ALLOWED["admin"] & frozenset(scopes or PERMISSIONS)
+        yield Caller("me", "me", "admin", "t", allowed, dataset, expires)
+    for role in ROLES:
+        yield Caller("me", "me", role, "t", ALLOWED[role])
+
+
+def test_no_token_grants_more_than_it_has() -> None:
+    """Whoever grants, whatever is asked for: rights, dataset and lifetime do not grow."""
+    given_out = refused = 0
+    asked = itertools.product(
+        ROLES, ("me", "other"), SCOPES, (None, "mine", "another"), (None, SOON, LATER)
+    )
+    cases = list(asked)
+    for granter in _granters():
+        for role, account, scopes, dataset, expires in cases:
+            if scopes is not None and not set(scopes) <= ALLOWED[role]:
+                continue
+            try:
+                made = granted(granter, account, role, Grant(scopes, dataset, expires))
+            except (NotAllowed, NotFound):
+                refused += 1
+                continue
+            given_out += 1
+            rights = ALLOWED[role] & frozenset(made.scopes or ALLOWED[role])
+            assert rights <= granter.permissions
+            assert made.scopes is None or rights == set(made.scopes)
+            assert granter.dataset in (None, made.dataset)
+            assert granter.expires is None or made.expires is not None
+            assert granter.expires is None or made.expires <= granter.expires
+            if account != granter.account and rights & {"records:own", "records:add"}:
+                assert granter.may("records:any"), "as somebody else is as anybody"
+    assert given_out > 1000
+    assert refused > 1000
+
+
+def test_a_limited_token_opens_no_other_way_in(lite: Services) -> None:
+    """Not by a token, an account with a password, a new password, or an account opened again."""
+    identity = lite.identity
+    admin = identity.add_account("boss", "admin")
+    other = identity.add_account("other boss", "admin", "a long password")
+    identity.change_account(other["id"], disabled=True)
+    full = identity.caller(identity.add_token(admin["id"])["token"])
+    dataset = lite.datasets.add("diary", full, limits={"users": 1})["id"]
+    for limit in ({"scopes": ["accounts"]}, {"dataset": dataset}, {"days": 1}):
+        by = identity.caller(identity.add_token(admin["id"], **limit)["token"])
+        with pytest.raises(NotAllowed):
+            identity.add_account("third boss", "admin", "a long password", by=by)
+        for change in ({"password": "another password"}, {"disabled": False}):
+            with pytest.raises(NotAllowed):
+                identity.change_account(other["id"], by=by, **change)
+        made = identity.add_token(admin["id"], by=by)
+        again = identity.caller(made["token"])
+        assert again.permissions <= by.permissions
+        assert (again.dataset, again.expires) == (by.dataset, by.expires)
+    assert identity.add_account("fourth boss", "admin", "a long password", by=full)
+    assert identity.change_account(other["id"], disabled=False, by=full)

@@ -14,9 +14,9 @@ import hmac
 import secrets
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Literal, get_args
 
 from argon2 import PasswordHasher
@@ -79,6 +79,8 @@ class Caller:
     permissions: frozenset[Permission]
     dataset: str | None = None
     """The one dataset that the token is for; any if None."""
+    expires: datetime | None = None
+    """When the token ends by itself."""
 
     def require(self, permission: Permission) -> None:
         """Refuse what the role, or the token, does not allow."""
@@ -95,6 +97,65 @@ class Caller:
         return permission in self.permissions
 
 
+@dataclass(frozen=True)
+class Grant:
+    """What a token is to allow, as asked for or as it was cut to size."""
+
+    scopes: Sequence[str] | None = None
+    dataset: str | None = None
+    expires: datetime | None = None
+
+
+def granted(granter: Caller, account: str, role: Role, asked: Grant) -> Grant:
+    """A grant within the rights, the dataset and the lifetime of whoever gives it.
+
+    What is asked for beyond these is refused; what is left open becomes as much as they may give.
+    """
+    allowed = ALLOWED[role]
+    scopes = asked.scopes
+    may = frozenset(
+        p for p in allowed if not rights_for(account, {p}, granter) - granter.permissions
+    )
+    if scopes is None and may != allowed:
+        scopes = sorted(may)
+    beyond = set(scopes or ()) - may
+    if beyond or scopes == []:
+        what = ", ".join(sorted(beyond)) or "anything that this role may do"
+        raise NotAllowed(f"Your own token does not allow {what}, so it cannot grant that.")
+    dataset = asked.dataset if asked.dataset is not None else granter.dataset
+    if dataset is not None:
+        granter.require_dataset(dataset)
+    expires = asked.expires
+    if granter.expires is not None:
+        expires = expires or granter.expires
+        if expires > granter.expires:
+            raise NotAllowed("Your own token ends before that; give fewer days.")
+    return Grant(scopes, dataset, expires)
+
+
+def rights_for(
+    account: str, wanted: Iterable[Permission], granter: Caller
+) -> frozenset[Permission]:
+    """What somebody must be allowed themself to let an account do something.
+
+    To write or read as somebody else is to reach anybody's text.
+    """
+    rights = set(wanted)
+    if account != granter.account and rights & {"records:own", "records:add"}:
+        rights.add("records:any")
+    return frozenset(rights)
+
+
+def require_unlimited(granter: Caller, account: str, role: Role) -> None:
+    """Refuse to let anybody in who may do more than whoever lets them in, or for longer."""
+    missing = rights_for(account, ALLOWED[role], granter) - granter.permissions
+    if missing or granter.dataset is not None or granter.expires is not None:
+        raise NotAllowed(
+            f"Your own token is limited, so it cannot let in an account of role {role} without "
+            "limits; use one without."
+        )
+
+
 class Identity:
     """Accounts and tokens of one server."""
 
@@ -107,10 +168,14 @@ class Identity:
 
     # --- accounts -------------------------------------------------------------------------
 
-    def add_account(self, name: str, role: Role, password: str | None = None) -> Json:
-        """A new account."""
+    def add_account(
+        self, name: str, role: Role, password: str | None = None, *, by: Caller | None = None
+    ) -> Json:
+        """A new account; `by` is whoever makes it, None for the server itself."""
         if role not in ROLES:
             raise UsageError(f"role={role!r} is not known; accepted: {', '.join(ROLES)}.")
+        if by is not None and password is not None:
+            require_unlimited(by, "", role)
         hashed = self._hashed(password) if password is not None else None
         account = Account(
             id=new_id(), name=name, role=role, password=hashed, disabled=False, created=now()
@@ -123,11 +188,14 @@ class Identity:
         return [_account(a) for a in self.storage.scalars(select(Account).order_by(Account.id))]
 
     def change_account(
-        self, account: str, *, disabled: bool | None = None, password: str | None = None
-    ) -> Json:
+        self, account: str, *, disabled: bool | None = None, password: str | None = None,
+        by: Caller | None = None,
+    ) -> Json:  # fmt: skip
         """Disable an account, which ends all its tokens; or give it a password."""
         with self.storage.write() as session:
             found = require(session, Account, account)
+            if by is not None and (password is not None or disabled is False):
+                require_unlimited(by, account, found.role)  # type: ignore[arg-type]
             if disabled is not None:
                 admins = select(Account).where(Account.role == "admin", ~Account.disabled)
                 others = session.scalars(admins.where(Account.id != account)).all()
@@ -167,26 +235,27 @@ class Identity:
 
     def add_token(
         self, account: str, *, label: str = "", scopes: Sequence[str] | None = None,
-        dataset: str | None = None, days: float | None = None,
+        dataset: str | None = None, days: float | None = None, by: Caller | None = None,
     ) -> Json:  # fmt: skip
-        """A new token of an account; the only time that it is shown."""
+        """A new token of an account; the only time that it is shown.
+
+        It allows at most what `by` may do themself, None for the server itself.
+        """
+        expires = now() + timedelta(days=days) if days is not None else None
+        grant = Grant(None if scopes is None else list(scopes), dataset, expires)
         with self.storage.write() as session:
             owner = require(session, Account, account)
-            if dataset is not None:
-                require(session, Dataset, dataset)
-            allowed: frozenset[str] = ALLOWED[owner.role]  # type: ignore[index]
-            for scope in scopes or ():
-                if scope not in allowed:
-                    raise UsageError(
-                        f"scopes has {scope!r}, which role {owner.role} does not have; accepted: "
-                        f"{', '.join(sorted(allowed))}."
-                    )
+            role: Role = owner.role  # type: ignore[assignment]
+            _check_scopes(role, grant.scopes or ())
+            if by is not None:
+                grant = granted(by, account, role, grant)
+            if grant.dataset is not None:
+                require(session, Dataset, grant.dataset)
             secret = PREFIX + secrets.token_urlsafe(32)
-            expires = now() + timedelta(days=days) if days is not None else None
             token = Token(
                 id=new_id(), account_id=account, digest=digest_of(secret), label=label,
-                scopes=None if scopes is None else list(scopes), dataset_id=dataset,
-                created=now(), expires=expires,
+                scopes=None if grant.scopes is None else list(grant.scopes),
+                dataset_id=grant.dataset, created=now(), expires=grant.expires,
             )  # fmt: skip
             session.add(token)
             return _token(token, owner.name) | {"token": secret}
@@ -210,7 +279,11 @@ class Identity:
 
     def caller(self, secret: str) -> Caller:
         """Who has this token; refused if it is unknown, revoked, out of date or disabled."""
-        digest, changes = digest_of(secret), self._changes
+        return self.caller_of_digest(digest_of(secret))
+
+    def caller_of_digest(self, digest: str) -> Caller:
+        """The same, of a token that is known by its digest."""
+        changes = self._changes
         query = select(Token, Account).join(Account).where(Token.digest == digest)
         found = self.storage.rows(query)
         if not found:
@@ -264,6 +337,16 @@ class RateLimiter:
         return left >= 1
 
 
+def _check_scopes(role: Role, scopes: Sequence[str]) -> None:
+    allowed: frozenset[str] = ALLOWED[role]
+    for scope in scopes:
+        if scope not in allowed:
+            raise UsageError(
+                f"scopes has {scope!r}, which role {role} does not have; accepted: "
+                f"{', '.join(sorted(allowed))}."
+            )
+
+
 def digest_of(secret: str) -> str:
     """What the database has of a token or a session: enough to know it again."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
@@ -275,8 +358,10 @@ def caller_from(account: Account, token: Token | None) -> Caller:
     allowed = ALLOWED[role]
     if token is not None and token.scopes is not None:
         allowed = allowed & frozenset(token.scopes)
-    token_id, dataset = (token.id, token.dataset_id) if token else (None, None)
-    return Caller(account.id, account.name, role, token_id, allowed, dataset)
+    if token is None:
+        return Caller(account.id, account.name, role, None, allowed)
+    return Caller(account.id, account.name, role, token.id, allowed, token.dataset_id,
+                  token.expires)  # fmt: skip
 
 
 def _account(account: Account) -> Json:
@@ -295,6 +380,7 @@ class Sessions:
     def __init__(self, storage: Storage, identity: Identity) -> None:
         self.storage, self.identity = storage, identity
         self._codes: dict[str, tuple[float, str]] = {}
+        """Until when a code holds, and the SHA-256 of the token that it stands for."""
         self._lock = threading.Lock()
 
     def open(self, caller: Caller) -> str:
@@ -339,23 +425,19 @@ class Sessions:
         history; kept in memory only, by its SHA-256.
         """
         code = secrets.token_urlsafe(24)
-        caller = self.identity.caller(token)
         with self._lock:
-            self._codes[digest_of(code)] = (time.monotonic() + 60 * CODE_MINUTES, caller.account)
+            self._codes[digest_of(code)] = (time.monotonic() + 60 * CODE_MINUTES, digest_of(token))
         return code
 
     def by_code(self, code: str) -> Caller:
         """Whose code it is; it is worth nothing afterwards."""
         with self._lock:
-            until, account = self._codes.pop(digest_of(code), (0.0, ""))
+            until, token = self._codes.pop(digest_of(code), (0.0, ""))
         if until < time.monotonic():
             raise NotAuthenticated(
                 "This link was used before, or has expired; sign in with a token."
             )
-        found = self.storage.get(Account, account)
-        if found is None or found.disabled:
-            raise NotAuthenticated("The account of this link is disabled.")
-        return caller_from(found, None)
+        return self.identity.caller_of_digest(token)
 
 
 def form_key(secret: str) -> str:

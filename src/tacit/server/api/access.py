@@ -10,6 +10,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from tacit.server import Json
 from tacit.server.errors import Conflict, NotAllowed
 from tacit.server.identity import Caller, Permission
+from tacit.server.run_requests import RunRequest
 from tacit.server.services import Services
 
 _PERMISSIONS: dict[Callable[..., Any], Permission | None] = {}
@@ -50,6 +51,13 @@ class RequestContext:
         found = self.services.jobs.get(job, kind)
         self.caller.require_dataset(found["dataset"])
         return found
+
+    def require_named(self, asked: RunRequest) -> None:
+        """Refuse a request that names a model or a dataset which is not there for the caller."""
+        if asked.continue_from is not None:
+            self.job(asked.continue_from, "train")
+        if asked.public_start is not None:
+            self.dataset(asked.public_start.dataset)
 
     def finished_run(self, run: str) -> Json:
         """A run that is done."""

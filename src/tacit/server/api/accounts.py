@@ -32,7 +32,7 @@ class AccountChange(RequestModel):
 
 
 class NewToken(RequestModel):
-    """A token of an account, with all that its role may do, or less."""
+    """A token of an account, with all that its role and your own token allow, or less."""
 
     account: Id
     label: Annotated[str, Field(max_length=100, pattern=r"^[^\x00-\x1f]*$")] = ""
@@ -54,7 +54,7 @@ def me(ctx: AnyCaller) -> Json:
 @router.post("/accounts", status_code=201, summary="Make an account")
 def add_account(asked: NewAccount, ctx: Admin) -> Json:
     """A name, a role, and for the pages a password."""
-    made = ctx.services.identity.add_account(asked.name, asked.role, asked.password)
+    made = ctx.services.identity.add_account(asked.name, asked.role, asked.password, by=ctx.caller)
     ctx.note("make account", made["id"], asked.role)
     return made
 
@@ -68,7 +68,7 @@ def accounts(ctx: Admin) -> list[Json]:
 @router.patch("/accounts/{account}", summary="Disable an account, or set its password")
 def change_account(account: IdPath, asked: AccountChange, ctx: Admin) -> Json:
     """A disabled account's tokens are refused from the next request on."""
-    found = ctx.services.identity.change_account(account, **asked.model_dump())
+    found = ctx.services.identity.change_account(account, by=ctx.caller, **asked.model_dump())
     ctx.note("disable account" if asked.disabled else "change account", account)
     return found
 
@@ -76,7 +76,7 @@ def change_account(account: IdPath, asked: AccountChange, ctx: Admin) -> Json:
 @router.post("/tokens", status_code=201, summary="Give out a token")
 def add_token(asked: NewToken, ctx: Admin) -> Json:
     """The answer is the only time that the token is shown."""
-    made = ctx.services.identity.add_token(**asked.model_dump())
+    made = ctx.services.identity.add_token(by=ctx.caller, **asked.model_dump())
     ctx.note("give out token", made["id"], made["account"])
     return made
 

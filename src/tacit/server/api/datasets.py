@@ -19,6 +19,7 @@ from tacit.errors import DataError, UsageError
 from tacit.privacy.events import UNITS
 from tacit.server import Json
 from tacit.server.api.access import REFUSALS, IdPath, RequestContext, requires
+from tacit.server.errors import NotAllowed
 from tacit.server.records import NOT_STORABLE, SPLITS, UPLOAD_ENDINGS, Draft, drafts_of, storable
 from tacit.server.run_requests import DetectorName, Name, RequestModel, RunRequest
 
@@ -128,6 +129,8 @@ class NewDetection(RequestModel):
 @router.post("/datasets", status_code=201, summary="Make a dataset")
 def add_dataset(asked: NewDataset, ctx: Writer) -> Json:
     """With the budget that all runs on it share."""
+    if ctx.caller.dataset is not None:
+        raise NotAllowed("Your token is for one dataset, so it makes no other.")
     if asked.public and asked.limits is not None and "limits" in asked.model_fields_set:
         raise UsageError("A public dataset has no budget: leave limits out, or public.")
     fields = asked.model_dump() | ({"limits": None} if asked.public else {})
@@ -181,16 +184,14 @@ def budget_history(dataset: IdPath, ctx: BudgetReader) -> list[Json]:
 @router.post("/datasets/{dataset}/plans", summary="Dry run: what would a run promise and cost?")
 def plan(dataset: IdPath, asked: RunRequest, ctx: Planner) -> Json:
     """Epsilon, noise, what caps keep and drop, time; nothing is started or spent."""
-    if asked.continue_from is not None:
-        ctx.job(asked.continue_from, "train")
+    ctx.require_named(asked)
     return ctx.services.plans.dry_run(ctx.dataset(dataset), asked)
 
 
 @router.post("/datasets/{dataset}/plans/path", summary="Dry run: epsilon over the steps")
 def plan_path(dataset: IdPath, asked: RunRequest, ctx: Planner) -> list[list[float]]:
     """Pairs of a number of steps and the epsilon by then, for what the plan protects."""
-    if asked.continue_from is not None:
-        ctx.job(asked.continue_from, "train")
+    ctx.require_named(asked)
     return ctx.services.plans.path(ctx.dataset(dataset), asked)
 
 

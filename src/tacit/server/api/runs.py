@@ -54,8 +54,7 @@ class NewEvaluation(RequestModel):
 def add_run(dataset: IdPath, asked: RunRequest, ctx: Runner) -> Json:
     """Everything that it may release is reserved first; over the budget, nothing is started."""
     ctx.caller.require_dataset(dataset)
-    if asked.continue_from is not None:
-        ctx.job(asked.continue_from, "train")
+    ctx.require_named(asked)
     try:
         made = ctx.services.jobs.train(dataset, asked, ctx.caller)
     except TacitError as error:
