@@ -218,3 +218,12 @@ def test_one_release_may_be_asked_for() -> None:
     assert (run.method, run.plan["clip_norm"]) == ("statistics", 1.0)
     with pytest.raises(UsageError, match="chooses for method=dp-sgd, not statistics"):
         resolve(WORDS | {"method": "statistics"}, ALL)
+
+
+def test_it_says_how_the_rate_goes_and_which_weights_are_kept() -> None:
+    def said(**optimizer: object) -> str:
+        given = TOPICS | {"optimizer": optimizer} if optimizer else TOPICS
+        return next(c.why for c in resolve(given, ALL).choices if c.setting == "optimizer")
+
+    assert said() == "linear decay of the rate, the mean of the last 50% of the weights"
+    assert said(schedule="constant", average=0.0) == "a constant rate"

@@ -332,7 +332,7 @@ def _choices(family: Fields, facts: Facts, chosen: Fields, given: Fields) -> lis
         "plan.clip_norm": "from simulations on public text",
         "plan.entity_share": "a record moves its user by half of the clip norm at most",
         "select": "never worse than its start: a comparison with noise, in the price",
-        "optimizer": f"{family['optimizer']['schedule']} decay of the rate",
+        "optimizer": _pace(chosen.get("optimizer", {})),
         "optimizer.learning_rate": "smaller as the noise is louder",
     }
     found = []
@@ -348,6 +348,13 @@ def _choices(family: Fields, facts: Facts, chosen: Fields, given: Fields) -> lis
             why = f"assumed, since plan.{name} is not declared"
             found.append(Choice(f"{name} (assumed)", size, why))
     return found
+
+
+def _pace(optimizer: Mapping[str, Any]) -> str:
+    """How the rate goes over the steps, and which weights are kept."""
+    schedule, average = optimizer.get("schedule", "constant"), optimizer.get("average")
+    rate = "a constant rate" if schedule == "constant" else f"{schedule} decay of the rate"
+    return rate + (f", the mean of the last {average:.0%} of the weights" if average else "")
 
 
 def _at(fields: Mapping[str, Any], setting: str) -> Any:
