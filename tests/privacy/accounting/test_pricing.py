@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 from dp_accounting import dp_event, gaussian_mechanism, pld
+from dp_accounting.rdp import RdpAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.errors import PrivacyRefused, TacitError, UsageError
 from tacit.privacy.accounting import price_cache, pricing
+from tacit.privacy.accounting.accountants import WHOLE_ORDERS, rdp_at_whole_orders
 from tacit.privacy.accounting.composition import upper_losses
 from tacit.privacy.accounting.divergences import gaussian_epsilon
 from tacit.privacy.accounting.dominating_curves import OwnerMixture
@@ -323,6 +325,17 @@ def test_pld_is_never_above_rdp_and_never_below_what_is_attained(q, z, steps, de
     assert found.lower <= opinions["pld, finer grid"] <= opinions["pld"]
     assert found.lower > 0.95 * found.epsilon
     assert found.second_opinion == ("pld, finer grid", opinions["pld, finer grid"])
+
+
+@pytest.mark.parametrize("rate", [0.0, 1e-6, 1e-3, 0.05, 0.5, 0.999, 1.0])
+@pytest.mark.parametrize("shift", [1e-4, 0.1, 1.0, 3.0])
+def test_moments_at_whole_orders_equal_the_library(rate, shift):
+    library = RdpAccountant(WHOLE_ORDERS)
+    gaussian_event = dp_event.GaussianDpEvent(1 / shift)
+    library.compose(dp_event.PoissonSampledDpEvent(rate, gaussian_event))
+    found = rdp_at_whole_orders(rate, shift)
+    assert len(found) == 93
+    np.testing.assert_allclose(found, np.asarray(library.rdp), rtol=1e-13, atol=1e-17)
 
 
 @settings(max_examples=25, deadline=None)
