@@ -49,7 +49,7 @@ COMMANDS = {
     "sign": "plan:sign",
     "spent": "plan:spent",
     "federate": "federate:app",
-    "serve": "serve:serve",
+    "serve": "serve:app",
     "contribute": "serve:contribute",
     "pull": "serve:pull",
 }

@@ -102,7 +102,8 @@ class OrDefault(TyperGroup):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Put the default command's name where it is left out."""
-        if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
+        known = args and (args[0] in self.commands or args[0] in ctx.help_option_names)
+        if not known and (args or not self.no_args_is_help):
             args = [self.default, *args]
         return super().parse_args(ctx, args)
 

@@ -3,13 +3,14 @@
 import hashlib
 import os
 from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tacit.cli.common import named_corpus, names_corpus, out, print_json, progress, say
+from tacit.cli.common import OrDefault, named_corpus, names_corpus, out, print_json, progress, say
 from tacit.cli.options import SENSITIVE_WORDS, AsJson, Sanitizing, sanitizes
 from tacit.errors import MissingExtra, UsageError
 
@@ -45,7 +46,20 @@ _Pages = Annotated[
 ]
 
 
-def serve(
+app = typer.Typer(
+    help="Start a server: people send text, somebody chooses the protection, it trains.\n\n"
+    "`tacit serve ...` is short for `tacit serve start ...`; `tacit serve start --help` has its "
+    "options.\n\n"
+    "Examples: `tacit serve` · `tacit serve backup monday.zip` · "
+    "`tacit serve restore monday.zip --folder new`",
+    cls=OrDefault.to("start"),
+    invoke_without_command=True,  # the default
+    suggest_commands=False,
+)
+
+
+@app.command("start")
+def start(
     folder: _Folder = Path("tacit-server"),
     database: _Database = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
@@ -63,10 +77,7 @@ def serve(
 
     Examples: `tacit serve` · `tacit serve --folder /srv/tacit --database postgresql://tacit@db/tacit`
     """
-    try:
-        from tacit.server.serving import serve_forever
-    except ImportError as error:
-        raise MissingExtra.of(f"The server needs {error.name}", "server") from None
+    serve_forever = _server_part("serving").serve_forever
     from tacit.server.settings import ServerSettings
 
     if (certificate is None) != (key is None):
@@ -80,6 +91,77 @@ def serve(
     tls = (certificate, key) if certificate else None
     ready = partial(_say_ready, "Pages" if pages else "Serving")
     serve_forever(settings, host, port, ready, tls=tls, pages=pages)
+
+
+def _server_part(name: str) -> Any:
+    """A module of the server, whose libraries come with an extra."""
+    try:
+        return import_module(f"tacit.server.{name}")
+    except ModuleNotFoundError as error:
+        if (error.name or "tacit").startswith("tacit"):
+            raise
+        raise MissingExtra.of(f"The server needs {error.name}", "server") from None
+
+
+_Backup = Annotated[Path, typer.Argument(help="The file of the backup.")]
+
+
+@app.command()
+def backup(
+    file: _Backup,
+    folder: _Folder = Path("tacit-server"),
+    database: _Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a server into one file: database, runs, models, keys. It may go on meanwhile.
+
+    The file holds everybody's text and the server's signing key: keep it as you keep the server,
+    and delete it in time, since text that is deleted on the server stays in its backups.
+
+    Examples: `tacit serve backup monday.zip` ·
+    `tacit serve backup monday.zip --folder /srv/tacit --database postgresql://tacit@db/tacit`
+    """
+    part, settings = _server_part("backup"), _settings(folder, database)
+    about = part.back_up(settings, file)
+    if as_json:
+        print_json(about)
+    else:
+        out.print(f"{about['rows']['records']:,} records and {about['files']:,} files.")
+        say(f"backup: {file}")
+
+
+@app.command()
+def restore(
+    file: _Backup,
+    folder: _Folder = Path("tacit-server"),
+    database: _Database = None,
+    nothing_since: Annotated[
+        bool,
+        typer.Option("--nothing-spent-since", help="Nothing was released after the backup."),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make a server from a backup, in an empty folder with an empty database.
+
+    What was spent after the backup is not in it: datasets are frozen until an admin has looked at
+    them, unless you know that nothing was. Never serve the old one and the restored one both.
+
+    Examples: `tacit serve restore monday.zip --folder new` ·
+    `tacit serve restore monday.zip --folder new --database postgresql://tacit@db/new`
+    """
+    part, settings = _server_part("backup"), _settings(folder, database)
+    about = part.restore(settings, file, nothing_since=nothing_since)
+    if as_json:
+        print_json(about)
+    else:
+        out.print(f"{about['rows']['records']:,} records and {about['files']:,} files.")
+        say(f"server: {folder}")
+
+
+def _settings(folder: Path, database: str | None) -> Any:
+    from tacit.server.settings import ServerSettings
+
+    return ServerSettings(folder=folder, database=database)
 
 
 def _say_ready(what: str, address: str, token: str | None, link: str | None) -> None:

@@ -40,6 +40,8 @@ ALLOW = (
     "An admin may allow such runs for this dataset (unproved_allowed); their models then say so."
 )
 
+THAW = "An admin who has looked at what was spent may thaw it."
+
 
 @dataclass(frozen=True)
 class PlannedCharge:
@@ -60,6 +62,7 @@ class _State:
     limits: dict[Unit, float] | None
     delta: float
     unproved_allowed: bool
+    frozen: str
     charges: dict[str, Releases]
     unproved: frozenset[str]
     entities: dict[str, str]
@@ -105,6 +108,8 @@ class Budgets:
         return None
 
     def _check(self, state: _State, job: str, planned: PlannedCharge) -> None:
+        if state.frozen:
+            raise PrivacyRefused(f"The dataset is frozen: {state.frozen} {THAW}")
         if state.limits is None:
             return
         if planned.unproved is not None:
@@ -151,6 +156,13 @@ class Budgets:
                 releases = _releases(held[-1]) if held else {}
             _charge(session, locked, job, "settled", releases, note)
 
+    def charge(
+        self, session: Session, dataset: str, job: str, releases: Releases, note: str
+    ) -> None:
+        """Charge a run for releases that were found, whatever the budget: they have happened."""
+        row = require(session, Dataset, dataset, lock=True)
+        _charge(session, row, job, "settled", releases, note)
+
     def status(self, dataset: str) -> Json:
         """What is spent and left, by unit and by run; everything here is public."""
         state = self._state(dataset)
@@ -178,6 +190,7 @@ class Budgets:
             "dataset": dataset,
             "delta": state.delta,
             "limits": state.limits,
+            "frozen": state.frozen or None,
             "spent": _finite(totals),
             "remaining": _finite({unit: max(0.0, limits[unit] - totals[unit]) for unit in limits}),
             "note": "spent is the price of all releases together; it is less than the runs' own "
@@ -220,7 +233,7 @@ class Budgets:
             named = {job.id: job.request.get("entities") for job in charged if not job.unproved}
             limits: Any = {u: float(v) for u, v in row.limits.items()} if row.limits else row.limits
             return _State(
-                row.charges_made, limits, row.delta, row.unproved_allowed,
+                row.charges_made, limits, row.delta, row.unproved_allowed, row.frozen,
                 {k: v for k, v in charges.items() if k not in unproved}, unproved,
                 {name: entities for name, entities in named.items() if entities},
             )  # fmt: skip
@@ -250,6 +263,13 @@ def together(*runs: Releases) -> Releases:
 def _charges(session: Session, dataset: str) -> list[Charge]:
     query = select(Charge).where(Charge.dataset_id == dataset).order_by(Charge.number)
     return list(session.scalars(query))
+
+
+def charged_to(session: Session, job: str) -> Releases | None:
+    """What a run is charged for now; None if it never was for anything."""
+    query = select(Charge).where(Charge.job_id == job).order_by(Charge.number.desc()).limit(1)
+    last = session.scalars(query).first()
+    return None if last is None else _releases(last)
 
 
 def _releases(charge: Charge) -> Releases:

@@ -127,7 +127,7 @@ class Datasets:
 
 def as_json(dataset: Dataset) -> Json:
     """What may be said of a dataset to whoever may know of it."""
-    names = ("id", "name", "description", "public", "unproved_allowed", "created")
+    names = ("id", "name", "description", "public", "unproved_allowed", "frozen", "created")
     budget = {"limits": dataset.limits, "delta": dataset.delta}
     return fields_of(dataset, *names) | {"budget": budget}
 

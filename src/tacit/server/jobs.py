@@ -35,6 +35,7 @@ from tacit.server.datasets import Datasets
 from tacit.server.errors import Busy, Conflict, LeaseLost, NotFound
 from tacit.server.identity import Caller
 from tacit.server.plans import Plans
+from tacit.server.reconciliation import ABOUT, describe_job
 from tacit.server.records import Records
 from tacit.server.run_requests import (
     CORPUS_FILE,
@@ -53,7 +54,7 @@ from tacit.training.settings import Run, read_run, run_yaml
 Kind = Literal["train", "detect", "attack", "audit", "evaluate"]
 LIVE = ("queued", "running")
 ENDED = ("done", "failed", "cancelled", "deleted")
-_KEPT = (*CERTIFICATE_FILES, SIGNATURE, "plan.yml")
+_KEPT = (*CERTIFICATE_FILES, SIGNATURE, "plan.yml", ABOUT)
 """What says what a deleted run had released; no weights and no text are in it."""
 _KIND_WORDS = {"train": "run", "detect": "detection"}
 _SHOWN = ("id", "kind", "name", "dataset", "target", "unproved", "attempts", "released", "message",
@@ -415,6 +416,7 @@ class Jobs:
         if not self.records.snapshot(row.dataset_id, folder / CORPUS_FILE):
             raise DataError("The dataset has no records any more.")
         if row.kind == "train":
+            describe_job(folder, row)
             (folder / "run.yml").write_text(row.request["run"], encoding="utf-8")
             entities, start = row.request.get("entity_list"), row.request.get("public_start")
             if entities:

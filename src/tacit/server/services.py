@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock, Timeout
+from sqlalchemy import delete
 
 from tacit.corpus.description import describe
 from tacit.corpus.reading import read
@@ -23,9 +24,13 @@ from tacit.server.lease import Lease
 from tacit.server.models import Models
 from tacit.server.plans import Plans
 from tacit.server.predictions import Predictions
+from tacit.server.reconciliation import Reconciliation
 from tacit.server.records import Records
 from tacit.server.settings import ServerSettings
 from tacit.server.storage import Fact, Storage, reaching
+
+_WIPE = "wipe"
+"""A fact that is there while the database may still keep deleted text."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,7 @@ class Services:
     datasets: Datasets
     records: Records
     budgets: Budgets
+    reconciliation: Reconciliation
     plans: Plans
     jobs: Jobs
     predictions: Predictions
@@ -66,18 +72,21 @@ class Services:
             storage = _leased(settings, lease)
             undo.callback(storage.close)
             _belong_together(storage, settings.folder)
+            _wipe_whole(storage)
             undo.pop_all()
         identity, datasets = Identity(storage), Datasets(storage)
         records, budgets = Records(storage, settings), Budgets(storage)
         plans = Plans(storage, settings, datasets, records, budgets)
         jobs = Jobs(storage, settings, datasets, records, budgets, plans)
+        reconciliation = Reconciliation(storage, settings, budgets)
+        reconciliation.run()
         jobs.start()
         lease.keep(storage, jobs.abandon)
         predictions = Predictions(settings)
         return cls(
             settings, storage, identity, Sessions(storage, identity), AuditLog(storage), datasets,
-            records, budgets, plans, jobs, predictions, Models(settings, jobs, predictions), lease,
-            lock,
+            records, budgets, reconciliation, plans, jobs, predictions, 
+            Models(settings, jobs, predictions), lease, lock,
         )  # fmt: skip
 
     def close(self) -> None:
@@ -105,7 +114,9 @@ class Services:
         """Delete records for good, also from the snapshots of runs, and say what that changes."""
         self.datasets.require(dataset)
         owner = None if caller.may("records:any") and (user or record) else caller
+        self._will_wipe()
         names = self.records.forget(dataset, owner=owner, user=user, record=record)
+        self.storage.wipe()
         touched = self.jobs.scrub_all(names)
         runs = [
             {"run": job["id"], "state": job["state"], "records": job["records"]}
@@ -123,6 +134,23 @@ class Services:
             "certificates, where they have one, and what was spent on them stays spent. A run "
             "that was stopped and had seen them cannot be resumed.",
         }
+
+    def delete_list(self, dataset: str, entity_list: str) -> None:
+        """Forget a list of entities, also on the disk."""
+        self._will_wipe()
+        self.datasets.delete_list(dataset, entity_list)
+        self.storage.wipe()
+
+    def _will_wipe(self) -> None:
+        """What the database still keeps of deleted text goes at the next start."""
+        if self.storage.get(Fact, _WIPE) is None:
+            with self.storage.write() as session:
+                session.merge(Fact(name=_WIPE, value="yes"))
+
+    def thaw(self, dataset: str) -> Json:
+        """An admin has looked at what was spent: the dataset may be used again."""
+        self.reconciliation.accept(self.datasets.require(dataset))
+        return self.datasets.change(dataset, frozen="")
 
     def describe(self, dataset: str) -> Json:
         """Exact counts over a dataset: for those inside."""
@@ -154,6 +182,14 @@ class Services:
         if state != "done" or not (folder / "mentions.jsonl").exists():
             raise NotFound("The detection has not finished, or records of it were deleted since.")
         return folder
+
+
+def _wipe_whole(storage: Storage) -> None:
+    """Write tables anew that text was deleted from: now, when nobody waits for them."""
+    if storage.get(Fact, _WIPE) is not None:
+        storage.wipe(whole=True)
+        with storage.write() as session:
+            session.execute(delete(Fact).where(Fact.name == _WIPE))
 
 
 def _leased(settings: ServerSettings, lease: Lease) -> Storage:

@@ -144,6 +144,8 @@ class Dataset(Table):
     unproved_allowed: Mapped[bool] = mapped_column(sa.Boolean, default=False)
     charges_made: Mapped[int] = mapped_column(sa.Integer, default=0)
     """Goes up with every change of what is charged: whoever priced an older state starts anew."""
+    frozen: Mapped[str] = mapped_column(sa.Text, default="", server_default="")
+    """Why nothing may be spent on it until an admin has looked; empty for most."""
     created_by: Mapped[str] = mapped_column(sa.ForeignKey("accounts.id"))
     created: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
 
@@ -273,7 +275,7 @@ class Turns:
 class Storage:
     """A database that is up to date."""
 
-    def __init__(self, settings: ServerSettings) -> None:
+    def __init__(self, settings: ServerSettings, *, migrate: bool = True) -> None:
         self._address = settings.address
         settings.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.sqlite = self._address.startswith("sqlite")
@@ -282,7 +284,8 @@ class Storage:
         self._turns = Turns() if self.sqlite else nullcontext()
         self._reader = self._engine("BEGIN")
         self._writer = self._engine("BEGIN IMMEDIATE") if self.sqlite else self._reader
-        self._migrate()
+        if migrate:
+            self._migrate()
 
     @contextmanager
     def read(self) -> Iterator[Session]:
@@ -297,6 +300,19 @@ class Storage:
             if self.guard is not None:
                 self.guard(session)
             yield session
+
+    @contextmanager
+    def snapshot(self) -> Iterator[sa.Connection]:
+        """A connection that sees the database as it is now, whoever writes meanwhile."""
+        with reaching(), self._reader.connect() as connection:
+            if not self.sqlite:
+                connection.execution_options(isolation_level="REPEATABLE READ")
+            yield connection
+
+    @staticmethod
+    def revision(connection: sa.Connection) -> str | None:
+        """The version of its tables."""
+        return connection.scalar(sa.text("SELECT version_num FROM alembic_version"))
 
     def get(self, table: type[Row], key: str) -> Row | None:
         """The row with that id, if there is one."""
@@ -330,6 +346,26 @@ class Storage:
             for name, value in values.items():
                 setattr(row, name, value)
 
+    def wipe(self, *, whole: bool = False) -> None:
+        """See to it that deleted rows leave the disk, too.
+
+        SQLite overwrites them, and its log is emptied here. PostgreSQL is told that their places
+        are free; with `whole` it writes the table anew, which keeps everybody else waiting.
+        """
+        with self._turns, self._reader.connect() as connection:
+            if self.sqlite:
+                # Outside of a transaction, in which a log cannot be emptied; whoever reads now
+                # is not waited for, and the next start does it.
+                driver: Any = connection.connection.dbapi_connection
+                driver.execute("PRAGMA busy_timeout=300")
+                driver.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+                driver.execute("PRAGMA busy_timeout=60000")
+                return
+            free = connection.execution_options(isolation_level="AUTOCOMMIT")
+            for table in (StoredRecord, EntityList):
+                how = "VACUUM (FULL)" if whole else "VACUUM"
+                free.execute(sa.text(f"{how} {table.__tablename__}"))
+
     def close(self) -> None:
         """Let all connections go."""
         self._reader.dispose()
@@ -347,7 +383,8 @@ class Storage:
         def _connected(connection: Any, _: Any) -> None:
             # We begin transactions ourselves: the driver would do so too late.
             connection.isolation_level = None
-            for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+            for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON",
+                           "secure_delete=ON"):  # fmt: skip
                 connection.execute(f"PRAGMA {pragma}")
 
         @sa.event.listens_for(engine, "begin")

@@ -6,7 +6,7 @@ import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path as FilePath
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Form, Header, Query, Response, UploadFile
 from fastapi.responses import HTMLResponse
@@ -76,6 +76,8 @@ class DatasetChange(RequestModel):
     delta: Annotated[float, Field(gt=0, le=0.01)] | None = None
     unproved_allowed: bool | None = None
     """Allow runs whose method proves nothing."""
+    frozen: Literal[False] | None = None
+    """Thaw a dataset: you have looked at what was spent on it."""
 
 
 class SpanGiven(RequestModel):
@@ -158,7 +160,10 @@ def dataset_(dataset: IdPath, ctx: Reader) -> Json:
 def change_dataset(dataset: IdPath, asked: DatasetChange, ctx: Writer) -> Json:
     """What is spent stays spent, whatever the budget."""
     changes = asked.model_dump(exclude_none=True)
+    thaw = changes.pop("frozen", None) is not None
     found = ctx.services.datasets.change(ctx.dataset(dataset), **changes)
+    if thaw:
+        found = ctx.services.thaw(dataset)
     ctx.note("change dataset", dataset, asked.model_dump_json(exclude_none=True))
     return found
 
@@ -349,7 +354,7 @@ def list_(dataset: IdPath, entity_list: IdPath, ctx: ListEditor) -> Json:
 @router.delete("/datasets/{dataset}/entity-lists/{entity_list}", summary="Delete a list")
 def delete_list(dataset: IdPath, entity_list: IdPath, ctx: ListEditor) -> dict[str, bool]:
     """Runs that are queued with it will fail."""
-    ctx.services.datasets.delete_list(ctx.dataset(dataset), entity_list)
+    ctx.services.delete_list(ctx.dataset(dataset), entity_list)
     ctx.note("delete entity list", entity_list)
     return {"deleted": True}
 

@@ -74,6 +74,8 @@ async def one_dataset(ctx: PageContext, dataset: str) -> None:
     counts = found["not_private"]
     layout.title(found["name"], found["description"], crumbs=[("/datasets", "Datasets")])
     status = await ctx.call(api.budget, dataset)
+    if found["frozen"]:
+        _frozen(ctx, found)
     with layout.div("line"):
         if counts["records"] and ctx.may("runs:write"):
             layout.link_button("New run", f"/datasets/{dataset}/new-run", kind="main")
@@ -98,6 +100,21 @@ async def one_dataset(ctx: PageContext, dataset: str) -> None:
         _settings(ctx, found)
     if ctx.may("records:any") and counts["records"]:
         _texts(ctx, dataset)
+
+
+def _frozen(ctx: PageContext, dataset: Json) -> None:
+    """Why nothing may be spent, and for admins the way on."""
+    notice = Notice(f"Frozen: no run may be started. {dataset['frozen']}", "bad")
+
+    async def thaw() -> None:
+        await ctx.call(api.change_dataset, dataset["id"], api.DatasetChange(frozen=False))
+        ui.navigate.reload()
+
+    if ctx.may("datasets:write"):
+        opener = button("Thaw …")
+        question = ("Have you looked at what was spent on this dataset? What the budget does not "
+                    "know of is not counted. It is noted in the audit log.")  # fmt: skip
+        layout.confirm(opener, question, ctx.on(thaw, notice))
 
 
 async def _content(ctx: PageContext, dataset: str, counts: Json) -> None:
