@@ -60,7 +60,7 @@ _HOMES = {
     "write": "tacit.corpus.writing",
 }
 
-_ROOMS = ("torch",)
+_ROOMS = ("hf", "torch")
 """Packages with a surface of their own, such as `tacit.torch`."""
 
 __all__ = [

@@ -28,7 +28,7 @@ from tacit.training.dp.random_source import RandomSource
 from tacit.training.models.devices import device_of
 from tacit.training.phases.loop import Progress, Schedule
 
-Metrics = dict[str, Any]
+Metrics = dict[str, float]
 
 
 def make_private(
@@ -99,7 +99,7 @@ class Private:
         first ones, of a few records, only try whether records depend on each other; `step` says
         when the weights were updated.
         """
-        records = _require_dataset(dataset)
+        records = require_dataset(dataset)
         if at_once < 1:
             raise UsageError(f"at_once={at_once} is too few; give 1 or more records.")
         rows = self.training.ownership.rows(records)
@@ -182,7 +182,7 @@ class Private:
             return turns.ask(batch[RECORD])
 
         def told(at: Progress) -> None:
-            self._note(at)
+            self.public, self.private = at.public, at.private
             self._weights.leave()
             turns.pause()
 
@@ -190,18 +190,6 @@ class Private:
             training.ownership.training_data(training.plan, rows), losses,
             token_budget=at_once * rows.LENGTH, on_progress=told,
         )  # fmt: skip
-
-    def _note(self, at: Progress) -> None:
-        rates = [group["lr"] for group in self.training.optimizer.param_groups]
-        self.public = {
-            "step": at.step, "steps": at.steps, "noise_std": at.stats.noise_std,
-            "learning_rate": float(rates[0]),
-        }  # fmt: skip
-        stats = at.stats
-        self.private = {
-            "loss": stats.loss, "units": stats.units, "clipped": stats.clipped,
-            "records": stats.records, "not_finite": stats.not_finite,
-        }  # fmt: skip
 
     # --- the loop's side ------------------------------------------------------------------------
 
@@ -255,7 +243,7 @@ def _public(schedule: Schedule | None) -> Schedule:
     return schedule if schedule is not None else _Unscheduled()
 
 
-def _require_dataset(dataset: Any) -> int:
+def require_dataset(dataset: Any) -> int:
     """How many records there are; what draws by itself, or cannot be drawn from, is refused."""
     if isinstance(dataset, DataLoader):
         raise UsageError(

@@ -6,7 +6,7 @@ checkpoints and prices are the same code.
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ from tacit.training.phases.budget_line import BudgetLine
 from tacit.training.phases.checkpoints import read_place
 from tacit.training.phases.divergence import Watch
 from tacit.training.phases.local_inputs import require_small_delta_of
-from tacit.training.phases.loop import Loop, OnProgress, Schedule
+from tacit.training.phases.loop import Loop, OnProgress, Progress, Schedule
 from tacit.training.phases.promising import allowed
 from tacit.training.settings import MethodSettings, OptimizerSettings, Run
 
@@ -99,11 +99,13 @@ class OwnTraining:
     loop: Loop | None = field(init=False, default=None)
     stopped: str | None = field(init=False, default=None)
     """Why it ended before its last step."""
+    budget: BudgetLine = field(init=False)
 
     def __post_init__(self) -> None:
         _require_weights(self.model, self.optimizer)
         self.spec.require_model(self.model)
         self.settings = settings_of(self.model, self.optimizer, self.plan)
+        self.budget = BudgetLine.of(self.plan)
         keep_freed_memory()
 
     @property
@@ -133,8 +135,13 @@ class OwnTraining:
             self.loop = self._loop(self.spec.step(self._inputs(data, losses, token_budget, ledger)))
             self.loop.ledger = ledger
             self._go_on(self.loop)
+
+            def told(at: Progress) -> None:
+                if on_progress is not None:
+                    on_progress(replace(at, epsilon=self.budget.epsilon(ledger.releases)))
+
             try:
-                self.stopped = self.loop.run(on_progress)
+                self.stopped = self.loop.run(told)
             except BaseException:  # left early: what was paid for is kept
                 if self.loop.done:
                     self.loop.save()
@@ -144,7 +151,7 @@ class OwnTraining:
         """`epsilon <= 1.23 of 8`, priced from the ledger."""
         path = self.folder / LEDGER
         released = read_ledger(path).releases() if path.exists() else {}
-        return BudgetLine.of(self.plan).line(released)
+        return self.budget.line(released)
 
     def _inputs(
         self, data: TrainingData, losses: Losses, token_budget: int, ledger: Ledger | None = None

@@ -30,8 +30,8 @@ class BudgetLine:
         """For what a plan protects."""
         return cls(plan.event(), plan.protect, plan.delta, plan.steps, plan.epsilon)
 
-    def line(self, releases: Releases) -> str:
-        """`epsilon <= 1.23 of 8`."""
+    def epsilon(self, releases: Releases) -> float:
+        """What was spent at most: the price of the next number of steps that is priced."""
         releases = whole_passes(releases)
         done = releases.get(self.event, 0)
         every = max(1, self.steps // _POINTS)
@@ -41,7 +41,12 @@ class BudgetLine:
         if shown not in self._known:
             counted = dict(releases) | {self.event: shown}
             self._known[shown] = price(counted, self.protect, self.delta, lower=False).epsilon
-        line = f"epsilon <= {up(self._known[shown])}"
+        return self._known[shown]
+
+    def line(self, releases: Releases) -> str:
+        """`epsilon <= 1.23 of 8`."""
+        done = whole_passes(releases).get(self.event, 0)
+        line = f"epsilon <= {up(self.epsilon(releases))}"
         if self.target is not None:
             line += f" of {self.target:g}"
         if self.claim is not None and done:

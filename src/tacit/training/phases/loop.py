@@ -29,7 +29,10 @@ from tacit.training.settings import OptimizerSettings
 
 @dataclass(frozen=True)
 class Progress:
-    """What is told after a step; everything in `stats` is exact and must stay inside."""
+    """What is told after a step; everything in `stats` is exact and must stay inside.
+
+    `public` and `private` have the same figures by name, for whoever keeps them apart.
+    """
 
     phase: str
     step: int
@@ -40,6 +43,26 @@ class Progress:
     """The loss of a uniform guess, to be held against that of `stats`: a public constant."""
     began: float | None = None
     """The loss of the first step, where this process saw it: exact, as `stats` are."""
+    epsilon: float | None = None
+    """What was spent so far, where something is promised."""
+    learning_rate: float = 0.0
+
+    @property
+    def public(self) -> dict[str, float]:
+        """What may be shown to anybody: known beforehand, or made of releases."""
+        made = {"step": float(self.step), "learning_rate": self.learning_rate}
+        if self.stats.noise_std:
+            made["noise_std"] = self.stats.noise_std
+        return made | ({} if self.epsilon is None else {"epsilon": self.epsilon})
+
+    @property
+    def private(self) -> dict[str, float]:
+        """What must stay inside: exact figures over private records."""
+        stats = self.stats
+        return {
+            "loss": stats.loss, "units": stats.units, "clipped": stats.clipped,
+            "records": stats.records, "not_finite": stats.not_finite,
+        }  # fmt: skip
 
 
 OnProgress = Callable[[Progress], None]
@@ -160,7 +183,8 @@ class Loop:
             if step % self.checkpoint_every == 0 or step == self.steps or self.diverged:
                 self.save()
             if on_progress:
-                on_progress(Progress(self.phase, step, self.steps, stats))
+                rate = float(self.optimizer.param_groups[0]["lr"])
+                on_progress(Progress(self.phase, step, self.steps, stats, learning_rate=rate))
         return self.diverged or None
 
     def _look(self, step: int) -> None:

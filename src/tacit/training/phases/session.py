@@ -407,7 +407,9 @@ class Session:
 
         def tell(at: Progress) -> None:
             spent = line.line(ledger.releases) if line else ""
-            told(replace(at, spent=spent, uniform=uniform, began=began[0] if began else None))
+            epsilon = line.epsilon(ledger.releases) if line and self.plan else None
+            first = began[0] if began else None
+            told(replace(at, spent=spent, epsilon=epsilon, uniform=uniform, began=first))
             if at.step == 1:
                 began.append(at.stats.loss)
 
