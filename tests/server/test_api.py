@@ -124,6 +124,42 @@ def test_text_is_shown_to_its_owner_and_to_admins(call: Call, dataset: str) -> N
     assert call("admin", "DELETE", path).status_code == 422
 
 
+def test_nothing_is_given_to_a_public_dataset_without_consent(call: Call) -> None:
+    """A contributor is told that nothing protects it, and says that they know."""
+    made = call("admin", "POST", "/v1/datasets", json={"name": "open letters", "public": True})
+    shown = call("contributor", "GET", "/v1/datasets").json()
+    (found,) = [one for one in shown if one["id"] == made.json()["id"]]
+    assert found["protected"] is False
+    assert "word by word" in found["protection"]
+    path = f"/v1/datasets/{made.json()['id']}/records"
+    body, file = {"text": SECRET}, {"file": ("a.jsonl", b'{"text": "one"}\n')}
+    for refused in (call("contributor", "POST", path, json=body),
+                    call("contributor", "POST", f"{path}/file", files=file)):  # fmt: skip
+        assert refused.status_code == 409
+        assert "word by word" in refused.json()["message"]
+    assert call("contributor", "GET", path).json() == []
+    agreed = call("contributor", "POST", path, json=body | {"consent": True})
+    assert agreed.status_code == 201
+    form = {"consent": "true"}
+    assert call("contributor", "POST", f"{path}/file", files=file, data=form).status_code == 201
+    said = [line["what"] for line in call("admin", "GET", "/v1/audit-log").json()]
+    assert said.count("give unprotected text") == 2
+    # Whoever marked it as public knows already.
+    mine = {"text": "a text", "user": "zoe"}
+    assert call("admin", "POST", path, json=mine).status_code == 201
+
+
+def test_a_contributor_sees_the_marks_before_sending(call: Call, dataset: str) -> None:
+    text = "Write to bob@example.org tomorrow."
+    path = f"/v1/datasets/{dataset}/records"
+    before = call("contributor", "GET", path).json()
+    seen = call("contributor", "POST", f"{path}/preview", json={"text": text}).json()
+    assert [text[m["start"] : m["end"]] for m in seen["marks"]] == ["bob@example.org"]
+    assert seen["protected"] is True
+    assert "limited by the budget" in seen["protection"]
+    assert call("contributor", "GET", path).json() == before, "it is not kept"
+
+
 @pytest.mark.parametrize(
     ("name", "content", "status"),
     [

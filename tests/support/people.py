@@ -38,6 +38,7 @@ MATRIX: list[tuple[str, str, Any, set[str]]] = [
     ("POST", "/v1/datasets/{d}/plans/path", {"method": "?"}, {A, N}),
     ("POST", "/v1/datasets/{d}/records", {}, {A, C}),
     ("POST", "/v1/datasets/{d}/records/file", None, {A, C}),
+    ("POST", "/v1/datasets/{d}/records/preview", {}, {A, C}),
     ("GET", "/v1/datasets/{d}/records", None, {A, C}),
     ("DELETE", "/v1/datasets/{d}/records", None, {A, C}),
     ("DELETE", "/v1/datasets/{d}/records/0", None, {A, C}),

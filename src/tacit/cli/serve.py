@@ -192,12 +192,16 @@ def contribute(
     *,
     sanitizing: Sanitizing,
     key: _ContributionKey = None,
+    consent: Annotated[
+        bool, typer.Option("--consent", help="Send it although nothing protects it there.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Send records to a server; sent again, the same file is not stored twice.
 
     With `--sanitize` the words are replaced on this machine, and only what came of it is sent.
-    Sanitizing draws anew each time, so give a --key to send such a file again.
+    Sanitizing draws anew each time, so give a --key to send such a file again. A dataset without a
+    privacy budget protects nothing; text goes there with --consent only.
 
     Examples: `tacit contribute mine.jsonl --dataset diary --server http://127.0.0.1:8321` ·
     `tacit contribute mine.jsonl --dataset diary --sanitize santext+ --epsilon-per-distance 2
@@ -209,7 +213,7 @@ def contribute(
     if method is not None:
         opened = _sanitized(opened, sanitizing)
     with _client(server, token) as client, progress("Sending", None):
-        sent = client.add_corpus(client.dataset_named(dataset), opened, key=name)
+        sent = client.add_corpus(client.dataset_named(dataset), opened, key=name, consent=consent)
     if as_json:
         print_json({"records": sent, "key": name})
     else:

@@ -104,16 +104,20 @@ class Client:
         file = Path(file)
         return self._upload(dataset, file.name, file.read_bytes(), _key(key), form)
 
-    def add_corpus(self, dataset: str, corpus: Corpus, *, key: str | None = None) -> int:
+    def add_corpus(
+        self, dataset: str, corpus: Corpus, *, key: str | None = None, consent: bool = False
+    ) -> int:
         """Store the records of a corpus in parts; how many there are.
 
-        With a key of your own, a call that was broken off goes on where it stopped.
+        With a key of your own, a call that was broken off goes on where it stopped. `consent` says
+        that nothing need protect them, for a dataset in which nothing does.
         """
+        form = {"consent": "true"} if consent else {}
         key = _key(key)
         sent = 0
         for part, lines in enumerate(_parts(corpus)):
             content = "".join(line + "\n" for line in lines).encode()
-            self._upload(dataset, "part.jsonl", content, f"{key}.{part}")
+            self._upload(dataset, "part.jsonl", content, f"{key}.{part}", form)
             sent += len(lines)
         return sent
 

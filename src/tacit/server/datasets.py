@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import select
 
-from tacit.errors import UsageError
+from tacit.errors import PrivacyRefused, UsageError
 from tacit.files import whole_file
 from tacit.privacy.budget import Budget
 from tacit.server import Json
@@ -23,7 +23,8 @@ class Datasets:
     """All datasets, which are never deleted: what was spent on one stays spent."""
 
     storage: Storage
-    _known: set[str] = field(default_factory=set)
+    _known: dict[str, bool] = field(default_factory=dict)
+    """Those that were asked for, and whether nothing protects what is in them."""
 
     def add(
         self, name: str, caller: Caller, *, limits: Mapping[str, float] | None,
@@ -51,14 +52,24 @@ class Datasets:
                 setattr(found, name, value)
             _check_budget(found.limits, found.delta)
             found.charges_made += 1
-            return as_json(found)
+            changed = as_json(found)
+        self._known.pop(dataset, None)
+        return changed
 
     def require(self, dataset: str) -> str:
         """The id of a dataset that is there; remembered, since none is ever deleted."""
         if dataset not in self._known:
-            self.get(dataset)
-            self._known.add(dataset)
+            self._known[dataset] = not self.get(dataset)["protected"]
         return dataset
+
+    def require_consent(self, dataset: str, caller: Caller, *, consent: bool) -> bool:
+        """Refuse text of somebody who was not told that nothing protects it; whether they were."""
+        exposed = self._known[self.require(dataset)] and not caller.may("records:any")
+        if exposed and not consent:
+            raise PrivacyRefused(
+                f"{_PROTECTION['nothing']} If you want to give it all the same, say so: consent."
+            )
+        return exposed
 
     def is_known(self, dataset: str) -> bool:
         """Whether `require` has seen it, without asking the database."""
@@ -125,11 +136,27 @@ class Datasets:
         return found
 
 
+_PROTECTION = {
+    "nothing": "Nothing protects text in this dataset: models may repeat it word by word, to "
+    "anybody.",
+    "budget": "All models that learn from this dataset are bounded together: what they show of "
+    "anybody is limited by the budget.",
+    "unproved": "Models about which nothing is proved may learn from it, too, and may repeat it; "
+    "an admin has allowed them.",
+}
+"""What a contributor is told before they send anything."""
+
+
 def as_json(dataset: Dataset) -> Json:
     """What may be said of a dataset to whoever may know of it."""
     names = ("id", "name", "description", "public", "unproved_allowed", "frozen", "created")
     budget = {"limits": dataset.limits, "delta": dataset.delta}
-    return fields_of(dataset, *names) | {"budget": budget}
+    protected = not dataset.public and dataset.limits is not None
+    said = [_PROTECTION["budget" if protected else "nothing"]]
+    if protected and dataset.unproved_allowed:
+        said.append(_PROTECTION["unproved"])
+    told = {"budget": budget, "protected": protected, "protection": " ".join(said)}
+    return fields_of(dataset, *names) | told
 
 
 def _check_budget(limits: Mapping[str, float] | None, delta: float) -> None:

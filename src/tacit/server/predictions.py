@@ -80,8 +80,7 @@ class Predictions:
     def ask(self, question: Question, caller: Caller) -> "Future[Json]":
         """Wait for a turn; refused at once where too many wait, or come too fast."""
         who = caller.token or caller.account
-        if not (self._rates.allows(who) and self._role_rates.allows(caller.role)):
-            raise Busy("Too many questions to models; wait a second.")
+        self.require_rate(caller)
         until = time.monotonic() + self.settings.prediction_deadline
         item = _Waiting(question.line(self.settings.prediction_seconds), who, until)
         with self._lock:
@@ -91,6 +90,12 @@ class Predictions:
             self._of[who] += 1
         item.done.add_done_callback(lambda _: self._left(who))
         return item.done
+
+    def require_rate(self, caller: Caller) -> None:
+        """Refuse who asks too fast for what takes a while to compute."""
+        who = caller.token or caller.account
+        if not (self._rates.allows(who) and self._role_rates.allows(caller.role)):
+            raise Busy("Too many questions to models; wait a second.")
 
     def forget(self, folder: Path) -> None:
         """Keep no weights in memory of a model that was deleted."""

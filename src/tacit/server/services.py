@@ -8,8 +8,10 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 from sqlalchemy import delete
 
+from tacit.corpus import Corpus
 from tacit.corpus.description import describe
 from tacit.corpus.reading import read
+from tacit.detection import DEFAULT, detect
 from tacit.detection.mentions import read_entities, read_mentions
 from tacit.errors import UsageError
 from tacit.owners import Owners
@@ -158,6 +160,13 @@ class Services:
         if not self.records.counts(dataset)["records"]:
             return {"records": 0, "users": 0}
         return describe(self.records.corpus(dataset), near_duplicates=False)
+
+    def preview(self, dataset: str, text: str) -> Json:
+        """A text that was not sent yet, with the marks that protection of names would go by."""
+        found = detect(Corpus.from_records([{"id": "1", "user": "you", "text": text}]), DEFAULT)
+        marks = [{"start": m.start, "end": m.end, "kind": m.kind} for m in found.mentions]
+        kept = self.datasets.get(dataset)
+        return {"marks": marks, "protected": kept["protected"], "protection": kept["protection"]}
 
     def owners(self, detection: str, *, with_names: bool) -> Json:
         """Who shares what, by a detection; names for those who may read text."""

@@ -104,6 +104,14 @@ class NewRecord(RequestModel):
     tags: Tokens | None = None
     pos: Tokens | None = None
     spans: Annotated[tuple[SpanGiven, ...], Field(max_length=5000)] | None = None
+    consent: bool = False
+    """You know that nothing protects this text, where the dataset says so (`protected`)."""
+
+
+class Preview(RequestModel):
+    """A text that is not sent yet."""
+
+    text: Annotated[str, Field(min_length=1, max_length=20_000)]
 
 
 class NewList(RequestModel):
@@ -212,6 +220,8 @@ async def add_record(
     ctx.caller.require_dataset(dataset)
     if not services.datasets.is_known(dataset):
         await run_in_threadpool(services.datasets.require, dataset)
+    if services.datasets.require_consent(dataset, ctx.caller, consent=asked.consent):
+        await run_in_threadpool(ctx.note, "give unprotected text", dataset)
     names = {"pair", "tokens", "tags", "pos", "spans"}
     extra = asked.model_dump(mode="json", include=names, exclude_none=True)
     if extra:
@@ -241,9 +251,12 @@ async def add_file(
     text_column: Column = None,
     user_column: Column = None,
     label_column: Column = None,
+    consent: Annotated[bool, Form(description="As for one record.")] = False,
 ) -> Json:
     """JSON lines, CSV, TSV or text, not compressed; all of it is stored, or nothing."""
     await run_in_threadpool(ctx.dataset, dataset)
+    if ctx.services.datasets.require_consent(dataset, ctx.caller, consent=consent):
+        await run_in_threadpool(ctx.note, "give unprotected text", dataset)
     columns = {"text": text_column, "user": user_column, "label": label_column}
     layout = Layout({ours: theirs for ours, theirs in columns.items() if theirs})
     drafts = await run_in_threadpool(_drafts, ctx, file, layout, user)
@@ -270,6 +283,15 @@ def _drafts(ctx: RequestContext, file: UploadFile, layout: Layout, user: str | N
             # Where the file lies on this machine is nobody's business.
             raise DataError(str(error).replace(str(path), path.name)) from None
     return drafts if user is None else [replace(draft, user=user) for draft in drafts]
+
+
+@router.post("/datasets/{dataset}/records/preview", summary="See what would be marked in a text")
+def preview(dataset: IdPath, asked: Preview, ctx: Contributor) -> Json:
+    """Before it is sent: what detectors find in it, and what protects text here. It is not kept."""
+    if not storable(asked.text):
+        raise DataError(f"The text {NOT_STORABLE}.")
+    ctx.services.predictions.require_rate(ctx.caller)
+    return ctx.services.preview(ctx.dataset(dataset), asked.text)
 
 
 @router.get("/datasets/{dataset}/records", summary="Your records; for admins, anybody's")

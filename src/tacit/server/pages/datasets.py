@@ -157,10 +157,13 @@ def _add_text(ctx: PageContext, dataset: str, *, first: bool) -> None:
             button("Add the record", act).style("margin-top: .8rem")
 
 
-def upload_form(ctx: PageContext, dataset: str, *, ask_user: bool, first: bool = False) -> None:
+def upload_form(
+    ctx: PageContext, dataset: str, *, ask_user: bool, first: bool = False,
+    ask_consent: bool = False,
+) -> None:  # fmt: skip
     """A form that sends a file: plain HTML, so it works with any keyboard and any reader."""
     most = ctx.services.settings.upload_bytes
-    show("upload_form", dataset, ctx.form_key, most, ask_user, first)
+    show("upload_form", dataset, ctx.form_key, most, ask_user, first, ask_consent)
 
 
 def flash_notice(ctx: PageContext, what: str, words: str) -> None:

@@ -80,12 +80,14 @@ async def _add_file(
     text_column: Column = "",
     user_column: Column = "",
     label_column: Column = "",
+    consent: Annotated[bool, Form()] = False,
 ) -> Response:
     back = f"/datasets/{dataset}" if ctx.may("records:any") else "/my-text"
     columns = {"user": user, "text_column": text_column, "user_column": user_column,
                "label_column": label_column}  # fmt: skip
     named = {name: value.strip() or None for name, value in columns.items()}
-    return await _submit(ctx, key, back, "upload", api_datasets.add_file, dataset, file, **named)
+    return await _submit(ctx, key, back, "upload", api_datasets.add_file, dataset, file,
+                         consent=consent, **named)  # fmt: skip
 
 
 @router.post("/datasets/{dataset}/entity-lists/file")

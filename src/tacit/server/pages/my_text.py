@@ -34,21 +34,34 @@ async def _one(ctx: PageContext, dataset: Json) -> None:
     with card(dataset["name"], dataset["description"]):
         small("{}: how much models that learn from it may show of anybody, all together.",
               fragment("budget_words", dataset["budget"]["limits"]))  # fmt: skip
+        Notice(dataset["protection"], "plain" if dataset["protected"] else "bad")
         notice = Notice()
         text = layout.text_area("Your text").style("max-width: 46rem")
+        seen = html("")
+        consent = None
+        if not dataset["protected"]:
+            consent = ui.checkbox("I know, and what I add may be known to anybody")
+
+        async def look() -> None:
+            layout.written(text, "Write something first.")
+            found = await ctx.call(api.preview, which, api.Preview(text=text.value))
+            seen.set_content(fragment("marked", pieces(text.value, found["marks"])))
 
         async def add() -> None:
             layout.written(text, "Write something first.")
-            asked = api.NewRecord(text=text.value)
+            agreed = consent is not None and bool(consent.value)
+            asked = api.NewRecord(text=text.value, consent=agreed)
             await ctx.call(api.add_record, which, asked, response=Response())
             text.value = ""
+            seen.set_content("")
             notice.show("Stored.", "good")
             await listed.show()
 
         with layout.div("line", "margin: .7rem 0"):
             button("Add the text", ctx.on(add, notice), kind="main")
+            button("What is sensitive in it?", ctx.on(look, notice))
         with layout.details("Add a file"):
-            upload_form(ctx, which, ask_user=False)
+            upload_form(ctx, which, ask_user=False, ask_consent=not dataset["protected"])
         html("What you gave", tag="h3")
 
         async def fill(after: str = "") -> None:
@@ -79,6 +92,21 @@ async def _one(ctx: PageContext, dataset: Json) -> None:
 
         listed = Refreshable(ctx, fill, notice)
         await listed.show()
+
+
+def pieces(text: str, marks: list[Json]) -> list[tuple[str, str]]:
+    """A text in parts, each with the kind of its mark; no kind where there is none.
+
+    >>> pieces("I am Ann.", [{"start": 5, "end": 8, "kind": "PERSON"}])
+    [('I am ', ''), ('Ann', 'PERSON'), ('.', '')]
+    """
+    parts, at = [], 0
+    for mark in sorted(marks, key=lambda mark: (mark["start"], -mark["end"])):
+        if mark["start"] < at:
+            continue
+        parts += [(text[at : mark["start"]], ""), (text[mark["start"] : mark["end"]], mark["kind"])]
+        at = mark["end"]
+    return [part for part in [*parts, (text[at:], "")] if part[0]]
 
 
 def _record(
