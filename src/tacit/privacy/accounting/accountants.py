@@ -41,8 +41,8 @@ from tacit.privacy.accounting.pld_grid import GridTooLarge, Losses
 ACCURACY = 0.005  # how far the grid may push a price above its limit, as a share of it
 
 WHOLE_ORDERS = np.concatenate([np.arange(2, 65), np.geomspace(70, 2000, 30).round()])
-"""Orders of Renyi moments; those between the smallest are added where their series converges."""
-_BETWEEN = np.arange(6, 48) / 4
+"""Orders of Renyi moments; the bound has one minimum, around which those between are tried, too."""
+_BETWEEN = np.setdiff1d(np.arange(6, 48) / 4, WHOLE_ORDERS)
 _STARTS = np.concatenate([[0], np.cumsum(WHOLE_ORDERS + 1)[:-1]]).astype(np.int64)
 _ORDER = np.repeat(WHOLE_ORDERS, WHOLE_ORDERS.astype(np.int64) + 1)
 _K = np.arange(_ORDER.size) - np.repeat(_STARTS, WHOLE_ORDERS.astype(np.int64) + 1)
@@ -139,11 +139,17 @@ def _log_sum(logs: Array) -> float:
 
 
 def _from_moments(t: Array, log_moment: Array, delta: float) -> float:
-    """min over t of (log moment - log delta - log(1 + t)) / t + log(t / (1 + t)), at least 0."""
-    with np.errstate(all="ignore"):
-        bounds = (log_moment - math.log(delta) - np.log1p(t)) / t - np.log1p(1 / t)
+    """The least of the bounds over all t, at least 0."""
+    bounds = _converted(t, log_moment, delta)
     usable = bounds[np.isfinite(bounds)]
     return max(0.0, float(usable.min())) if usable.size else math.inf
+
+
+def _converted(t: Array, log_moment: Array, delta: float) -> Array:
+    """(log moment - log delta - log(1 + t)) / t + log(t / (1 + t)), an epsilon for each t."""
+    with np.errstate(all="ignore"):
+        found: Array = (log_moment - math.log(delta) - np.log1p(t)) / t - np.log1p(1 / t)
+    return found
 
 
 def _sampled_gaussian_rdp(items: Items, delta: float) -> list[tuple[str, float]]:
@@ -153,14 +159,20 @@ def _sampled_gaussian_rdp(items: Items, delta: float) -> list[tuple[str, float]]
         return []
     if not 1e-6 <= largest(items) <= 3:
         return []
-    orders = WHOLE_ORDERS
     rdp = np.sum([n * rdp_at_whole_orders(pair.rate, pair.shift) for pair, n in pairs], axis=0)
+    bounds = _bounds(WHOLE_ORDERS, rdp, delta)
     if all(pair.revealed_shift > 1e-2 for pair, _ in pairs):
         # the series for other orders does not converge when the noise is very large
-        orders, rdp = np.append(orders, _BETWEEN), np.append(rdp, _rdp_between(pairs))
-    usable = np.isfinite(rdp) & (rdp >= 0)
-    t = orders[usable] - 1
-    return [("rdp", _from_moments(t, t * rdp[usable], delta))] if usable.any() else []
+        near = _BETWEEN[np.abs(_BETWEEN - WHOLE_ORDERS[int(np.argmin(bounds))]) < 1]
+        bounds = np.append(bounds, _bounds(near, _rdp_between(pairs, near), delta))
+    least = float(bounds.min())
+    return [("rdp", max(0.0, least))] if math.isfinite(least) else []
+
+
+def _bounds(orders: Array, rdp: Array, delta: float) -> Array:
+    """The epsilon that each order gives; infinite where its divergence is not known."""
+    t = orders - 1
+    return np.where(np.isfinite(rdp) & (rdp >= 0), _converted(t, t * rdp, delta), math.inf)
 
 
 def rdp_at_whole_orders(rate: float, shift: float) -> Array:
@@ -179,10 +191,12 @@ def rdp_at_whole_orders(rate: float, shift: float) -> Array:
     return found
 
 
-def _rdp_between(pairs: list[tuple[ShiftMixture, int]]) -> Array:
+def _rdp_between(pairs: list[tuple[ShiftMixture, int]], orders: Array) -> Array:
+    if orders.size == 0:
+        return orders
     # It logs every order whose series does not converge; those orders are left out.
     logging.getLogger("absl").setLevel(logging.ERROR)
-    accountant = RdpAccountant(_BETWEEN)
+    accountant = RdpAccountant(orders)
     for pair, count in pairs:
         gaussian = dp_event.GaussianDpEvent(1 / pair.shift)
         accountant.compose(dp_event.PoissonSampledDpEvent(pair.rate, gaussian), count)
