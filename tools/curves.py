@@ -2,7 +2,6 @@
 
     python tools/curves.py conll2003 --data DIR          # what is missing is trained
     python tools/curves.py customersim customersim-tokens customersim-residuals
-    python tools/curves.py customersim-glove --data DIR
     python tools/curves.py conll2003-kinds conll2003-caps conll2003-plain-rate --data DIR
     python tools/curves.py conll2003-models conll2003-adapters --data DIR
     python tools/curves.py newsgroups20-english --data DIR
@@ -108,15 +107,14 @@ def from_public_text() -> list[Case]:
     ]
 
 
-def dialogs_after_posts() -> list[Case]:
-    """CustomerSim from GloVe and public posts; the unprotected model last."""
-    stem, cases = "customersim-glove", []
-    for protect in ("users", "users+entities"):
-        preset = f"{stem}-{protect}"
-        cases += [Case(protect, e, preset, _rates(preset, e)) for e in (8.0, 2.0)]
-    at = {e: _rates(f"{stem}-users", e) for e in (8.0, 2.0)}
-    cases += [Case("users+names", e, f"{stem}-users+names", at[e]) for e in at]
-    return [*cases, Case("plain", None, f"{stem}-plain")]
+def dialogs() -> list[Case]:
+    """CustomerSim from scratch; names at the rates of users."""
+    stem = "customersim-lstm"
+    names = [
+        Case("users+names", e, f"{stem}-users+names", _rates(f"{stem}-users", e), (0,))
+        for e in (8.0, 2.0)
+    ]
+    return over_epsilon("customersim", "lstm", (8.0, 2.0)) + names
 
 
 def own_mail() -> list[Case]:
@@ -351,12 +349,9 @@ STUDIES = {
         "epsilon at delta 1e-5",
     ),
     "customersim": Study(
-        over_epsilon("customersim", "lstm", (8.0, 2.0)),
+        dialogs(),
         "CustomerSim, next words",
         "epsilon at delta 1e-5",
-    ),
-    "customersim-glove": Study(
-        dialogs_after_posts(), "CustomerSim after public posts", "epsilon at delta 1e-5"
     ),
     "newsgroups20-english": Study(own_mail(), "20 Newsgroups, next words", "epsilon at delta 1e-5"),
     "newsgroups20-smollm2": Study(

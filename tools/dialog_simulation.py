@@ -1,8 +1,8 @@
 """Try settings of CustomerSim's presets without its customers: other people of the same generator.
 
-    python tools/dialog_simulation.py --epsilon 8 --data DIR
-    python tools/dialog_simulation.py --epsilon 8 --data DIR --set plan.steps=200
-    python tools/dialog_simulation.py --preset customersim-lstm-users
+    python tools/dialog_simulation.py --epsilon 8
+    python tools/dialog_simulation.py --epsilon 8 --set plan.steps=200
+    python tools/dialog_simulation.py --data DIR --set model.embeddings=glove
 
 An eighth of the customers, of another seed, with an eighth of the noise, which has as much noise in
 its mean as all of them. Printed is the perplexity on dialogs of others. The generator is ours, so
@@ -45,7 +45,7 @@ def main() -> None:
     from tacit.training.settings import read_run
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--preset", default="customersim-glove-users")
+    parser.add_argument("--preset", default="customersim-lstm-users")
     parser.add_argument("--epsilon", type=float, default=8.0)
     parser.add_argument("--set", dest="changes", action="append", default=[], help="name=value")
     parser.add_argument("--data", help="folder of the known corpora: GloVe and posts")

@@ -1,6 +1,7 @@
 """Choose the learning rate of newsgroups20-english-users without private text.
 
     python tools/mail_simulation.py --data DIR --rates 4e-3 8e-3
+    python tools/mail_simulation.py --data DIR --set optimizer.schedule=constant
     python tools/mail_simulation.py --data DIR --norms
 
 Texts of AG News are dealt to users that do not exist, one each, and play the part of the mail: the
@@ -69,13 +70,14 @@ def norms(data: str | None, texts: int, users: int = 24) -> list[float]:
 
 def main() -> None:
     """Train and print."""
-    from tacit.planning.plan import calibrated
+    from tacit.planning.plan import calibrated, parse_overrides
     from tacit.training.settings import read_run
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", help="folder of the known corpora")
     parser.add_argument("--epsilons", type=float, nargs="*", default=[8.0, 2.0, 1.0])
     parser.add_argument("--rates", type=float, nargs="*", default=[4e-3, 8e-3, 16e-3])
+    parser.add_argument("--set", dest="changes", action="append", default=[], help="name=value")
     parser.add_argument("--norms", action="store_true", help="norms of gradients instead")
     own = parser.parse_args()
     if own.norms:
@@ -93,7 +95,7 @@ def main() -> None:
             given = {
                 "corpus": str(corpus), "data": own.data, "seed": 0, "checkpoint_every": 1000,
                 "plan.epsilon": 1e6, "plan.users": users, "plan.noise_multiplier": noise,
-            }  # fmt: skip
+            } | parse_overrides(own.changes)  # fmt: skip
             try_rates(PRESET, epsilon, given, own.rates, Path(scratch))
 
 
