@@ -20,6 +20,7 @@ APART = "training/dp/test_steps_apart.py::test_steps_share_neither_coins_nor_noi
 UNMOVED = "training/methods/test_methods.py::test_who_else_is_drawn_decides_nothing_about_a_user"
 SHOWN = "training/methods/test_shown_names.py"
 SAME = "training/methods/test_names.py::test_another_name_trains_the_very_same_model"
+SUBSTITUTION = "training/data/test_substitution.py"
 VERDICTS = "training/evaluation/test_verdicts.py"
 RESIDUALS = "training/methods/test_residual_tokens.py"
 PASSED_ON = (
@@ -497,6 +498,32 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
         "        part = names.base_corpus(part)\n",
         "        names.base_corpus(part)\n",
         f"{SAME}[regression]",
+    ),
+    "names joined by whatever table lies beside the mentions": (
+        "training/data/known_names.py",
+        "        if name != spelled and not self._aliased:\n",
+        "        if False:\n",
+        f"{SUBSTITUTION}::test_names_are_joined_by_an_alias_file_and_by_nothing_else",
+    ),
+    "a tagger that read what others wrote": (
+        "training/data/known_names.py",
+        "    if provenance.learned:\n",
+        "    if False:\n",
+        "detection/test_whole_users.py::"
+        "test_a_tagger_that_learned_from_the_text_is_known_and_refused",
+    ),
+    "users searched in whatever batch they come": (
+        "detection/__init__.py",
+        "        batch += rows\n        if len(batch) >= _BATCH:",
+        "        batch += rows[:1]\n        if len(batch) >= _BATCH:",
+        "detection/test_whole_users.py::test_a_stranger_who_leaves_changes_nobodys_marks",
+    ),
+    "public text above a run that is compared with nothing": (
+        "training/data/public_inputs.py",
+        '    if run.model.kind == "states":\n',
+        '    if run.model.kind == "states" and not run.model.carry_ledger:\n',
+        "training/test_ways_around.py::"
+        "test_text_that_shows_an_adapters_directions_is_compared_above_a_run_too",
     ),
     "a verdict that takes worse for better": (
         "training/evaluation/verdicts.py",

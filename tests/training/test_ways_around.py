@@ -15,9 +15,11 @@ from transformers import AutoModelForCausalLM
 
 from tacit.corpora import customersim
 from tacit.corpus import Corpus
+from tacit.corpus.reading import read
 from tacit.corpus.writing import write
 from tacit.detection import Detection, detect
 from tacit.detection.mentions import Aliases, write_lines
+from tacit.detection.tagger import tagger
 from tacit.errors import DataError, PrivacyRefused, UsageError
 from tacit.privacy.certificates.certificate import Finding, amend
 from tacit.privacy.certificates.manifest import file_digest
@@ -116,6 +118,57 @@ def test_other_splits_of_the_private_corpus_are_not_public(tmp_path: Path) -> No
     start = {"corpus": str(tmp_path / "v.jsonl"), "steps": 1}
     with pytest.raises(PrivacyRefused, match="holds private text"):
         session.train(Run(**base(tmp_path, pretrain=start), plan=USERS), tmp_path / "run")
+
+
+def test_text_that_shows_an_adapters_directions_is_compared_above_a_run_too(
+    data: Path, tmp_path: Path
+) -> None:
+    small = {"kind": "gpt2", "config": {"hidden_size": 16, "layers": 1, "heads": 2}}
+    session.train(Run(**base(data, model=small), plan=USERS), tmp_path / "first")
+    text = str(shutil.copy(data / "c.jsonl", tmp_path / "public.jsonl"))
+    model = {"kind": "states", "folder": str(tmp_path / "first"), "carry_ledger": True,
+             "adapter_rank": 4, "adapter_writes": 4, "adapter_tokens": 50}  # fmt: skip
+    fields = base(data, model=model | {"adapter_text": text}) | {"tokenizer": {}}
+    with pytest.raises(PrivacyRefused, match="adapter's directions"):
+        session.train(Run(**fields, plan=USERS | {"epsilon": 8}), tmp_path / "second")
+    fields["model"] = model
+    done = session.train(Run(**fields, plan=USERS | {"epsilon": 8}), tmp_path / "second")
+    assert "the text of the adapter's directions" in {one.what for one in done.certificate.public}
+
+
+def test_text_in_which_rows_are_counted_is_compared_and_named(
+    data: Path, first: Path, tmp_path: Path
+) -> None:
+    place = tmp_path / "tokenizer"
+    place.mkdir()
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(first / name, place)
+    text = str(shutil.copy(data / "c.jsonl", tmp_path / "public.jsonl"))
+    given = {"kind": "folder", "folder": str(place), "public_text": text}
+    rows = {"model": SMALL | {"trained_rows": 20}}
+    with pytest.raises(PrivacyRefused, match="tokens are counted"):
+        session.train(Run(**base(data, tokenizer=given) | rows, plan=USERS), tmp_path / "run")
+    run = Run(**base(data, tokenizer=given | {"public_text": "generated"}) | rows, plan=USERS)
+    done = session.train(run, tmp_path / "run")
+    assert "the text in which tokens are counted" in {one.what for one in done.certificate.public}
+
+
+# --- names -----------------------------------------------------------------------------------
+
+
+def test_a_tagger_of_the_same_text_marks_no_names(tmp_path: Path) -> None:
+    """Whoever left would change what it marks in the texts of others."""
+    corpus = customersim.generate(20, 3)
+    write(corpus, tmp_path / "c.jsonl")
+    tagger.train(read(tmp_path / "c.jsonl"), tmp_path / "tagger", iterations=3)
+    plan = USERS | {"protect": "users+names"}
+    run = Run(**base(tmp_path, detect=f"tagger={tmp_path / 'tagger'}"), plan=plan)
+    with pytest.raises(PrivacyRefused, match="learned from the text"):
+        session.train(run, tmp_path / "run")
+    found = detect(read(tmp_path / "c.jsonl"), f"tagger={tmp_path / 'tagger'}")
+    marks = found.save(tmp_path / "m.jsonl")
+    with pytest.raises(PrivacyRefused, match="learned from the text"):
+        session.train(Run(**base(tmp_path, mentions=str(marks)), plan=plan), tmp_path / "run")
 
 
 # --- entities --------------------------------------------------------------------------------

@@ -207,7 +207,8 @@ def _learnt(corpus: Corpus, found: Any) -> dict[tuple[str, int], tuple[str, bool
     if "user" not in corpus.columns or "pair" in corpus.columns:
         return {}
     plan = Plan(protect="users+names", epsilon=1, steps=1, user_rate=1, name_share=0.05)
-    return as_learnt(plan, training_part(corpus), found.mentions, found.entities)
+    part = training_part(corpus)
+    return as_learnt(plan, part, found.mentions, found.entities, found.provenance)
 
 
 def _print_found(summary: dict[str, Any]) -> None:

@@ -3,8 +3,8 @@
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import tee
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ from tacit.files import refuse_overwrite
 from tacit.notebook import rows_html
 from tacit.workers import Workers
 
-# The tagger looks at the other records of a user within a batch, so batches are not small.
 _BATCH = 1024
 
 DEFAULT = "patterns,lists,names"
@@ -118,21 +117,74 @@ def detect(
     grouping = Grouping(aliases)
     mentions: list[Mention] = []
     start = time.perf_counter()
-    ours, theirs = tee(corpus.batches(_BATCH))
-    found = (workers or Workers()).map(find, theirs)
-    for batch, resolved in zip(ours, found, strict=True):
-        for record, findings in zip(batch, resolved, strict=True):
-            mentions.extend(grouping.mentions(record.id, record.text, findings))
-        if progress:
-            progress(len(batch))
+    for record, findings in _searched(corpus, detectors, find, workers or Workers(), progress):
+        mentions.extend(grouping.mentions(record.id, record.text, findings))
     provenance = provenance_of(
         detectors, using, kinds=wanted, minimum_score=minimum_score,
         aliases=aliases.digest if aliases is not None else None,
     )  # fmt: skip
+    provenance = replace(provenance, learned=_learned_from(corpus, detectors))
     return Detection(
         mentions, grouping.entities(), tuple(d.name for d in detectors), len(corpus),
         time.perf_counter() - start, corpus.digest(), provenance,
     )  # fmt: skip
+
+
+def _searched(
+    corpus: Corpus,
+    detectors: Sequence[Detector],
+    find: "Find",
+    workers: Workers,
+    progress: Callable[[int], None] | None,
+) -> Iterator[tuple[Record, list[Finding]]]:
+    """Every record in its order, with what was found in it.
+
+    *Guarantee*: what is found in a record depends on records of its own user alone. Where a
+    detector looks at several of them, users come whole, so that it does not matter who else is in
+    the corpus.
+    """
+    if not any(getattr(detector, "reads_users", False) for detector in detectors):
+        ours, theirs = tee(corpus.batches(_BATCH))
+        for batch, resolved in zip(ours, workers.map(find, theirs), strict=True):
+            yield from zip(batch, resolved, strict=True)
+            if progress:
+                progress(len(batch))
+        return
+    parts = list(_whole_users(corpus))
+    found: list[list[Finding]] = [[] for _ in range(len(corpus))]
+    batches = (list(corpus.take(rows).records()) for rows in parts)
+    for rows, resolved in zip(parts, workers.map(find, batches), strict=True):
+        for row, findings in zip(rows, resolved, strict=True):
+            found[row] = findings
+        if progress:
+            progress(len(rows))
+    yield from zip(corpus.records(), found, strict=True)
+
+
+def _whole_users(corpus: Corpus) -> Iterator[list[int]]:
+    """The rows of a corpus in batches of whole users; a record without one stands alone."""
+    users = corpus.column("user").to_pylist() if "user" in corpus.columns else [None] * len(corpus)
+    own: dict[str | int, list[int]] = {}
+    for row, user in enumerate(users):
+        own.setdefault(row if user is None else user, []).append(row)
+    batch: list[int] = []
+    for rows in own.values():
+        batch += rows
+        if len(batch) >= _BATCH:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _learned_from(corpus: Corpus, detectors: Iterable[Detector]) -> tuple[str, ...]:
+    """The detectors that were trained on this corpus, or on a split of it."""
+    trained = {d.name: getattr(d, "learned_from", None) for d in detectors}
+    if not any(trained.values()):
+        return ()
+    parts = [corpus, *(corpus.only(split) for split in corpus.splits())]
+    here = {part.digest() for part in parts}
+    return tuple(name for name, source in trained.items() if source in here)
 
 
 def _require_gold(corpus: Corpus, detectors: Iterable[Detector]) -> None:

@@ -29,7 +29,12 @@ class Finding:
 
 
 class Detector(Protocol):
-    """Finds sensitive spans in records."""
+    """Finds sensitive spans in records.
+
+    What it finds in a record depends on that record alone. One that looks at other records of the
+    same user says `reads_users = True`, and is given whole users; one that was trained says on
+    which corpus (`learned_from`, a digest), and of which `version` it is.
+    """
 
     name: str
 

@@ -71,8 +71,7 @@ class SpacyDetector(_Pipeline):
         self._nlp = nlp
         labels = [label for pipe in nlp.pipe_names for label in nlp.pipe_labels.get(pipe, ())]
         self.kinds = tuple(sorted({_kind(label, "MISC") for label in labels}))
-        named = f"{nlp.lang}_{nlp.meta.get('name')} {nlp.meta.get('version')}"
-        self.version = f"spacy {version('spacy')}, {named}"
+        self.version = f"spacy {version('spacy')}, {_named(nlp)}"
 
     @classmethod
     def open(cls, option: str | None) -> "SpacyDetector":
@@ -96,11 +95,11 @@ class PresidioDetector(_Pipeline):
     summary = "Presidio's patterns, and the named entities of a spaCy pipeline if one is given"
     option = "MODEL or FOLDER"
 
-    def __init__(self, analyzer: Any, language: str) -> None:
-        """Take an analyzer that is ready for a language."""
+    def __init__(self, analyzer: Any, language: str, model: str = "no model") -> None:
+        """Take an analyzer that is ready for a language; `model` says what else it reads with."""
         self._analyzer = analyzer
         self._language = language
-        self.version = f"presidio-analyzer {version('presidio_analyzer')}, {language}"
+        self.version = f"presidio-analyzer {version('presidio_analyzer')}, {language}, {model}"
 
     @classmethod
     def open(cls, option: str | None) -> "PresidioDetector":
@@ -109,7 +108,7 @@ class PresidioDetector(_Pipeline):
         nlp = spacy.blank("en") if option is None else load_spacy("presidio", option)
         if "lemmatizer" not in nlp.pipe_names:
             _add_lemmas(spacy, nlp)
-        return cls(_offline_analyzer(nlp), nlp.lang)
+        return cls(_offline_analyzer(nlp), nlp.lang, "no model" if option is None else _named(nlp))
 
     def _entities(self, texts: list[str]) -> Iterator[Iterable[_Entity]]:
         read = self._analyzer.nlp_engine.process_batch(texts, self._language, batch_size=64)
@@ -139,7 +138,7 @@ class StanzaDetector(_Pipeline):
     def __init__(self, pipeline: Any) -> None:
         """Take a loaded pipeline with `tokenize` and `ner`."""
         self._pipeline = pipeline
-        self.version = f"stanza {version('stanza')}"
+        self.version = f"stanza {version('stanza')}, {pipeline.lang}"
 
     @classmethod
     def open(cls, option: str | None) -> "StanzaDetector":
@@ -170,6 +169,11 @@ class StanzaDetector(_Pipeline):
         for text in texts:
             ents = self._pipeline(text).ents
             yield [(e.start_char, e.end_char, e.type, UNSCORED, "MISC") for e in ents]
+
+
+def _named(nlp: Any) -> str:
+    """A spaCy pipeline by its language, name and version."""
+    return f"{nlp.lang}_{nlp.meta.get('name')} {nlp.meta.get('version')}"
 
 
 def _kind(label: str, otherwise: str) -> str:

@@ -4,11 +4,13 @@ A promise about entities is a promise about what these detectors mark, so it nam
 """
 
 import hashlib
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 from tacit.detection.detector import Detector
@@ -34,6 +36,8 @@ class Provenance:
     rules: str | None = None
     aliases: str | None = None
     """A digest of the rules by which names were merged, and private."""
+    learned: tuple[str, ...] = ()
+    """Detectors that were trained on the text that they marked."""
 
     def as_json(self) -> dict[str, Any]:
         """Fields for JSON."""
@@ -99,16 +103,25 @@ def read_provenance(fields: Any) -> Provenance:
             None if fields["sought"] is None else tuple(map(str, fields["sought"])),
             fields["rules"],
             fields["aliases"],
+            tuple(map(str, fields.get("learned", ()))),
         )
-    except (KeyError, TypeError):
+    except (KeyError, TypeError, AttributeError):
         raise DataError(
             "The summary beside the mentions is of another version; run `tacit detect` again."
         ) from None
 
 
 def _version(detector: Detector) -> str:
-    own = getattr(detector, "version", None)
-    return str(own) if own is not None else f"tacit {version('tacit')}, {_own_code()}"
+    """What a detector says of itself, or what its code is: never that another's is ours."""
+    own, module = getattr(detector, "version", None), type(detector).__module__
+    if own is not None:
+        return str(own)
+    if module.partition(".")[0] == "tacit":
+        return f"tacit {version('tacit')}, {_own_code()}"
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if file is None:  # typed in somewhere: the same as no other, whatever its name is
+        return f"{module}, code that was not kept, {token_hex(6)}"
+    return f"{module}, code {hashlib.sha256(Path(file).read_bytes()).hexdigest()[:12]}"
 
 
 @cache

@@ -36,6 +36,7 @@ from tacit.federated.protocol import Answer, Kit, Present, Round, Update, unpack
 from tacit.federated.settings import CANNOT, Federation
 from tacit.files import whole_file
 from tacit.planning.plan import Plan
+from tacit.training.data.known_names import require_marks_of_others
 from tacit.training.data.protected_entities import ProtectedEntities
 from tacit.training.data.substitution import marked
 from tacit.training.data.training_data import (
@@ -257,7 +258,8 @@ def _learnt_text(
             "give this client's file (--mentions)."
         )
     found = _found(run, place, corpus)
-    names = marked(plan, corpus, found.mentions, found.entities)
+    require_marks_of_others(found.provenance)
+    names = marked(plan, corpus, found.mentions, found.entities, provenance=found.provenance)
     ids = corpus.column("id").to_pylist()
     return names.base_corpus(corpus), {id_: names.unlearnt(row) for row, id_ in enumerate(ids)}
 

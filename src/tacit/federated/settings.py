@@ -149,11 +149,11 @@ def _problems(run: Run, federation: Federation, plan: Plan | None) -> list[str]:
             f"name_share={plan.name_share:g} is not federated: who shows a name is decided over "
             "all users' texts, which no client has; leave name_share at 0, and none is shown."
         )
-    about_entities = plan is not None and "entities" in plan.protect
+    about_entities = plan is not None and ("entities" in plan.protect or plan.about_names)
     if run.model.carry_ledger and run.detect is None and about_entities:
         found.append(
             "model.carry_ledger with mentions of the clients' own: nobody can tell whether they "
-            "mark the same entities as in the earlier run; give detect."
+            "mark the same entities or names as in the earlier run; give detect."
         )
     if run.tokenizer.kind == "words" and run.tokenizer.public_text is None:
         found.append(

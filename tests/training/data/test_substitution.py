@@ -13,7 +13,8 @@ import pytest
 
 from tacit.corpus import Corpus
 from tacit.detection.kinds import known_kinds
-from tacit.detection.mentions import Mention, fold
+from tacit.detection.mentions import Entity, Mention, fold
+from tacit.detection.provenance import UNKNOWN
 from tacit.detection.surrogates import keyed_number, reserved, surrogates
 from tacit.errors import DataError
 from tacit.planning.plan import Plan
@@ -202,6 +203,46 @@ def test_overlapping_marks_hide_all_that_any_of_them_covers() -> None:
     assert own.base(0).endswith(" left")
     for word in ("Anna", "Maria", "Lopez"):
         assert word not in own.base(0)
+
+
+def test_what_overlapping_marks_make_up_is_never_shown() -> None:
+    """It is the name of neither, and the spelling of both may be somebody's alias."""
+    corpus = Corpus.from_records([{"id": "0", "user": "ann", "text": "Anna Maria Lopez left"}])
+    two = [Mention("0", 0, 10, KIND, "e1", 1.0, "a"), Mention("0", 5, 16, KIND, "e2", 1.0, "b")]
+    assert [place.name for place in marked(PLAN, corpus, two, []).records[0].places] == [None]
+    inner = [two[0], Mention("0", 5, 10, KIND, "e2", 1.0, "b")]
+    assert marked(PLAN, corpus, inner, []).records[0].places[0].name == Name(KIND, "anna maria")
+
+
+def entity(number: int, name: str) -> Entity:
+    return Entity(f"e{number}", KIND, name, 1, 1)
+
+
+def test_names_are_joined_by_an_alias_file_and_by_nothing_else() -> None:
+    """A table of another corpus, or one that was edited, would join names that nobody is told of:
+    replacing one of them would let users of the other move up."""
+    corpus, mentions = corpus_of((("ann", ("Bo", "Boris")), ("eve", ("Boris",))))
+    mentions = [replace(m, entity=f"e{n}") for m, n in zip(mentions, (1, 2, 2), strict=True)]
+    tables = [[entity(1, "boris"), entity(2, "boris")], [entity(1, "boris"), entity(2, "bo")]]
+    for table in tables:
+        with pytest.raises(DataError, match="no alias file is recorded"):
+            marked(PLAN, corpus, mentions, table)
+    said = replace(UNKNOWN, aliases="digest")
+    joined = marked(PLAN, corpus, mentions, tables[0], provenance=said)
+    assert {p.name for r in joined.records for p in r.places} == {Name(KIND, "boris")}
+    for table in ([], [entity(1, " BO "), entity(2, "Boris")], [entity(2, "boris")]):
+        own = marked(PLAN, corpus, mentions, table)
+        assert [p.name for p in own.records[0].places] == [Name(KIND, "bo"), Name(KIND, "boris")]
+
+
+def test_one_spelling_is_one_name_everywhere() -> None:
+    corpus, mentions = corpus_of((("ann", ("Bo",)), ("eve", ("Bo",))))
+    two = [mentions[0], replace(mentions[1], entity="e2")]
+    said = replace(UNKNOWN, aliases="digest")
+    table = [entity(1, "bo"), entity(2, "bo li")]
+    with pytest.raises(DataError, match="one spelling under two names"):
+        marked(PLAN, corpus, two, table, provenance=said)
+    assert len({p.name for r in marked(PLAN, corpus, two, []).records for p in r.places}) == 1
 
 
 def test_a_mention_of_an_unknown_kind_is_refused_not_left_in() -> None:

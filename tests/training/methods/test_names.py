@@ -204,6 +204,16 @@ def test_where_names_are_shown_clients_are_refused(pair: tuple[Path, Path]) -> N
         require_federated(run, Federation())
 
 
+def test_a_federation_goes_on_only_where_marks_are_those_of_the_earlier_run(
+    pair: tuple[Path, Path],
+) -> None:
+    on = {"model": {"kind": "folder", "folder": "earlier", "carry_ledger": True}, "tokenizer": {}}
+    run = run_on(pair[0], FIRST, **on, detect=None, mentions="of the clients' own")
+    with pytest.raises(UsageError, match="carry_ledger with mentions of the clients' own"):
+        require_federated(run, Federation())
+    require_federated(run_on(pair[0], FIRST, **on), Federation())
+
+
 def test_ranks_that_mark_other_names_are_not_alike(pair: tuple[Path, Path]) -> None:
     """Each rank replaces names by itself, so their marks are compared before they begin."""
     told = []

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from tacit.audits.audit import audit_run
 from tacit.errors import PrivacyRefused, UsageError
 from tacit.planning.plan import Plan
+from tacit.training.data.fingerprint import training_data_digest
 from tacit.training.data.substitution import Marked, Name, rewritten
 from tacit.training.dp import dropout, gradients
 from tacit.training.dp.noise import noise_std_of
@@ -122,6 +123,18 @@ def test_sums_equal_a_loop_over_users_names_and_records(folder: Path, budget: in
     )
     assert length(minus(found.tensors, without.tensors)) > 1e-3 * length(right)  # names matter
     assert found.name_clip == pytest.approx(TAU * 0.3)
+
+
+def test_who_resumes_shows_the_same_names(folder: Path) -> None:
+    """Base texts do not tell which names there were: the ledger's first line knows them, too."""
+    told = []
+    for place, name in (("one", FIRST), ("other", SECOND)):
+        _, inputs = opened(run_on(folder / place, name, plan=SHOWING))
+        told.append(training_data_digest(inputs.training_data, inputs.model))
+        unnamed = replace(inputs.training_data, names=None)
+        told.append(training_data_digest(unnamed, inputs.model))
+    assert told[1] == told[3]
+    assert len({told[0], told[1], told[2]}) == 3
 
 
 def test_one_user_among_others_gives_what_it_gives_alone(folder: Path) -> None:

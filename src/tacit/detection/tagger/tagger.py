@@ -242,12 +242,13 @@ class Tagger:
     """A trained tagger as a detector.
 
     What a user wrote in the same call to `find` is one document: a name seen clearly in one
-    record helps to find it in another. So the batch a record comes in can change its findings.
+    record helps to find it in another. So `tacit.detect` gives it whole users.
     """
 
     name = "tagger"
     summary = "a CRF tagger trained by `tacit detect train`"
     option = "DIR"
+    reads_users = True
 
     @classmethod
     def open(cls, option: str | None) -> "Tagger":
@@ -260,10 +261,15 @@ class Tagger:
         return cls.load(Path(option).expanduser())
 
     def __init__(
-        self, model: bytes, lexicon: Lexicon, kinds: Sequence[str], tokenizer: str
+        self,
+        model: bytes,
+        lexicon: Lexicon,
+        kinds: Sequence[str],
+        tokenizer: str,
+        learned_from: str | None = None,
     ) -> None:
         """Meant for `load`, which checks that the parts belong together."""
-        self.kinds = tuple(kinds)
+        self.kinds, self.learned_from = tuple(kinds), learned_from
         self.tokenizer = tokenizer
         self._lexicon = lexicon
         self._types = Types()
@@ -287,7 +293,8 @@ class Tagger:
             if hashlib.sha256(parts[name]).hexdigest() != about["sha256"][name]:
                 raise DataError(f"{path} is damaged; copy the whole folder again, or train again.")
         lexicon = Lexicon.from_row(json.loads(parts[LEXICON]))
-        return cls(parts[MODEL], lexicon, about["kinds"], about["tokenizer"])
+        learned_from = about.get("trained", {}).get("corpus")
+        return cls(parts[MODEL], lexicon, about["kinds"], about["tokenizer"], learned_from)
 
     def find(self, records: Sequence[Record]) -> list[list[Finding]]:
         """One list of findings for each record, in order; scores are marginal probabilities."""

@@ -98,8 +98,8 @@ class EntityScope(Frozen):
         if self.public:
             said.append(f"Shown and not protected: {len(self.public):,} public names.")
         said.append(
-            "Words around a name, its kind and place, unmarked occurrences and other spellings are "
-            "not covered."
+            "Words around a name, its kind and place, occurrences that are unmarked or marked as "
+            "another kind, and other spellings are not covered."
         )
         return said
 

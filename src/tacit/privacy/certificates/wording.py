@@ -170,6 +170,7 @@ _LEFT_OPEN_OF_NAMES = (
     "first word: what others wrote about somebody is not hidden. This is not anonymisation.",
     "Occurrences that no detector marked, and spellings that are not joined with the marked one: "
     "they are protected as their user's, not as their name's.",
+    "A spelling that is marked as two kinds: these are two names, and one at a time is hidden.",
     "What a detector, run again on the replaced text, would mark elsewhere: marks are held fixed.",
     "Two users, or two names, at once; a person who writes as several users, and facts that many "
     "users' texts tell together.",
@@ -233,8 +234,9 @@ def assumptions(
         found += [
             "Users and records have ids that were given without looking at names and that stay "
             "the same when others come or go.",
-            "A name is marked by looking at its own record alone, and names are joined by a rule "
-            "that was fixed before.",
+            "A name is marked by looking at records of its own user alone, by rules, lists and "
+            "models that owe nothing to this text, and names are joined by a rule that was fixed "
+            "before.",
         ]
     if any(isinstance(e, Public) for e in events):
         named = "; ".join(e.what for e in events if isinstance(e, Public))

@@ -30,9 +30,9 @@ def code_digest(*also: str) -> str:
 def training_data_digest(training_data: TrainingData, model: nn.Module) -> str:
     """A SHA-256 over what is learnt from, as it is learnt.
 
-    That is tokens, marks, labels, owners, what the caps kept, and the weights that stay as they
-    are. A corpus alone does not decide these: mentions, lists, policies, tokenizers and the folder
-    of a model are read from other files, and detectors from other code.
+    That is tokens, marks, labels, owners, what the caps kept, the names that may be shown, and the
+    weights that stay as they are. A corpus alone does not decide these: mentions, lists, policies,
+    tokenizers and the folder of a model are read from other files, and detectors from other code.
     """
     examples = training_data.examples
     assert isinstance(examples, Examples)
@@ -49,6 +49,8 @@ def training_data_digest(training_data: TrainingData, model: nn.Module) -> str:
         add(kept if isinstance(kept, list) else [] if kept is None else [kept])
     if training_data.owners is not None:
         sha.update(training_data.owners.digest().encode())
+    if training_data.names is not None:
+        sha.update(training_data.names.digest().encode())
     add([training_data.rows, *training_data.rows_of_user])
     frozen = [p for p in model.parameters() if not p.requires_grad]
     for tensor in (*frozen, *model.buffers()):

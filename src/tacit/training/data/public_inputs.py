@@ -143,10 +143,13 @@ def _public_texts(run: Run) -> Iterator[tuple[str, str]]:
     if own_tokenizer and (run.tokenizer.kind == "bpe" or run.tokenizer.public_text):
         for name in each(run.tokenizer.public_text or GENERATED):
             yield "the tokenizer's text", name
+    elif run.model.trained_rows is not None and run.pretrain is None:
+        for name in each(run.tokenizer.public_text or GENERATED):
+            yield "the text in which tokens are counted", name
     if run.pretrain is not None:
         for name in each(run.pretrain.corpus):
             yield "the text of the public start", name
-    if run.model.kind == "states" and not run.model.carry_ledger:
+    if run.model.kind == "states":
         yield "the text of the adapter's directions", run.model.adapter_text or GENERATED
     if (public := getattr(run.options, "public_text", None)) is not None:
         yield "the text of the covariance", str(public)

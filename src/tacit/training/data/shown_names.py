@@ -5,6 +5,7 @@ record, so that what is drawn for it (dropout) is drawn for the base text, too, 
 on which other names are shown.
 """
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -44,6 +45,11 @@ class ShownNames:
         self._most = {"users_per_name": users_per_name, "names_per_user": names_per_user}
         self._made: dict[tuple[int, Name], tuple[Examples, int]] = {}
         self._step: tuple[int, dict[int, list[Name]]] | None = None
+
+    def digest(self) -> str:
+        """A SHA-256 of what may be shown: places with their names, which no base text tells."""
+        places = repr([record.places for record in self._marked.records])
+        return hashlib.sha256(places.encode("utf-8", "surrogatepass")).hexdigest()
 
     def copies(self, step: int, examples: Any, units: Sequence[Rows]) -> "Copies":
         """The base texts of these units, and a copy for each name that one of them shows."""

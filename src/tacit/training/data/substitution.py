@@ -23,9 +23,11 @@ from numpy.typing import NDArray
 from tacit.corpus import Corpus
 from tacit.detection.kinds import kind_of, known_kinds, matches
 from tacit.detection.mentions import Entity, Mention, fold
+from tacit.detection.provenance import UNKNOWN, Provenance
 from tacit.detection.surrogates import keyed_number, public_names, reserved, surrogate
 from tacit.errors import DataError, UsageError
 from tacit.planning.plan import Plan
+from tacit.training.data.known_names import KnownNames
 from tacit.training.data.tagged_words import Replaced, TaggedWords, filled, retagged
 
 Keys = NDArray[np.uint64]
@@ -47,7 +49,7 @@ class Name(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a name stands in a record; `name` is None where it is reserved, hence never shown."""
+    """Where a name stands in a record; `name` is None where it is never shown, as if reserved."""
 
     start: int
     end: int
@@ -199,12 +201,13 @@ def marked(
     mentions: Sequence[Mention],
     entities: Sequence[Entity],
     *,
+    provenance: Provenance = UNKNOWN,
     tagged: bool = False,
 ) -> Marked:
     """The records of a corpus with the names that a plan protects; public names stay as they are.
 
-    The key comes from the plan's public seed, never from a text. Where parts of speech are learnt,
-    records are `tagged`.
+    The key comes from the plan's public seed, never from a text. `provenance` says whether an alias
+    file joins names. Where parts of speech are learnt, records are `tagged`.
     """
     if "pair" in part.columns:
         raise UsageError(
@@ -213,7 +216,7 @@ def marked(
         )
     wanted = known_kinds() if plan.kinds is None else [kind_of(kind) for kind in plan.kinds]
     public = public_names(plan.public_entities)
-    known = {entity.id: entity.name for entity in entities}
+    known = KnownNames(entities, provenance)
     by_record: dict[str, list[Mention]] = {}
     for mention in mentions:
         if mention.kind not in known_kinds():  # it has no invented names, and would stay
@@ -241,10 +244,14 @@ def marked(
 
 
 def as_learnt(
-    plan: Plan, part: Corpus, mentions: Sequence[Mention], entities: Sequence[Entity]
+    plan: Plan,
+    part: Corpus,
+    mentions: Sequence[Mention],
+    entities: Sequence[Entity],
+    provenance: Provenance = UNKNOWN,
 ) -> dict[tuple[str, int], tuple[str, bool]]:
     """By record id and place: the invented name there, and whether the first step shows the own."""
-    own = marked(plan, part, mentions, entities)
+    own = marked(plan, part, mentions, entities, provenance=provenance)
     most = {"users_per_name": plan.users_per_name, "names_per_user": plan.names_per_user}
     shown = {(row, one.name) for one in own.shown(1, **most) for row in one.rows}
     ids = part.column("id").to_pylist()
@@ -281,19 +288,21 @@ def _place(
     start: int,
     end: int,
     mention: Mention,
-    known: Mapping[str, str],
+    known: KnownNames,
     public: Mapping[str, frozenset[str]],
 ) -> Place | None:
     """A place with its name; None where the name is public, so that it is part of the template.
 
     What is reserved is asked of the spelling itself before aliases are: an invented name is never
-    shown, whatever an alias makes of it. A name is its spelling, never the number of its entity,
-    which counts first appearances.
+    shown, whatever an alias makes of it. Nor is what several marks make up, which is none of their
+    names. A name is its spelling, never the number of its entity, which counts first appearances.
     """
     kind, spelled = mention.kind, fold(text[start:end], mention.kind)
     whole = (start, end) == (mention.start, mention.end)
-    name = known.get(mention.entity, spelled) if whole else spelled
-    if spelled in reserved(kind) or name in reserved(kind):
+    if spelled in reserved(kind) or not whole:
+        return Place(start, end, kind, None)
+    name = known.name(mention, spelled)
+    if name in reserved(kind):
         return Place(start, end, kind, None)
     if name in public[kind]:
         return None

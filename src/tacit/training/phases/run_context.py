@@ -16,6 +16,7 @@ from tacit.errors import DataError
 from tacit.planning.plan import Plan
 from tacit.privacy.certificates.scope import PublicInput
 from tacit.training.data.attributes import Attribute, attribute_of
+from tacit.training.data.known_names import require_marks_of_others
 from tacit.training.data.protected_entities import ProtectedEntities, select_entities
 from tacit.training.data.public_inputs import (
     GENERATED,
@@ -95,8 +96,11 @@ def open_run(run: Run, *, private_here: bool = True) -> RunContext:
     plan = run.made_plan()
     names = None
     if plan is not None and plan.about_names and private_here:
-        tagged = run.task == "tagging"
-        names = marked(plan, part, mentions, found.entities, tagged=tagged)
+        require_marks_of_others(found.provenance)
+        names = marked(
+            plan, part, mentions, found.entities, provenance=found.provenance,
+            tagged=run.task == "tagging",
+        )  # fmt: skip
         part = names.base_corpus(part)
     randomness = RandomSource(run.seed)
     # Users of other splits are users too, so public text may come from none of them.
