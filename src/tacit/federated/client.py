@@ -316,14 +316,15 @@ class _Local:
     """A client with everything in memory."""
 
     def __init__(
-        self, kit: Kit, place: _Place, corpus: Corpus, examples: Examples, run: Run, task: Task,
-        model: nn.Module,
+        self, kit: Kit, place: _Place, corpus: Corpus, learnt: Corpus, examples: Examples, run: Run,
+        task: Task, model: nn.Module,
     ) -> None:  # fmt: skip
         self.run, self.federation = run, Federation(**kit.settings["federation"])
         given = kit.settings["plan"]
         self.plan = Plan(**given) if given is not None else None
         self._id, self._place = str(kit.settings["id"]), place
-        self._corpus, self._examples, self._task, self._model = corpus, examples, task, model
+        self._corpus, self._learnt = corpus, learnt
+        self._examples, self._task, self._model = examples, task, model
         self._start = place.home / "kits" / kit.digest / "files" / PERSONAL
         key, users = read_key(place.key), corpus.users()
         self._users = tuple(user_name(key, self._id, user) for user in users)
@@ -348,19 +349,22 @@ class _Local:
             if unlearnt is None
             else encode_names(task, learnt, tokenizer, run.context, unlearnt)
         )
-        return cls(kit, place, corpus, examples, run, task, model)
+        return cls(kit, place, corpus, learnt, examples, run, task, model)
 
     def require_same_corpus(self, *, begin: bool = False) -> None:
-        """Refuse a file that changed since this client joined: the server counts on its records."""
-        place = self._place
+        """Refuse a file that changed since this client joined: the server counts on its records.
+
+        Where names are replaced that is what is learnt instead, for marks are held fixed, too.
+        """
+        place, learnt = self._place, self._learnt.digest()
         name = hashlib.sha256(f"{place.corpus}\0{place.part}".encode()).hexdigest()[:16]
         pin = self._start.parent.with_name(f"{name}.corpus")
         if begin and not pin.exists():
-            pin.write_text(self._corpus.digest(), encoding="ascii")
-        if not pin.exists() or pin.read_text(encoding="ascii") != self._corpus.digest():
+            pin.write_text(learnt, encoding="ascii")
+        if not pin.exists() or pin.read_text(encoding="ascii") != learnt:
             raise DataError(
-                f"{place.corpus} is not what it was when this client joined; put it back, or take "
-                "part in the next federation."
+                f"{place.corpus}, or what is marked in it, is not what it was when this client "
+                "joined; put it back, or take part in the next federation."
             )
 
     def present(self) -> Present:

@@ -16,7 +16,11 @@ from support.topics import tiny_encoder
 from tacit.attacks.target import open_target
 from tacit.audits.audit import audit_run
 from tacit.corpus import Corpus
+from tacit.corpus.reading import read
+from tacit.detection import detect
+from tacit.detection.mentions import write_lines
 from tacit.errors import TacitError, UsageError
+from tacit.federated import client
 from tacit.federated.server import serve
 from tacit.federated.settings import Federation, require_federated
 from tacit.privacy.events import MentionSubstitution
@@ -188,6 +192,28 @@ def test_clients_replace_names_as_central_training_does(
     assert [check.what for check in verify(place) if not check.ok] == []
 
 
+def test_a_client_whose_marks_have_changed_is_left_out(
+    pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Marks are held fixed: a later round may not learn a name that an earlier one replaced."""
+    run = run_on(pair[0], FIRST)
+    found = detect(read(run.corpus).only("train"), str(run.detect))
+    marks = found.save(tmp_path / "marks.jsonl")
+    plan = PLAN | {"user_rate": 1.0, "steps": 2, "epsilon": 30}
+    own = run_on(pair[0], FIRST, detect=None, mentions="of the clients' own", plan=plan)
+    folder, grid = begun(tmp_path, own, clients=1)
+    grid.nodes[100]["mentions"] = str(marks)
+    told = []
+
+    def unmark(at: Any) -> None:
+        told.append((at.answered, at.faults))
+        write_lines(marks, found.mentions[1:])
+        client._learnt_text.cache_clear()  # as in another process
+
+    serve(grid, folder, on_progress=unmark, clock=FakeClock())
+    assert told == [(30, {}), (0, {"could not take part": 1})]
+
+
 def test_a_client_without_marks_does_not_learn_names(
     pair: tuple[Path, Path], tmp_path: Path
 ) -> None:
@@ -217,8 +243,8 @@ def test_a_federation_goes_on_only_where_marks_are_those_of_the_earlier_run(
 def test_ranks_that_mark_other_names_are_not_alike(pair: tuple[Path, Path]) -> None:
     """Each rank replaces names by itself, so their marks are compared before they begin."""
     told = []
-    for detect in (f"lists={pair[0]}/people.txt", f"patterns,lists={pair[0]}/people.txt"):
-        run = run_on(pair[0], FIRST, detect=detect)
+    for using in (f"lists={pair[0]}/people.txt", f"patterns,lists={pair[0]}/people.txt"):
+        run = run_on(pair[0], FIRST, detect=using)
         ctx = open_run(run)
         inputs, _ = inputs_of(ctx, run.made_plan())
         same = list(alike(replace(ctx, run=run_on(pair[0], FIRST)), inputs))
