@@ -62,6 +62,8 @@ def test_it_is_scored_and_used(trained: tacit.TrainedRun) -> None:
     said = trained.generate("hello", max_new_tokens=4, seed=1)
     assert said.startswith("hello")
     assert said == trained.generate("hello", max_new_tokens=4, seed=1)
+    several = trained.generate(["hello", "where is"], max_new_tokens=4, temperature=0, stop=" ")
+    assert [text.partition(" ")[0] for text in several] == [several[0], "where"]
     assert len(trained.predict("hello", choices=3)["next"]) == 3
 
 

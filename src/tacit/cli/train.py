@@ -314,6 +314,9 @@ _Temperature = Annotated[
 _TopP = Annotated[
     float, typer.Option(help="Draw from as few tokens as have this share of the probability.")
 ]
+_Stop = Annotated[
+    list[str] | None, typer.Option(help="End before this word; may be given several times.")
+]
 _DrawSeed = Annotated[
     int | None, typer.Option("--seed", help="Of what is drawn; another each time if not given.")
 ]
@@ -327,6 +330,7 @@ def predict(
     choices: Annotated[int, typer.Option(help="How many next tokens to show.")] = 5,
     temperature: _Temperature = 0.0,
     top_p: _TopP = 1.0,
+    stop: _Stop = None,
     seed: _DrawSeed = None,
     *,
     sanitizing: Sanitizing,
@@ -342,13 +346,13 @@ def predict(
     `tacit predict RUN "a fine film" --sanitize santext --epsilon-per-distance 3`
     """
     from tacit.training.evaluation import scoring
-    from tacit.training.evaluation.predicting import Sampling
+    from tacit.training.evaluation.generation import Sampling
 
     seen = {}
     if sanitizing.method is not None:
         text = sanitizing.query(text)
         seen = {"sanitized": text}
-    how = Sampling(temperature, top_p, seed)
+    how = Sampling(temperature, top_p, seed, stop=tuple(stop or ()))
     found = seen | scoring.predict(run, text, words=words, choices=choices, sampling=how)
     if as_json:
         print_json(found)

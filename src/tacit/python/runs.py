@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.console import Console
 
@@ -37,7 +37,7 @@ from tacit.python.planning import Planned
 from tacit.reports.facts import read_all
 from tacit.reports.report import write_report
 from tacit.training.evaluation import scoring
-from tacit.training.evaluation.predicting import Sampling
+from tacit.training.evaluation.generation import Sampling
 from tacit.training.evaluation.verdicts import verdict_of
 from tacit.training.phases import session
 from tacit.training.phases.loop import OnProgress
@@ -46,6 +46,9 @@ from tacit.verification.runs import Check, verify
 
 _PRIVATE = ".private"
 """What a run's folder is called with where text that came as an object is kept."""
+
+Texts = TypeVar("Texts", str, list[str])
+"""One text, or several."""
 
 
 @dataclass(frozen=True)
@@ -85,19 +88,23 @@ class TrainedRun:
 
     def generate(
         self,
-        text: str,
+        text: Texts,
         *,
         max_new_tokens: int = 40,
         temperature: float = 0.8,
         top_p: float = 1.0,
+        stop: Sequence[str] = (),
         seed: int | None = None,
-    ) -> str:
-        """The text, and what the model adds to it; temperature 0 takes the likeliest token."""
-        how = Sampling(temperature, top_p, seed)
-        found = scoring.predict(self.folder, text, words=max_new_tokens, sampling=how)
-        if "completion" not in found:
-            raise UsageError(f"{self.folder} generates no text: its task is another; use predict.")
-        return str(found["completion"])
+    ) -> Texts:
+        """The text, or each of several, and what the model adds to it.
+
+        Temperature 0 takes the likeliest token. A text ends before the first `stop` word.
+        """
+        words = (stop,) if isinstance(stop, str) else tuple(stop)
+        how = Sampling(temperature, top_p, seed, stop=words)
+        texts = [text] if isinstance(text, str) else text
+        found = scoring.generate(self.folder, texts, words=max_new_tokens, sampling=how)
+        return found[0] if isinstance(text, str) else found
 
     def attack(
         self,

@@ -6,7 +6,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -17,7 +16,7 @@ from support.small import dialogs
 from tacit.errors import DataError, MissingExtra, UsageError
 from tacit.packaged_models import PACKAGES, find_packaged
 from tacit.training.evaluation import predicting
-from tacit.training.evaluation.generation import complete, next_words
+from tacit.training.evaluation.generation import Sampling, complete, next_words
 from tacit.training.models import networks, weights
 from tacit.training.models.recurrent import AWD_LSTM, LSTMConfig, LSTMForCausalLM
 from tacit.training.models.registries import TaskName
@@ -438,19 +437,20 @@ def test_next_words_and_completions(kind: str) -> None:
     words = next_words(model, TOKENIZER, "a small", top=len(TOKENIZER))
     assert sum(p for _, p in words) == pytest.approx(1, abs=1e-5)
     assert [p for _, p in words] == sorted((p for _, p in words), reverse=True)
-    made = [
-        complete(model, TOKENIZER, "a small", tokens=30, rng=np.random.default_rng(5))
-        for _ in range(2)
-    ]
+    drawn = Sampling(seed=5)
+    made = [complete(model, TOKENIZER, ["a small"], drawn, tokens=30) for _ in range(2)]
     assert made[0] == made[1]
-    greedy = complete(model, TOKENIZER, "a", tokens=1, temperature=0, rng=np.random.default_rng(0))
-    top = complete(model, TOKENIZER, "a", tokens=1, top=1, rng=np.random.default_rng(9))
-    few = complete(model, TOKENIZER, "a", tokens=1, top_p=1e-6, rng=np.random.default_rng(9))
+    greedy, top, few = (
+        complete(model, TOKENIZER, ["a"], how, tokens=1)
+        for how in (Sampling(0), Sampling(top=1, seed=9), Sampling(top_p=1e-6, seed=9))
+    )
     assert greedy == top == few
     with pytest.raises(UsageError, match="top_p=0"):
-        complete(model, TOKENIZER, "a", top_p=0, rng=np.random.default_rng(0))
+        complete(model, TOKENIZER, ["a"], Sampling(top_p=0))
     with pytest.raises(UsageError, match="tokens=0"):
-        complete(model, TOKENIZER, "a", tokens=0, rng=np.random.default_rng(0))
+        complete(model, TOKENIZER, ["a"], Sampling(), tokens=0)
+    with pytest.raises(UsageError, match="stop word is empty"):
+        complete(model, TOKENIZER, ["a"], Sampling(stop=("",)))
     with pytest.raises(UsageError, match="top=0"):
         next_words(model, TOKENIZER, "a", top=0)
 
@@ -477,10 +477,37 @@ def test_the_likeliest_completion_is_that_of_whole_passes(
         ids.append(token)
     weights.save_model(model, TOKENIZER, tmp_path / "m")
     for one in (model, networks.load_model(tmp_path / "m", "next-word")):
-        found = complete(
-            one, TOKENIZER, text, tokens=20, temperature=0, rng=np.random.default_rng()
-        )
+        (found,) = complete(one, TOKENIZER, [text], Sampling(0), tokens=20)
         assert found == TOKENIZER.decode(ids[given:])
+
+
+@pytest.mark.parametrize("kind", ["lstm", "awd-lstm", "gpt2", "llama"])
+def test_texts_go_on_together_as_they_do_alone(kind: str) -> None:
+    """Of several lengths, beyond the room of a model, and each to its own end."""
+    model = scratch(kind, "next-word", seed=3)
+    for parameter in model.parameters():
+        parameter.data.mul_(4)
+    texts = ["a small", "text of", "a small text of our own " * 3, "", "a small"]
+    together = complete(model, TOKENIZER, texts, Sampling(0), tokens=25)
+    alone = [complete(model, TOKENIZER, [text], Sampling(0), tokens=25)[0] for text in texts]
+    assert together == alone
+    for stop in (together[0][3:5], together[2][10:12]):
+        how = Sampling(0, stop=("never said", stop))
+        stopped = complete(model, TOKENIZER, texts, how, tokens=25)
+        assert stopped == [text.partition(stop)[0] for text in together]
+
+
+def test_a_stop_word_ends_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, calls = scratch("gpt2", "next-word", seed=3), []
+    forwarded = type(model).forward
+    monkeypatch.setattr(
+        type(model), "forward", lambda self, *a, **k: calls.append(1) or forwarded(self, *a, **k)
+    )
+    (whole,) = complete(model, TOKENIZER, ["a small"], Sampling(0), tokens=20)
+    most = len(calls)
+    calls.clear()
+    complete(model, TOKENIZER, ["a small"], Sampling(0, stop=(whole[:2],)), tokens=20)
+    assert len(calls) < most / 2
 
 
 def test_an_lstm_goes_on_from_its_state(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -491,7 +518,7 @@ def test_an_lstm_goes_on_from_its_state(monkeypatch: pytest.MonkeyPatch) -> None
         "forward",
         lambda self, ids, state=None: widths.append(ids.shape[1]) or forwarded(self, ids, state),
     )
-    complete(model, TOKENIZER, "a small", tokens=4, temperature=0, rng=np.random.default_rng(0))
+    complete(model, TOKENIZER, ["a small"], Sampling(0), tokens=4)
     assert widths[0] > 1
     assert set(widths[1:]) == {1}
     with pytest.raises(ValueError, match="only supports"):

@@ -23,7 +23,7 @@ from support.forking import run_ranks
 from support.topics import TOKENIZER
 from tacit.errors import UsageError
 from tacit.privacy.ledger import read_ledger
-from tacit.training.evaluation.predicting import Sampling
+from tacit.training.evaluation.generation import Sampling
 from tacit.training.evaluation.scoring import evaluate, predict
 from tacit.training.models import networks, weights
 from tacit.training.models.offline import quiet, seeded

@@ -1,29 +1,20 @@
 """What a trained model answers to a text."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from tacit.corpus import Corpus
-from tacit.training.evaluation.generation import complete, next_words
+from tacit.errors import UsageError
+from tacit.training.evaluation.generation import Sampling, complete, next_words
 from tacit.training.tasks.masked_words import MaskedWord
 from tacit.training.tasks.tagging import Tagging
-from tacit.training.tasks.tasks import Classification, Regression, Task
+from tacit.training.tasks.tasks import Classification, NextWord, Regression, Task
 
 _ENOUGH = 512
 """Tokens of a text that are read by a model without a limit of its own."""
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """How a completion is drawn; at temperature 0 the likeliest token is taken each time."""
-
-    temperature: float = 1.0
-    top_p: float = 1.0
-    seed: int | None = None
 
 
 def answer(
@@ -56,16 +47,39 @@ def answer(
             return {"value": float(found)}
         ranked = sorted(zip(task.labels, found.tolist(), strict=True), key=lambda p: -p[1])
         return {"class": ranked[0][0], "probabilities": [list(p) for p in ranked[:choices]]}
-    how = sampling or Sampling(0.0)
-    # Where text and answer do not fit together, every new token would cost a whole pass.
-    room = _room(model)
-    context = max(room - words, room // 2)
-    added = complete(
-        model, tokenizer, text, tokens=words, temperature=how.temperature, top_p=how.top_p,
-        context=context, seconds=seconds, rng=np.random.default_rng(how.seed),
+    context = _read(model, words)
+    (added,) = complete(
+        model, tokenizer, [text], sampling or Sampling(0.0), tokens=words, context=context,
+        seconds=seconds,
     )  # fmt: skip
     likely = next_words(model, tokenizer, text, top=choices, context=context)
     return {"next": [list(pair) for pair in likely], "completion": text + added}
+
+
+def completions(
+    model: nn.Module,
+    tokenizer: PreTrainedTokenizerBase,
+    task: Task,
+    texts: Sequence[str],
+    *,
+    words: int,
+    sampling: Sampling,
+) -> list[str]:
+    """Each text, and what the model adds to it."""
+    if not isinstance(task, NextWord):
+        raise UsageError(f"The model generates no text: its task is {task.name}; use predict.")
+    context = _read(model, words)
+    added = complete(model, tokenizer, texts, sampling, tokens=words, context=context)
+    return [text + more for text, more in zip(texts, added, strict=True)]
+
+
+def _read(model: nn.Module, words: int) -> int:
+    """How much of a text is read, so that the answer fits, too.
+
+    Where both do not fit together, every new token would cost a whole pass.
+    """
+    room = _room(model)
+    return max(room - words, room // 2)
 
 
 def _room(model: nn.Module) -> int:

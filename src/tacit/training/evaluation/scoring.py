@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,9 @@ from tacit.errors import UsageError
 from tacit.files import whole_file
 from tacit.saved_json import spelled
 from tacit.training.evaluation import baselines
+from tacit.training.evaluation.generation import Sampling
 from tacit.training.evaluation.groups import Groups, compare_groups, ends_of, group_names
-from tacit.training.evaluation.predicting import Sampling, answer
+from tacit.training.evaluation.predicting import answer, completions
 from tacit.training.models.shared import load_shared
 from tacit.training.phases.public_start import load_public_start
 from tacit.training.phases.redacted_start import load_redacted_start
@@ -170,3 +171,11 @@ def predict(
         shared.model, shared.tokenizer, shared.task, text, words=words, choices=choices,
         sampling=sampling,
     )  # fmt: skip
+
+
+def generate(folder: Path, texts: Sequence[str], *, words: int, sampling: Sampling) -> list[str]:
+    """Each text, and what the model of a folder adds to it."""
+    shared = load_shared(Path(folder))
+    return completions(
+        shared.model, shared.tokenizer, shared.task, texts, words=words, sampling=sampling
+    )
