@@ -517,7 +517,7 @@ BOTH = PLANS["both"]
         ({"plan": BOTH | {"entity_list": "names.txt"}}, {}, "entity_list"),
         ({"plan": BOTH, "detect": None, "mentions": "m.jsonl",
           "model": {"kind": "folder", "folder": "earlier", "carry_ledger": True}}, {},
-         "same entities as in the earlier run"),
+         "same entities or names as in the earlier run"),
         ({"task": "tagging"}, {}, "not federated"),
         ({}, {"rounds": 3}, "not a setting of a federation"),
         ({}, {"clients": 0}, "federation.clients=0"),

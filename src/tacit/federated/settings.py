@@ -8,7 +8,7 @@ federation: {clients: 40, round_seconds: 900}
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,9 +24,9 @@ from tacit.training.settings import Run, run_fields
 
 NAME = "federation.yml"
 FOLDER = "federation"
+"""Where, in a run's folder, a federation keeps what must stay inside."""
 CANNOT = "This client cannot take part"
 """So begins what a client logs of its own refusals."""
-"""Where, in a run's folder, a federation keeps what must stay inside."""
 
 Seconds = Annotated[float, Field(gt=0, le=30 * 24 * 3600)]
 Count = Annotated[int, Field(ge=1, le=10**7)]
@@ -126,73 +126,82 @@ def require_federated(run: Run, federation: Federation) -> None:
         raise UsageError(problem)
 
 
-def _problems(run: Run, federation: Federation, plan: Plan | None) -> list[str]:
-    found = []
+def _problems(run: Run, federation: Federation, plan: Plan | None) -> Iterator[str]:
     if not run.spec.federated:
         others = ", ".join(spec.name for spec in METHODS.values() if spec.federated)
-        found.append(f"method={run.method} is not federated; give {others}.")
-    if plan is not None and plan.user_rate is None:
-        found.append(
+        yield f"method={run.method} is not federated; give {others}."
+    if plan is not None:
+        yield from _problems_of_plan(run, federation, plan)
+    yield from _problems_of_run(run)
+    yield from _problems_of_model(run, federation)
+
+
+def _problems_of_plan(run: Run, federation: Federation, plan: Plan) -> Iterator[str]:
+    if plan.user_rate is None:
+        yield (
             f"protect={plan.protect}, mechanism={plan.mechanism} draws records; a federation draws "
             "users: protect users, or users+entities with userclip."
         )
-    if plan is not None and plan.clip_quantile is not None:
-        found.append("clip_quantile is not federated; give a fixed clip_norm.")
-    if plan is not None and plan.precondition:
-        found.append("precondition is not federated: clients know no scales; leave it out.")
-    if plan is not None and plan.select == "best":
-        found.append("select=best is not federated: clients send no losses; leave it out.")
-    if run.entity_list is not None:
-        found.append("entity_list is not federated: clients know entities by name; give kinds.")
-    if plan is not None and plan.name_share > 0:
-        found.append(
+    if plan.clip_quantile is not None:
+        yield "clip_quantile is not federated; give a fixed clip_norm."
+    if plan.precondition:
+        yield "precondition is not federated: clients know no scales; leave it out."
+    if plan.select == "best":
+        yield "select=best is not federated: clients send no losses; leave it out."
+    if plan.name_share > 0:
+        yield (
             f"name_share={plan.name_share:g} is not federated: who shows a name is decided over "
             "all users' texts, which no client has; leave name_share at 0, and none is shown."
         )
-    about_entities = plan is not None and ("entities" in plan.protect or plan.about_names)
-    if run.model.carry_ledger and run.detect is None and about_entities:
-        found.append(
-            "model.carry_ledger with mentions of the clients' own: nobody can tell whether they "
-            "mark the same entities or names as in the earlier run; give detect."
+    about_entities = "entities" in plan.protect or plan.about_names
+    if about_entities and run.model.carry_ledger and run.detect is None:
+        yield (
+            "model.carry_ledger with mentions of the clients' own: whether they mark the same "
+            "entities or names as in the earlier run cannot be checked; give detect."
         )
-    if run.tokenizer.kind == "words" and run.tokenizer.public_text is None:
-        found.append(
-            "tokenizer.kind=words would count words of the server's own corpus; give "
-            "tokenizer.public_text."
-        )
-    if run.first_records is not None:
-        found.append("first_records is not federated: clients say themselves what they give.")
-    if run.model.lora_rank and run.model.kind != "folder":
-        found.append(
-            "lora_rank trains beside weights that clients need as well; give model.kind=folder, "
-            "with the same folder at every client."
-        )
-    if run.model.trained_rows is not None:
-        found.append(
-            "model.trained_rows counts tokens in public text, which clients do not have; leave it "
-            "out."
-        )
-    if run.model.embeddings is not None and (run.model.trained or federation.personal):
-        found.append(
-            "model.embeddings is read by the server alone, and clients begin with what is frozen "
-            "or personal; leave embeddings out, or trained and personal."
-        )
-    if federation.personal and run.pretrain is not None:
-        found.append(
-            "personal parameters begin as the model does, before a public start; train that with "
-            "`tacit train`, and begin from its folder (model.kind=folder)."
-        )
-    if run.task in ("tagging", "masked-word"):
-        found.append(
-            f"task={run.task} is not federated; next-word, classification, regression are."
-        )
-    if federation.personal and plan is not None and plan.record_clip is not None:
-        found.append(
+    if plan.record_clip is not None and federation.personal:
+        yield (
             f"entity_share={plan.entity_share:g} needs each record's gradient to depend on that "
             "record alone, and personal parameters have learnt from the others; give "
             "entity_share=2."
         )
-    return found
+
+
+def _problems_of_run(run: Run) -> Iterator[str]:
+    if run.task in ("tagging", "masked-word"):
+        yield f"task={run.task} is not federated; next-word, classification, regression are."
+    if run.entity_list is not None:
+        yield "entity_list is not federated: clients know entities by name; give kinds."
+    if run.first_records is not None:
+        yield "first_records is not federated: clients say themselves what they give."
+    if run.tokenizer.kind == "words" and run.tokenizer.public_text is None:
+        yield (
+            "tokenizer.kind=words would count words of the server's own corpus; give "
+            "tokenizer.public_text."
+        )
+
+
+def _problems_of_model(run: Run, federation: Federation) -> Iterator[str]:
+    if run.model.lora_rank and run.model.kind != "folder":
+        yield (
+            "lora_rank trains beside weights that clients need as well; give model.kind=folder, "
+            "with the same folder at every client."
+        )
+    if run.model.trained_rows is not None:
+        yield (
+            "model.trained_rows counts tokens in public text, which clients do not have; leave it "
+            "out."
+        )
+    if run.model.embeddings is not None and (run.model.trained or federation.personal):
+        yield (
+            "model.embeddings is read by the server alone, and clients begin with what is frozen "
+            "or personal; leave embeddings out, or trained and personal."
+        )
+    if federation.personal and run.pretrain is not None:
+        yield (
+            "personal parameters begin as the model does, before a public start; train that with "
+            "`tacit train`, and begin from its folder (model.kind=folder)."
+        )
 
 
 def require_flower() -> None:

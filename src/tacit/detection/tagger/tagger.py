@@ -113,21 +113,13 @@ def train(
     """
     start = time.perf_counter()
     out = Path(out)
-    if iterations < 1:
-        raise UsageError(f"iterations={iterations} is too few; give 1 or more.")
-    if not 0.0 <= held_out < 1.0:
-        raise UsageError(f"held_out={held_out} is not a share; give a number from 0 to below 1.")
+    _require_arguments(iterations, held_out)
     refuse_folder(out, overwrite)
     gold = Gold(corpus)
     rng = random.Random(seed)
     learn, kept_apart = _deal(gold.records, held_out, rng)
     documents = documents_of([(i, r.user, gold.lines[i]) for i, r in learn])
-    mentions = mentions_by_kind(documents)
-    if not mentions:
-        raise DataError(
-            f"{corpus.name} has no mention to learn from in {len(learn):,} marked record(s); "
-            "give a corpus with BIO `tags`, or with gold `spans`."
-        )
+    mentions = _require_mentions(documents, corpus, len(learn))
     trainer = _trainer(iterations, progress)
     folder = draft_folder(out)
     try:
@@ -153,6 +145,26 @@ def train(
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return replace(summary, seconds=time.perf_counter() - start, held_out_score=scores)
+
+
+def _require_arguments(iterations: int, held_out: float) -> None:
+    if iterations < 1:
+        raise UsageError(f"iterations={iterations} is too few; give 1 or more.")
+    if not 0.0 <= held_out < 1.0:
+        raise UsageError(f"held_out={held_out} is not a share; give a number from 0 to below 1.")
+
+
+def _require_mentions(
+    documents: Sequence[Document], corpus: Corpus, records: int
+) -> dict[str, int]:
+    """How many mentions of each kind there are to learn from."""
+    mentions = mentions_by_kind(documents)
+    if not mentions:
+        raise DataError(
+            f"{corpus.name} has no mention to learn from in {records:,} marked record(s); "
+            "give a corpus with BIO `tags`, or with gold `spans`."
+        )
+    return mentions
 
 
 def _teach(trainer: Any, documents: Sequence[Document], rng: random.Random) -> Lexicon:

@@ -139,18 +139,7 @@ def not_covered(
     if any(isinstance(e, MentionSubstitution) for e in events):
         found += _LEFT_OPEN_OF_NAMES
     found += _left_open_of_graph(events, by_degree)
-    if any(isinstance(e, SampledGaussian) and e.unit == "users" for e in events):
-        found += [
-            "Entities as such: an entity named by many users is not hidden by hiding each user.",
-            "A person who writes as several users, and facts that many users' texts tell together.",
-        ]
-    if any(isinstance(e, SampledGaussian | ReplaceOne) and e.unit == "records" for e in events):
-        found += ["A user with several records, and an entity named in several records."]
-    if any(_about_tokens(e) for e in events):
-        found += [
-            "Plain tokens, the number of sensitive tokens and where they stand.",
-            "Sensitive tokens that the policy did not mark.",
-        ]
+    found += _left_open_of_units(events)
     found += [
         f"Training without protection took place: {e.what}."
         for e in events
@@ -175,6 +164,23 @@ _LEFT_OPEN_OF_NAMES = (
     "Two users, or two names, at once; a person who writes as several users, and facts that many "
     "users' texts tell together.",
 )
+
+
+def _left_open_of_units(events: Sequence[AnyEvent]) -> list[str]:
+    found = []
+    if any(isinstance(e, SampledGaussian) and e.unit == "users" for e in events):
+        found += [
+            "Entities as such: an entity named by many users is not hidden by hiding each user.",
+            "A person who writes as several users, and facts that many users' texts tell together.",
+        ]
+    if any(isinstance(e, SampledGaussian | ReplaceOne) and e.unit == "records" for e in events):
+        found += ["A user with several records, and an entity named in several records."]
+    if any(_about_tokens(e) for e in events):
+        found += [
+            "Plain tokens, the number of sensitive tokens and where they stand.",
+            "Sensitive tokens that the policy did not mark.",
+        ]
+    return found
 
 
 def _left_open_of_graph(events: Sequence[AnyEvent], by_degree: int | None) -> list[str]:

@@ -139,19 +139,9 @@ def with_lora(
         raise UsageError(f"rank={rank} is too small; give 1 or more.")
     if isinstance(model, PeftModel):
         raise UsageError("The model has adapters already; save it, and load what was saved.")
-    kind = model.config.model_type
-    family = family_of(kind)
+    family = family_of(model.config.model_type)
     chosen = tuple(targets or family.lora_targets)
-    linear = {  # short names of the linear layers inside; an output layer is not adapted
-        name.split(".")[-1]
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Linear | Conv1D) and "." in name
-    }
-    if missing := [t for t in chosen or ("(none given)",) if t not in linear]:
-        raise UsageError(
-            f"targets: {missing[0]} is not a linear layer of this {kind}; it has: "
-            f"{', '.join(sorted(linear)) or 'none'}."
-        )
+    _require_linear(model, chosen)
     inside = [m for n, m in model.named_modules() if n.split(".")[-1] in chosen]
     heads = [n for n, _ in model.named_children() if n in family.heads]
     config = LoraConfig(
@@ -164,6 +154,20 @@ def with_lora(
     )
     with quiet(), seeded(seed):
         return get_peft_model(model, config)
+
+
+def _require_linear(model: PreTrainedModel, chosen: Sequence[str]) -> None:
+    """Refuse targets that are no linear layers inside; an output layer is not adapted."""
+    linear = {
+        name.split(".")[-1]
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear | Conv1D) and "." in name
+    }
+    if missing := [t for t in chosen or ("(none given)",) if t not in linear]:
+        raise UsageError(
+            f"targets: {missing[0]} is not a linear layer of this {model.config.model_type}; it "
+            f"has: {', '.join(sorted(linear)) or 'none'}."
+        )
 
 
 def check_trainable(

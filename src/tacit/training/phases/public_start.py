@@ -14,7 +14,7 @@ from tacit.privacy.accounting.price_cache import cache_folder
 from tacit.privacy.events import Public
 from tacit.privacy.ledger import Ledger
 from tacit.training.data.public_inputs import public_corpus, shown_name
-from tacit.training.data.training_data import prepare
+from tacit.training.data.training_data import TrainingData, prepare
 from tacit.training.dp.random_source import RandomSource
 from tacit.training.methods.plain import PlainStep
 from tacit.training.models import weights
@@ -42,39 +42,12 @@ def start_on_public_text(
     start = ctx.run.pretrain
     if start is None:
         return
-    cut = ", cut into sentences" if start.unit == "sentence" else ""
-    cut += ", written as treebanks are" if start.style == "treebank" else ""
-    for name in each(start.corpus):
-        event = Public(what=f"training on the public corpus {shown_name(name)}{cut}")
-        if event not in ledger.releases:
-            ledger.charge(event, phase="pretrain")
+    _charge(start, ledger)
     public = public_corpus(start.corpus, ctx.run.data, start.unit, start.style)
     # Nobody is protected here, so a long text may be cut into several.
     task = NextWord(long="split") if ctx.run.task == "next-word" else ctx.task
     examples = task.encode(public, ctx.tokenizer, context=ctx.run.context)
-    training_data = prepare(examples, public, [], None)
-    randomness = RandomSource(start.seed)
-    method = PlainStep(
-        ctx.model,
-        ctx.task.losses,
-        training_data,
-        randomness,
-        None,
-        batch=start.batch,
-        what="public",
-    )
-    loop = Loop(
-        ctx.model,
-        method,
-        make_optimizer(ctx.model, start.optimizer),
-        start.optimizer,
-        start.steps,
-        randomness,
-        phase="pretrain",
-        folder=folder,
-        ledger=ledger,
-        checkpoint_every=50,
-    )
+    loop = _loop(ctx, start, prepare(examples, public, [], None), folder, ledger)
     if loop.behind():
         return
     # After an earlier run's weights this is a start on public text, and no public start.
@@ -90,6 +63,30 @@ def start_on_public_text(
                 _keep(folder / NAME, kept)
         else:
             save_weights(ctx.model, folder / NAME, private=continues)
+
+
+def _charge(start: PublicStart, ledger: Ledger) -> None:
+    """Say in the ledger which public corpora are read, once."""
+    cut = ", cut into sentences" if start.unit == "sentence" else ""
+    cut += ", written as treebanks are" if start.style == "treebank" else ""
+    for name in each(start.corpus):
+        event = Public(what=f"training on the public corpus {shown_name(name)}{cut}")
+        if event not in ledger.releases:
+            ledger.charge(event, phase="pretrain")
+
+
+def _loop(
+    ctx: RunContext, start: PublicStart, data: TrainingData, folder: Path, ledger: Ledger
+) -> Loop:
+    randomness = RandomSource(start.seed)
+    method = PlainStep(
+        ctx.model, ctx.task.losses, data, randomness, None, batch=start.batch, what="public"
+    )
+    return Loop(
+        ctx.model, method, make_optimizer(ctx.model, start.optimizer), start.optimizer,
+        start.steps, randomness, phase="pretrain", folder=folder, ledger=ledger,
+        checkpoint_every=50,
+    )  # fmt: skip
 
 
 def load_public_start(ctx: RunContext, folder: Path) -> nn.Module | None:

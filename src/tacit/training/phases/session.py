@@ -286,12 +286,7 @@ class Session:
                     ctx, self.plan, folder, ledger, self.on_progress, self._keep, kept
                 )
             start = self._start()
-            loop = Loop(
-                ctx.model, step(ledger), make_optimizer(ctx.model, run.optimizer), run.optimizer,
-                run.total_steps, ctx.randomness, folder=folder, ledger=ledger,
-                checkpoint_every=run.checkpoint_every, keep=self._keep, kept=kept,
-                before=run.masked_steps, watch=Watch(start),
-            )  # fmt: skip
+            loop = self._loop(step(ledger), ledger, start, kept)
             loop.resume()
             stopped = loop.run(self._told(ledger))
             if last is not None:
@@ -309,6 +304,22 @@ class Session:
             # by the texts as they were written, as other runs name them
             write_account(folder, records_learnt_from(run, ctx.corpus), own_salt())
         return self._finish(before, stopped, took)
+
+    def _loop(
+        self,
+        step: Method | SequentialMethod,
+        ledger: Ledger,
+        start: dict[str, Tensor],
+        kept: frozenset[int],
+    ) -> Loop:
+        """The loop of the method's own phase."""
+        ctx, run = self.ctx, self.ctx.run
+        return Loop(
+            ctx.model, step, make_optimizer(ctx.model, run.optimizer), run.optimizer,
+            run.total_steps, ctx.randomness, folder=self.folder, ledger=ledger,
+            checkpoint_every=run.checkpoint_every, keep=self._keep, kept=kept,
+            before=run.masked_steps, watch=Watch(start),
+        )  # fmt: skip
 
     def _start(self) -> dict[str, Tensor]:
         """The weights before the private phase, also where a run goes on."""
