@@ -36,6 +36,7 @@ COMMANDS = {
     "train": "train:train",
     "evaluate": "train:evaluate",
     "predict": "train:predict",
+    "export": "export:export",
     "refit": "train:refit",
     "sanitize": "sanitize:sanitize",
     "pretrain": "masked:pretrain",

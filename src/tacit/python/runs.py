@@ -39,7 +39,7 @@ from tacit.reports.report import write_report
 from tacit.training.evaluation import scoring
 from tacit.training.evaluation.generation import Sampling
 from tacit.training.evaluation.verdicts import verdict_of
-from tacit.training.phases import session
+from tacit.training.phases import exporting, session
 from tacit.training.phases.loop import OnProgress
 from tacit.training.settings import Run
 from tacit.verification.runs import Check, verify
@@ -132,6 +132,14 @@ class TrainedRun:
     ) -> Path:  # fmt: skip
         """One page with utility, promise and measured leakage side by side."""
         return compare([self], path, title=title, shareable=shareable, overwrite=overwrite)
+
+    def export(self, path: str | Path) -> Path:
+        """The model as a file that ends in .gguf; else a folder with its adapters alone."""
+        to = Path(path)
+        if to.suffix != ".gguf":
+            return exporting.export_adapter(self.folder, to)
+        refuse_overwrite(to)
+        return exporting.export_gguf(self.folder, to)
 
     def verify(self) -> list[Check]:
         """Recompute the certificate from the ledger and the files from their digests."""

@@ -239,7 +239,7 @@ def save_model(
     is written whole beside the folder first.
     """
     folder = Path(folder)
-    whole = _merged(model, adapter=adapter)
+    whole = merged(model, adapter=adapter)
     folder.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
@@ -295,7 +295,8 @@ def _save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
         raise
 
 
-def _merged(model: Any, *, adapter: bool) -> Any:
+def merged(model: Any, *, adapter: bool = False) -> Any:
+    """The model with its adapters added in, as a copy; with `adapter`, as it is."""
     if hasattr(model, "merge_and_unload"):
         if adapter:
             return model

@@ -120,6 +120,17 @@ def load_checkpoint(
     return Place(**about["place"]), average
 
 
+def load_trained(folder: Path, model: nn.Module) -> None:
+    """Put in place what a finished run's checkpoint ends with: the averaged weights, if any."""
+    about, tensors = _read(folder / NAME)
+    place = Place(**about["place"])
+    part = "average/" if place.averaged and place.chosen != "last" else "model/"
+    try:
+        _fill(model, {n.removeprefix(part): t for n, t in tensors.items() if n.startswith(part)})
+    except (KeyError, RuntimeError):
+        raise _not_ours(folder / NAME) from None
+
+
 def kept_steps(steps: int, count: int) -> frozenset[int]:
     """After which steps a model is kept: so many, evenly spread, before the last step.
 
