@@ -18,7 +18,7 @@ $(READY): pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 to 3.13 is needed and not on the PATH (or say make PYTHON=...)"; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Setting up $(VENV) (two or three minutes, once)"
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[report,ner,tagger,generate,hf,train,vectors,server,federated,ray,sign,docs,dev]'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[report,ner,tagger,generate,hf,train,vectors,gguf,server,federated,ray,sign,docs,dev]'
 	@touch $@
 
 demo: $(READY)  ## generated dialogs -> three models, attacked -> a report to open

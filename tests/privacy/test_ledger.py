@@ -107,7 +107,8 @@ def test_killed_at_any_moment_the_ledger_is_ahead(tmp_path: Path, charged_first:
 
     As often as it is killed here, a release that does not wait for its entry is found out.
     """
-    assert _ahead(tmp_path / "ledger.jsonl", charged_first, kills=24) == charged_first
+    kills = 24 if charged_first else 500  # it ends with the first that is found out
+    assert _ahead(tmp_path / "ledger.jsonl", charged_first, kills) == charged_first
 
 
 def _ahead(path: Path, charged_first: bool, kills: int) -> bool:
@@ -126,7 +127,8 @@ def _ahead(path: Path, charged_first: bool, kills: int) -> bool:
                         ledger.charge(STEP)
 
         child = in_child(work)
-        time.sleep(rng.uniform(0.005, 0.04))
+        released += len(os.read(reader, 1))  # it works by now, however busy the machine is
+        time.sleep(rng.uniform(0, 0.03))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         os.close(writer)

@@ -138,7 +138,7 @@ def _the_whole_way(me: Visitor, living: Living, folder: Path) -> None:
     page.wait_for_url("**/models")
     me.sees("None yet")
     left = {p.name for p in living.job_folder(run).rglob("*") if p.is_file()}
-    assert left <= {*CERTIFICATE_FILES, SIGNATURE, "plan.yml", "alive.lock"}
+    assert left <= {*CERTIFICATE_FILES, SIGNATURE, "plan.yml", "alive.lock", "job.json"}
     me.go(f"/runs/{run}")
     me.sees("The model is gone; the list of what it released is kept.")
     with living.client() as admin:

@@ -93,7 +93,7 @@ def _write(out: BinaryIO, storage: Storage, settings: ServerSettings) -> Json:
         for path in files:
             _copy(archive, path, str(path.relative_to(settings.folder)))
         about["files"] = len(files)
-        archive.writestr(_ABOUT, json.dumps(about))
+        archive.writestr(_ABOUT, json.dumps(about, allow_nan=False))
     return about
 
 

@@ -199,7 +199,7 @@ class Predictor:
         """Its answer; None if there is none in time, or ever."""
         assert self._process.stdin is not None
         try:
-            self._process.stdin.write(json.dumps(line).encode() + b"\n")
+            self._process.stdin.write(json.dumps(line, allow_nan=False).encode() + b"\n")
         except OSError:
             return None
         return self.read(seconds)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tacit.errors import TacitError
+from tacit.saved_json import spelled
 from tacit.server import Json
 
 _NICER = 5
@@ -69,13 +70,13 @@ def main() -> None:
     import tacit.training.models.shared  # noqa: F401
 
     loaded = Loaded(int(sys.argv[1]))
-    print(json.dumps({"ready": True}), file=out, flush=True)
+    print(json.dumps({"ready": True}, allow_nan=False), file=out, flush=True)
     for line in sys.stdin:
         try:
             answered = {"answer": loaded.answer(json.loads(line))}
         except Exception as error:
             answered = refusal(error)
-        print(json.dumps(answered), file=out, flush=True)
+        print(json.dumps(spelled(answered), allow_nan=False), file=out, flush=True)
 
 
 if __name__ == "__main__":

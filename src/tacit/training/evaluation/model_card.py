@@ -34,7 +34,9 @@ def model_card(run: Run, certificate: Certificate) -> str:
     loads = loading(_LOADERS[run.task])
     if run.model.kind not in ("gpt2", "bert", "llama", "folder"):
         known = "makes the family known to transformers"
-        loads = f"{_MODELS}\nMODELS[{json.dumps(run.model.kind)}]  # {known}\n{loads}"
+        loads = (
+            f"{_MODELS}\nMODELS[{json.dumps(run.model.kind, allow_nan=False)}]  # {known}\n{loads}"
+        )
     title = f"{run.model.kind} for {run.task}, method {run.method}"
     planned = run.spec.planned
     return card(title, certificate, loads, pipeline=_PIPELINES[run.task], planned=planned)

@@ -95,7 +95,7 @@ def _write_sizes(writer: Any, config: Any) -> None:
 def _words(tokenizer: Any) -> dict[str, Any]:
     """The tokenizer as its library writes it; only byte-level BPE has a place in these files."""
     own = json.loads(tokenizer.backend_tokenizer.to_str())
-    before = json.dumps(own.get("pre_tokenizer"))
+    before = json.dumps(own.get("pre_tokenizer"), allow_nan=False)
     if own["model"].get("type") != "BPE" or "ByteLevel" not in before:
         raise UsageError(
             "A GGUF file has a place for byte-level BPE tokenizers, and this one is another; share "
