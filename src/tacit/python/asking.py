@@ -6,12 +6,10 @@ from typing import Any
 
 from tacit import presets
 from tacit.detection import DEFAULT
-from tacit.errors import UsageError
 from tacit.owners import Owners
 from tacit.owners.graph import graph_of
-from tacit.planning import pipeline, recipes
+from tacit.planning import pipeline
 from tacit.planning.plan import Plan
-from tacit.registry import did_you_mean
 from tacit.training.settings import Run, changed, run_fields
 
 
@@ -31,19 +29,10 @@ def asked_fields(file: Path | None, changes: Mapping[str, Any]) -> dict[str, Any
     return fields
 
 
-def model_fields(model: str | Mapping[str, Any], adapter: str | None = None) -> dict[str, Any]:
-    """The settings of a model that is named as recipes name it: `smollm2`, `minilm`, `english`."""
-    if isinstance(model, str):
-        known = [one["name"] for one in recipes.constants()["family"]]
-        if model not in known:
-            raise UsageError(
-                f"model={model!r} is not known.{did_you_mean(model, known)} Accepted: "
-                f"{', '.join(known)}, or the settings of a model as a dict: "
-                "{'kind': 'folder', 'folder': 'gpt2'}."
-            )
-        named = recipes.family_named(model)["settings"]["model"]
-        model = {name: named[name] for name in ("kind", "folder") if name in named}
-    return {**model, **({"adapter": adapter} if adapter is not None else {})}
+def model_fields(model: str | Mapping[str, Any] | None, adapter: str | None) -> dict[str, Any]:
+    """The settings of a model that is named as recipes name it, and of what of it is trained."""
+    fields = {"name": model} if isinstance(model, str) else dict(model or {})
+    return {**fields, **({"adapter": adapter} if adapter is not None else {})}
 
 
 def require_graph(

@@ -85,7 +85,7 @@ def plan(
     if labels is not None:
         asked["labels"] = list(labels)
     if model is not None or adapter is not None:
-        asked["model"] = model_fields(model or {}, adapter)
+        asked["model"] = model_fields(model, adapter)
     chosen = recipes.resolve(asked_fields(None, asked))
     wanted = Run(**chosen.fields).made_plan()
     assert wanted is not None, "a recipe always plans"

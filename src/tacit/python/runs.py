@@ -187,7 +187,7 @@ def train(
     if isinstance(plan, Mapping):
         settings["plan"], plan = dict(plan), None
     if model is not None or adapter is not None:
-        settings["model"] = model_fields(model or {}, adapter)
+        settings["model"] = model_fields(model, adapter)
     private = folder.with_name(folder.name + _PRIVATE)
     file, marks = _kept_beside(private, source, mentions)
     if marks is not None:
@@ -255,7 +255,7 @@ def _run_of(
             fields.pop("recipe", None)  # a recipe plans, and this run has none
         return Run(**recipes.resolve(fields).fields)
     if isinstance(plan, Planned):
-        fields = recipes.joined(plan.fields, {"corpus": str(file), **changes})
+        fields = _planned_fields(plan, {"corpus": str(file), **changes})
         if "mentions" in changes:
             fields.pop("detect", None)
         made, promised = plan.plan, graph_digest(plan.plan, plan.dry.owners)
@@ -268,10 +268,31 @@ def _run_of(
         {k: v for k, v in changes.items() if k != "model"}, made, Path("plan")
     )
     fields["plan"] = pipeline.plan_fields_of(made)
-    run = Run(**recipes.resolve(fields).fields)
+    run = Run(**recipes.resolve(_without_recipe(fields)).fields)
     if promised is not None:
         require_graph(run, made, promised=promised)
     return run
+
+
+def _planned_fields(plan: Planned, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that were planned with; for another model, its own rates under the same plan."""
+    task = str(plan.fields.get("task", "next-word"))
+    asked = recipes.named_model(changes.get("model") or {}, task)
+    if asked.items() <= plan.fields["model"].items():
+        return recipes.joined(plan.fields, {**changes, "model": asked})
+    same = {name: plan.fields[name] for name in ("task", "labels") if name in plan.fields}
+    own = {"recipe": "auto", "plan": pipeline.plan_fields_of(plan.plan), **same, **changes}
+    return dict(recipes.resolve(_without_recipe(own)).fields)
+
+
+def _without_recipe(fields: dict[str, Any]) -> dict[str, Any]:
+    """The settings; a model that no recipe knows needs none if its learning rate is given."""
+    task, model = str(fields.get("task", "next-word")), fields.get("model")
+    if model is None or "learning_rate" not in (fields.get("optimizer") or {}):
+        return fields
+    if recipes.family_of(task, recipes.named_model(model, task)) is not None:
+        return fields
+    return {name: value for name, value in fields.items() if name != "recipe"}
 
 
 def _kept_beside(

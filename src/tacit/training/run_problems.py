@@ -76,6 +76,10 @@ def _model_problems(run: Run) -> Iterator[str]:
         yield f"model.kind={run.model.kind} needs model.folder."
     if run.model.kind == "states" and (run.model.lora_rank or run.model.trained):
         yield "model.kind=states trains its adapter and nothing else; leave out lora_rank, trained."
+    if run.model.adapter == "bitfit" and (run.model.kind != "folder" or run.model.lora_rank):
+        yield "model.adapter=bitfit trains biases of a model.folder; leave out lora_rank, and kind."
+    if run.model.adapter in ("bias", "last-block") and run.model.kind != "states":
+        yield f"model.adapter={run.model.adapter} is for model.kind=states; leave one of them out."
     if run.model.adapter_text is not None and run.model.kind != "states":
         yield "model.adapter_text is for model.kind=states; leave it out."
     if run.model.kind == "features" and (run.model.lora_rank or run.model.trained):

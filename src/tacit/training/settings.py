@@ -61,7 +61,9 @@ class ModelSettings(SettingsPart):
     """Which network: a family by name (`lstm`, `gpt2`, ...) from scratch, or a `folder`.
 
     `features` trains a linear head above the frozen encoder of a folder, `wordllama` if none is
-    named; `states` an adapter above the last states of the frozen language model of a folder.
+    named; `states` an adapter above the last states of the frozen language model of a folder. In
+    place of kind and folder, `model: smollm2` or `{name: smollm2, adapter: lora}` names a model
+    that `tacit models` lists.
     """
 
     kind: Annotated[str, AfterValidator(MODELS.require)] = "lstm"
@@ -105,11 +107,12 @@ class ModelSettings(SettingsPart):
     ] = ()
 
     adapter: Annotated[
-        Literal["map", "bias", "last-block"],
+        Literal["map", "bias", "last-block", "bitfit"],
         Field(
             description="states: what is trained beside a bias of each token that is moved: a map "
             "from directions of the last state to logits, nothing, or low-rank adapters in the "
-            "last block."
+            "last block. folder: bitfit trains biases and a head for labels alone. Short for other "
+            "settings: lora (lora_rank: 4) and head (kind states or features)."
         ),
     ] = "map"
     adapter_tokens: Annotated[
@@ -507,6 +510,8 @@ def _read_fields(path: Path, depth: int = 0) -> dict[str, Any]:
 
 def _put(fields: dict[str, Any], names: list[str], value: Any) -> None:
     *path, last = names
+    if path == ["model"] and isinstance(fields.get("model"), str):
+        fields["model"] = {"name": fields["model"]}
     for name in path:
         inner = fields.setdefault(name, {})
         if not isinstance(inner, dict):

@@ -27,7 +27,13 @@ from tacit.corpus.overlap import (
 )
 from tacit.errors import DataError, PrivacyRefused
 from tacit.files import require_file
-from tacit.packaged_models import PACKAGES, START_PREFIX, located, tokenizer_of_vectors
+from tacit.packaged_models import (
+    PACKAGES,
+    START_PREFIX,
+    hub_snapshot,
+    located,
+    tokenizer_of_vectors,
+)
 from tacit.privacy.certificates.manifest import file_digest
 from tacit.privacy.certificates.scope import PublicInput
 from tacit.training.data.starts import read_start, start_pieces
@@ -231,6 +237,8 @@ def _package_or_folder(given: str, place: Path) -> str:
         return f"public start {place.name}"
     if Path(given).exists():
         return f"folder {shown_name(str(place))}"
+    if hub_snapshot(given) is not None:
+        return f"{given} of the Hugging Face cache"
     package = PACKAGES.get(given.lower(), given)
     return f"package {package} {metadata.version(package)}"
 

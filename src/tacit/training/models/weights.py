@@ -71,6 +71,22 @@ def train_only(model: nn.Module, names: Sequence[str]) -> None:
         parameter.requires_grad_(parameter.requires_grad and name in begun)
 
 
+def train_biases(model: nn.Module) -> None:
+    """Freeze all but biases, and a new head for labels, which has to be learnt whole."""
+    heads = family_of(model.config.model_type).heads  # type: ignore[union-attr, arg-type]
+    found = {
+        name: name.endswith(".bias") or bool({*name.split(".")[:-1]}.intersection(heads))
+        for name, _ in model.named_parameters()
+    }
+    if not any(name.endswith(".bias") and set(name.split(".")).isdisjoint(heads) for name in found):
+        raise UsageError(
+            f"A {model.config.model_type} model has no biases to train; take adapter=lora, or "  # type: ignore[union-attr]
+            "adapter=last-block."
+        )
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(parameter.requires_grad and found[name])
+
+
 def train_rows(model: nn.Module, rows: Sequence[int]) -> None:
     """Let clipped sums have only these rows of the tables over the vocabulary, and their biases.
 

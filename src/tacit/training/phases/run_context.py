@@ -206,6 +206,8 @@ def make_model(run: Run, task: Task, tokenizer: PreTrainedTokenizerBase) -> nn.M
     if run.model.lora_rank:
         targets = run.model.lora_targets or None
         model = weights.with_lora(model, run.model.lora_rank, targets, seed=seed)  # type: ignore[arg-type]
+    if run.model.adapter == "bitfit":
+        weights.train_biases(model)
     if run.model.trained:
         weights.train_only(model, run.model.trained)
     if run.model.trained_rows is not None:
