@@ -41,6 +41,15 @@ def marked(policy: str, text: str) -> list[str]:
         ("missing(1, digits)", "1 and 2", []),
         ("missing(0.0, sentences(digits))", "One. Or 2.", [" Or 2."]),
         (" digits + digits ", "a 1", ["1"]),
+        (r"regex=[A-Z]{2}-\d+", "AB-12 and cd-3", ["AB-12"]),
+        (r"regex=(a|b)+\(", "abba( a", ["abba("]),
+        (r"regex=x*", "a xx b", ["xx"]),
+        (r"digits + regex=b+(?=c)|d", "bbc 1 d b", ["bb", "1", "d"]),
+        (r"sentences(regex=\bsecret\b)", "One. A secret. Two.", [" A secret."]),
+        ("patterns=email", "ann@example.org 12/05/2020", ["ann@example.org"]),
+        ("patterns=email+ip", "ann@example.org at 10.1.2.3", ["ann@example.org", "10.1.2.3"]),
+        ("patterns=email+digits", "ann@example.org 7", ["ann@example.org", "7"]),
+        ("contextual", "Ask her whether Maria Lopez came.", ["her", "Maria Lopez"]),
     ],
 )
 def test_what_is_marked(policy: str, text: str, found: list[str]) -> None:
@@ -52,7 +61,8 @@ def test_what_is_marked(policy: str, text: str, found: list[str]) -> None:
     [
         "", "digit", "digits+", "+digits", "sentences(digits", "digits)", "sentences()",
         "missing(2, digits)", "missing(x, digits)", "missing(0.1)", "no.such:function", "os:sep",
-        "contextual", "contextual=no_such_model", "lists=/no/such/file",
+        "contextual=no_such_model", "lists=/no/such/file", "regex=(", "regex=*", "patterns=name",
+        "digits+regex=[", "missing(0.1, regex=()",
         "sentences(" * 12 + "digits" + ")" * 12,
     ],
 )  # fmt: skip

@@ -243,21 +243,30 @@ def test_dropout_amplification_holds_in_the_worst_case() -> None:
 
 
 def test_binary_encoding_as_argued_there() -> None:
-    price = papers.binary_encoding(epsilon_per_bit=0.1, elements=3, integer_bits=2, fraction_bits=3)
+    price = published.binary(epsilon=0.1, dimensions=3, integer_bits=2, fraction_bits=3)
     by_hand = 3 * 0.1 * (2**3 + (1 + 2) + (1 / 2 + 1 / 4 + 1 / 8))
     assert price.epsilon["records"] == pytest.approx(by_hand)
     assert price.details["plain_sum"] == pytest.approx(3 * 0.1 * 6)
     assert price.details["label"] == "as argued there"
     assert price.is_bound
-    fractions = papers.binary_encoding(
-        epsilon_per_bit=0.1, elements=3, integer_bits=0, fraction_bits=9
-    )
+    fractions = published.binary(epsilon=0.1, dimensions=3, integer_bits=0, fraction_bits=9)
     assert not fractions.is_bound
     assert fractions.why_not
-    giant = papers.binary_encoding(
-        epsilon_per_bit=1.0, elements=1, integer_bits=5000, fraction_bits=0
-    )
+    giant = published.binary(epsilon=1.0, dimensions=1, integer_bits=5000, fraction_bits=0)
     assert giant.epsilon["records"] == math.inf
+
+
+def test_lines_over_steps_end_at_the_figure_itself() -> None:
+    given = {**CONLL, "steps": 500, "sensitive": 5187, "records": 14_040}
+    lines = published.over_steps("uedp", given)
+    assert list(lines) == ["users and entities, f_E", "users and entities, f_E+", "users alone"]
+    for line in lines.values():
+        assert line[-1][0] == 500
+        assert [epsilon for _, epsilon in line] == sorted(epsilon for _, epsilon in line)
+    claimed = published.uedp(**given).epsilon["users+entities"]
+    assert lines["users and entities, f_E+"][-1][1] == claimed
+    with pytest.raises(UsageError, match="does not go by steps"):
+        published.over_steps("dpnr", {"epsilon": 1.0, "dimensions": 2})
 
 
 # --- shape of a result --------------------------------------------------------------------------
@@ -268,11 +277,12 @@ EXAMPLES: dict[str, dict[str, object]] = {
     "selective": {"noise_multiplier": 0.5, "record_rate": 1e-3, "gradient_releases": 1000},
     "gdp": {"record_rate": 0.01, "noise_multiplier": 1.0, "steps": 1000},
     "dpnr": {"epsilon": 0.05, "dimensions": 768},
+    "binary": {"epsilon": 0.1, "dimensions": 3, "integer_bits": 2, "fraction_bits": 3},
 }
 
 
 def test_registry_names() -> None:
-    assert set(PUBLISHED) == {"uedp", "user", "selective", "gdp", "dpnr"} == set(EXAMPLES)
+    assert set(PUBLISHED) == {"uedp", "user", "selective", "gdp", "dpnr", "binary"} == set(EXAMPLES)
 
 
 @pytest.mark.parametrize("name", sorted(PUBLISHED))

@@ -1,4 +1,4 @@
-"""What papers print beside the formulas that `tacit price` knows: tables, lemmas, encodings.
+"""What papers print beside the formulas that `tacit price` knows: tables and lemmas.
 
 Nothing of ours uses these; the tests compare them with the printed figures.
 """
@@ -12,7 +12,6 @@ from typing import Literal
 import numpy as np
 
 from tacit.errors import UsageError
-from tacit.privacy.accounting.claims import PublishedPrice
 from tacit.privacy.arguments import (
     check_not_negative,
     check_positive,
@@ -23,7 +22,6 @@ from tacit.privacy.arguments import (
 from tacit.replication.published import UEDP_SOURCE, uedp, user
 
 PATENT_SOURCE = "Lai et al. 2023 (patent)"
-BINARY_SOURCE = "Lai et al. 2022, appendix H, on Lyu et al. 2020b"
 
 SCALE_WHY_NOT = (
     "one entity can turn each drawn holder's clipped update around (twice the clip norm), and the "
@@ -217,69 +215,6 @@ def gdp_noise_multiplier(*, mu: float, record_rate: float, steps: int) -> float:
     check_whole("steps", steps, least=1)
     log_square = 2 * (math.log(mu) - math.log(record_rate)) - math.log(steps)
     return float(1 / math.sqrt(np.logaddexp(0.0, log_square)))
-
-
-def binary_encoding(
-    *,
-    epsilon_per_bit: float,
-    elements: int,
-    integer_bits: int,
-    fraction_bits: int,
-) -> PublishedPrice:
-    """The budget of a bitwise randomized binary encoding, as argued there.
-
-    Source: Lai et al. 2022, appendix H: a bit costs `epsilon_per_bit` times its place value,
-    integer bit i 2^(i-1), sign bit 2^(integer_bits + 1), fraction bit i 2^-i.
-    Departs: we doubt it. Randomized response on a bit costs `epsilon_per_bit` whatever the bit
-    is worth; `details` has that plain sum, and `is_bound` says whether the figure covers it.
-    """
-    check_not_negative("epsilon_per_bit", epsilon_per_bit)
-    check_whole("elements", elements, least=1)
-    check_whole("integer_bits", integer_bits, least=0)
-    check_whole("fraction_bits", fraction_bits, least=0)
-    argued = _times_power(
-        elements * epsilon_per_bit * _place_values(integer_bits, fraction_bits),
-        integer_bits,
-    )
-    plain = elements * (1 + integer_bits + fraction_bits) * epsilon_per_bit
-    covers = argued >= plain
-    return PublishedPrice(
-        method="dpnr-binary",
-        epsilon={"records": argued},
-        delta=0.0,
-        inputs={
-            "epsilon_per_bit": epsilon_per_bit,
-            "elements": elements,
-            "integer_bits": integer_bits,
-            "fraction_bits": fraction_bits,
-        },
-        is_bound=covers,
-        why_not=(
-            ""
-            if covers
-            else "a fraction bit costs as much as any other bit; the plain sum over bits is larger."
-        ),
-        condition="as argued there; the plain sum over bits is the cost we would state.",
-        source=BINARY_SOURCE,
-        details={"plain_sum": plain, "label": "as argued there"},
-    )
-
-
-def _place_values(integer_bits: int, fraction_bits: int) -> float:
-    """Sum of the claimed place values of all bits, over 2^integer_bits.
-
-    Legend: m integer bits, n fraction bits. Sign 2^(m+1), integers 2^m - 1, fractions 1 - 2^-n:
-    together 3 * 2^m - 2^-n.
-    """
-    return 3.0 - math.ldexp(1.0, -(integer_bits + fraction_bits))
-
-
-def _times_power(value: float, power: int) -> float:
-    """value * 2^power, infinite where it overflows."""
-    try:
-        return math.ldexp(value, power)
-    except OverflowError:
-        return math.inf
 
 
 @dataclass(frozen=True)

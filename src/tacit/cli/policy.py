@@ -36,7 +36,9 @@ def _policy() -> None:
 _Policy = Annotated[
     str,
     typer.Option(
-        help="`digits`, a detector (`patterns`, `lists=terms.txt`), `contextual=MODEL`, "
+        help="`digits`, a detector (`patterns=email+phone`, `lists=terms.txt`), "
+        "`regex=ORD-[0-9]{6}`, "
+        "`contextual`, `contextual=MODEL`, "
         "`sentences(POLICY)`, `missing(0.1, POLICY)`, `module:function`; several joined by `+`."
     ),
 ]

@@ -38,7 +38,7 @@ _OPTIONS: tuple[tuple[str, Any, str], ...] = (
     ("delta", float, "Delta (1e-5; with --published, the paper's own)."),
     ("degrees", str, "Entity degrees of the curve, comma-separated; empty for none."),
     ("curves", None, "Curves over steps and degree (not in JSON unless asked)."),
-    ("published", str, "A paper's own formula: uedp, user, selective, gdp or dpnr."),
+    ("published", str, "A paper's own formula: uedp, user, selective, gdp, dpnr or binary."),
     ("counterexample", bool, "Show where the published UeDP bound fails."),
     ("estimator", str, "Published: f_E or f_E+."),
     ("users", int, "Published: users in all."),
@@ -47,8 +47,10 @@ _OPTIONS: tuple[tuple[str, Any, str], ...] = (
     ("records", int, "Published: records in all."),
     ("gradient_releases", int, "Published selective: gradients."),
     ("state_releases", int, "Published selective: states."),
-    ("epsilon", float, "Published dpnr: epsilon of a dimension."),
-    ("dimensions", int, "Published dpnr: dimensions."),
+    ("epsilon", float, "Published dpnr: epsilon of a dimension; binary: of a bit."),
+    ("dimensions", int, "Published dpnr, binary: dimensions."),
+    ("integer_bits", int, "Published binary: bits before the point."),
+    ("fraction_bits", int, "Published binary: bits behind it."),
     ("word_dropout", float, "Published dpnr: share of words dropped."),
     ("plot", Path, "Picture of the curves: .png, .svg or .html."),
 )
@@ -73,13 +75,18 @@ def price(given: dict[str, Any]) -> None:
 
     Examples: `tacit price --protect users+entities --user-rate 0.05 --noise-multiplier 8 --steps
     500` · `tacit price --published uedp --users 946 --users-per-step 50 --entity-rate 0.5
-    --noise-multiplier 2 --steps 500 --sensitive 5187 --records 14040` ·
+    --noise-multiplier 2 --steps 500 --sensitive 5187 --records 14040 --plot claimed.png` ·
     `tacit price --counterexample`
     """
     as_json, plot, curves = given["as_json"], given["plot"], given["curves"]
     if given["counterexample"]:
         _refuse_unused(given, {"counterexample"}, "--counterexample")
         return _counterexample(as_json)
+    if plot:
+        from tacit.reports.plots import format_of
+
+        format_of(plot)
+        refuse_overwrite(plot, overwrite=given["overwrite"])
     if given["published"]:
         return _published(given["published"], given, as_json)
     protect, steps = given["protect"], given["steps"]
@@ -88,11 +95,6 @@ def price(given: dict[str, Any]) -> None:
             "Give --protect, --noise-multiplier and --steps (or --published NAME, or "
             "--counterexample); `tacit price --help` has examples."
         )
-    if plot:
-        from tacit.reports.plots import format_of
-
-        format_of(plot)
-        refuse_overwrite(plot, overwrite=given["overwrite"])
     found = _quoted(given, curves if curves is not None else (not as_json or plot is not None))
     if plot:
         from tacit.reports.plots import save
@@ -256,10 +258,12 @@ def _published(name: str, given: Mapping[str, Any], as_json: bool) -> None:
             values[parameter.name] = value
         elif parameter.default is inspect.Parameter.empty:
             missing.append(f"--{parameter.name.replace('_', '-')}")
-    _refuse_unused(given, {"published", *values}, f"--published {name}")
+    _refuse_unused(given, {"published", "plot", *values}, f"--published {name}")
     if missing:
         raise UsageError(f"--published {name} needs {', '.join(missing)}.")
     found = formula(**values)
+    if given["plot"]:
+        _draw_published(name, values, given["plot"])
     result = found.as_dict()
     if name == "uedp":
         result["counterexample"] = _against(values)
@@ -280,6 +284,23 @@ def _published(name: str, given: Mapping[str, Any], as_json: bool) -> None:
         out.print(f"[bold]This is not a bound.[/bold] {found.why_not}")
     if "counterexample" in result:
         out.print(result["counterexample"]["sentence"])
+
+
+def _draw_published(name: str, values: Mapping[str, Any], to: Path) -> None:
+    """A picture of what is claimed over steps, and of what is certainly lost with that noise."""
+    from tacit.replication.published import over_steps
+    from tacit.reports.plots import save
+    from tacit.reports.price_curves import published_figure
+
+    with progress("Drawing", None):
+        lines = over_steps(name, values)
+        if name == "uedp":
+            lines["certainly lost where all users name the entity"] = [
+                (steps, _against({**values, "steps": steps})["epsilon_at_least"])
+                for steps, _ in next(iter(lines.values()))
+            ]
+        save(published_figure(f"epsilon as published ({name})", lines), to)
+    say(f"picture: {to}")
 
 
 def _against(values: Mapping[str, Any]) -> dict[str, Any]:

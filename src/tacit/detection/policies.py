@@ -5,7 +5,10 @@ is sensitive. Policies are named in one line:
 
     digits                      runs of digits
     patterns, lists=terms.txt   any detector, as `tacit detect --with` names it
+    patterns=email+phone        some of its rules
+    regex=ORD-[0-9]{6}          your own regular expression; it takes the rest of the line
     contextual=MODEL            entities, subjects, objects, names and pronouns of a spaCy parse
+    contextual                  the same without a parse: names, capitals and pronouns
     sentences(digits)           every whole sentence in which another policy marks something
     missing(0.1, digits)        another policy that overlooks one span in ten, on purpose
     package.module:function     a function of your own, from a record to spans or to a mask
@@ -109,6 +112,30 @@ class Digits(Policy):
 
     def _spans(self, record: Record) -> Iterator[Span]:
         return (found.span() for found in _DIGITS.finditer(record.text))
+
+
+@dataclass(frozen=True)
+class Matching(Policy):
+    """Whatever a regular expression of the user's matches."""
+
+    name: str
+    regex: re.Pattern[str]
+
+    @classmethod
+    def of(cls, written: str) -> "Matching":
+        """The policy of an expression; one that Python cannot read is refused."""
+        try:
+            return cls(f"regex={written}", re.compile(written))
+        except (re.error, RecursionError, OverflowError) as error:
+            place = getattr(error, "pos", None)
+            where = "" if place is None else f" at character {place}"
+            raise UsageError(
+                f"regex={_short(written)} is no regular expression{where}; write it as Python's "
+                "module re does."
+            ) from None
+
+    def _spans(self, record: Record) -> Iterator[Span]:
+        return (found.span() for found in self.regex.finditer(record.text))
 
 
 @dataclass(frozen=True)
@@ -303,14 +330,38 @@ class Contextual(Policy):
         ]
 
 
-def _contextual(option: str | None) -> Contextual:
+_PRONOUNS = """i me my mine myself you your yours yourself yourselves he him his himself she her
+hers herself it its itself we us our ours ourselves they them their theirs themselves who whom whose
+this that these those somebody someone anybody anyone nobody everybody everyone"""
+_PRONOUN = re.compile(rf"\b(?:{'|'.join(_PRONOUNS.split())})\b", re.IGNORECASE)
+_CAPITAL = re.compile(r"(?<=[\w,;:)\"'] )[A-Z]\w*")
+
+
+@dataclass(frozen=True)
+class Unparsed(Policy):
+    """What `contextual` marks as far as it goes without a parse: nothing has to be installed.
+
+    Names that the packaged detector finds, words with a capital inside of a sentence, and pronouns.
+    Subjects and objects that are common nouns take a parse.
+    """
+
+    names: Detector
+    name: str = "contextual"
+
+    def masks(self, records: Sequence[Record]) -> Iterator[Mask]:
+        """The masks of many, in order."""
+        for record, found in zip(records, self.names.find(records), strict=True):
+            spans = [(f.start, f.end) for f in found]
+            for regex in (_CAPITAL, _PRONOUN):
+                spans += [match.span() for match in regex.finditer(record.text)]
+            yield mask_of(spans, len(record.text))
+
+
+def _contextual(option: str | None) -> Policy:
     from tacit.detection.pipelines import load_spacy
 
     if option is None:
-        raise UsageError(
-            "contextual needs a spaCy model with a parser; give contextual=NAME of an installed "
-            "one, such as en_core_web_sm, or contextual=FOLDER of a saved pipeline."
-        )
+        return Unparsed(DETECTORS["names"].open(None))
     nlp = load_spacy("contextual", option)
     lacking = [
         what
@@ -347,7 +398,7 @@ def _read(written: str, depth: int) -> Policy:
     parts = [part.strip() for part in _split(written)]
     if not all(parts):
         raise UsageError(f"policy={_short(written)} names nothing; {_accepted()}")
-    made = tuple(_read_one(part, depth) for part in parts)
+    made = tuple(_read_one(part, depth) for part in _rules_joined(parts))
     return made[0] if len(made) == 1 else Union(made)
 
 
@@ -371,6 +422,8 @@ def _read_one(part: str, depth: int) -> Policy:
     name, _, option = part.partition("=")
     if part == "digits":
         return Digits()
+    if name == "regex":
+        return Matching.of(option)
     if name == "contextual":
         return _contextual(option or None)
     if name in DETECTORS:
@@ -380,10 +433,33 @@ def _read_one(part: str, depth: int) -> Policy:
     raise UsageError(f"policy={_short(part)} is not known; {_accepted()}")
 
 
+def _rules_joined(parts: list[str]) -> Iterator[str]:
+    """The parts, with rules that follow `patterns=` put together again: they are joined by plus."""
+    from tacit.detection.patterns import NAMES
+
+    joined = ""
+    for part in parts:
+        if joined and part in NAMES:
+            joined += f"+{part}"
+            continue
+        if joined:
+            yield joined
+        joined = part if part.startswith("patterns=") else ""
+        if not joined:
+            yield part
+    if joined:
+        yield joined
+
+
 def _split(written: str) -> list[str]:
-    """The parts of a line, cut at each plus sign that stands outside of brackets."""
+    """The parts of a line, cut at each plus sign that stands outside of brackets.
+
+    A regular expression has brackets and plus signs of its own, so it takes all that is left.
+    """
     parts, depth, start = [], 0, 0
     for place, char in enumerate(written):
+        if depth == 0 and written[start:].lstrip().startswith("regex="):
+            break
         depth += (char == "(") - (char == ")")
         if depth < 0:
             break
@@ -397,8 +473,9 @@ def _split(written: str) -> list[str]:
 
 def _accepted() -> str:
     return (
-        "accepted: digits, a detector (" + ", ".join(DETECTORS) + "), contextual=MODEL, "
-        "sentences(POLICY), missing(RATE, POLICY), module:function, and several joined by +."
+        "accepted: digits, a detector (" + ", ".join(DETECTORS) + "), regex=EXPRESSION, "
+        "contextual, contextual=MODEL, sentences(POLICY), missing(RATE, POLICY), module:function, "
+        "and several joined by +."
     )
 
 

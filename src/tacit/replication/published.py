@@ -7,10 +7,12 @@ prices live in `tacit.privacy.accounting`; an instance that contradicts the user
 lives in `tacit.replication.counterexample`. All papers are listed in `docs/studies/papers.md`.
 """
 
+import inspect
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -34,6 +36,7 @@ UEDP_SOURCE = "Lai et al. 2022"
 SELECTIVE_SOURCE = "Shi et al. 2022"
 REGULARIZATION_SOURCE = "Mireshghallah et al. 2021, after Bu et al. 2020"
 DPNR_SOURCE = "Lai et al. 2022, appendix G, correcting Lyu et al. 2020a"
+BINARY_SOURCE = "Lai et al. 2022, appendix H, on Lyu et al. 2020b"
 
 UEDP_WHY_NOT = (
     "an entity held by many users moves each holder by up to twice the clip norm, and no coin of "
@@ -417,6 +420,53 @@ def dpnr(*, epsilon: float, dimensions: int, word_dropout: float = 0.0) -> Publi
     )
 
 
+def binary(
+    *, epsilon: float, dimensions: int, integer_bits: int, fraction_bits: int
+) -> PublishedPrice:
+    """What a representation costs whose numbers are written in bits, each of which may be flipped.
+
+    Source: Lai et al. 2022, appendix H: a bit costs `epsilon` times its place value, integer bit i
+    2^(i-1), the sign bit 2^(integer_bits + 1), fraction bit i 2^-i.
+    Departs: we doubt it. Randomized response on a bit costs `epsilon` whatever the bit is worth;
+    `details` has that plain sum, and `is_bound` says whether the figure covers it.
+
+    >>> found = binary(epsilon=0.1, dimensions=10, integer_bits=2, fraction_bits=3)
+    >>> round(found.epsilon["records"], 3), round(found.details["plain_sum"], 3)
+    (11.875, 6.0)
+    """
+    inputs = _inputs(locals())
+    check_not_negative("epsilon", epsilon)
+    check_whole("dimensions", dimensions, least=1)
+    check_whole("integer_bits", integer_bits, least=0)
+    check_whole("fraction_bits", fraction_bits, least=0)
+    # Sign 2^(m+1), integers 2^m - 1, fractions 1 - 2^-n: together 3 * 2^m - 2^-n.
+    places = 3.0 - math.ldexp(1.0, -(integer_bits + fraction_bits))
+    argued = _times_power(dimensions * epsilon * places, integer_bits)
+    plain = dimensions * (1 + integer_bits + fraction_bits) * epsilon
+    return PublishedPrice(
+        method="binary",
+        epsilon={"records": argued},
+        delta=0.0,
+        inputs=inputs,
+        is_bound=argued >= plain,
+        why_not=(
+            "" if argued >= plain
+            else "a fraction bit costs as much as any other bit; the plain sum over bits is larger."
+        ),
+        condition="as argued there; the plain sum over bits is the cost we would state.",
+        source=BINARY_SOURCE,
+        details={"plain_sum": plain, "label": "as argued there"},
+    )  # fmt: skip
+
+
+def _times_power(value: float, power: int) -> float:
+    """value * 2^power, infinite where it overflows."""
+    try:
+        return math.ldexp(value, power)
+    except OverflowError:
+        return math.inf
+
+
 def _log_expm1(x: float) -> float:
     """ln(e^x - 1) for x > 0 without overflow."""
     return x if x > 50 else math.log(math.expm1(x))
@@ -432,5 +482,43 @@ def _dropout_epsilon(epsilon: float, dropout: float) -> float:
 
 
 PUBLISHED: Mapping[str, Callable[..., PublishedPrice]] = MappingProxyType(
-    {"uedp": uedp, "user": user, "selective": selective, "gdp": gdp, "dpnr": dpnr}
-)
+    {
+        "uedp": uedp, "user": user, "selective": selective, "gdp": gdp, "dpnr": dpnr,
+        "binary": binary,
+    }
+)  # fmt: skip
+
+_POINTS = 8
+
+
+def over_steps(name: str, values: Mapping[str, Any]) -> dict[str, list[tuple[int, float]]]:
+    """A claimed epsilon up to the last step, beside what the same paper claims for its rivals.
+
+    For the user-entity paper these are the lines of its Figures 2 and 6: both estimators (f_E+
+    where the counts of records are given) and users alone.
+    """
+    if "steps" not in values:
+        raise UsageError(f"published={name} does not go by steps, so there is nothing to draw.")
+    formula = PUBLISHED[name]
+    lines: dict[str, Callable[[int], PublishedPrice]] = {}
+    if name == "uedp":
+        estimators = ("f_E",) if values.get("records") is None else ("f_E", "f_E+")
+        for estimator in estimators:
+            given = {**values, "estimator": estimator}
+            lines[f"users and entities, {estimator}"] = partial(_at, formula, given)
+        users = {n: values[n] for n in inspect.signature(user).parameters if n in values}
+        lines["users alone"] = partial(_at, user, users)
+    else:
+        lines[name] = partial(_at, formula, values)
+    last = values["steps"]
+    at = sorted({max(1, last * point // _POINTS) for point in range(1, _POINTS + 1)})
+    return {
+        line: [(steps, next(iter(price(steps).epsilon.values()))) for steps in at]
+        for line, price in lines.items()
+    }
+
+
+def _at(
+    formula: Callable[..., PublishedPrice], values: Mapping[str, Any], steps: int
+) -> PublishedPrice:
+    return formula(**{**values, "steps": steps})

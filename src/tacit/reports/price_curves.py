@@ -1,7 +1,8 @@
 """Figures of prices: epsilon over steps and over an entity's degree."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import cycle
 from typing import TYPE_CHECKING
 
 from tacit.planning.prices import Quote
@@ -30,6 +31,27 @@ def price_figure(quote: Quote) -> "Figure":
         _draw(axes[0], quote.over_steps, "steps", BLUE)
     if quote.over_degree:
         _draw(axes[-1], quote.over_degree, "users who share the entity", VERMILION, log=True)
+    return figure
+
+
+def published_figure(title: str, lines: Mapping[str, Sequence[tuple[int, float]]]) -> "Figure":
+    """Published epsilons over steps, each line with its name; they promise nothing of ours."""
+    figure = new_figure(title, (7.2, 4.6))
+    figure.suptitle(title, x=0.02, ha="left", fontsize=12, color=INK, fontweight="bold")
+    axes = figure.subplots()
+    for (name, line), colour in zip(
+        lines.items(), cycle((BLUE, GREY, INK, VERMILION)), strict=False
+    ):
+        points = [(at, epsilon) for at, epsilon in line if math.isfinite(epsilon)]
+        axes.plot([at for at, _ in points], [e for _, e in points], color=colour, marker="o", ms=4,
+                  lw=1.8, label=name)  # fmt: skip
+    axes.set_yscale("log")
+    axes.set_xlabel("steps", color=GREY)
+    axes.set_ylabel("epsilon", color=GREY)
+    axes.grid(color=RULE, lw=0.7)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=9)
     return figure
 
 
