@@ -128,7 +128,7 @@ def test_pages_ask_of_a_call_what_the_api_asks(lite: Services) -> None:
 
 
 def test_a_stranger_gets_to_the_sign_in_page_only(site: Peopled, stranger: httpx.Client) -> None:
-    for path in ("/", "/datasets", f"/datasets/{site.dataset}", "/people", "/nothing",
+    for path in ("/datasets", f"/datasets/{site.dataset}", "/people", "/nothing",
                  f"/models/{site.run}/download", f"/runs/{site.run}/report"):  # fmt: skip
         answer = stranger.get(path)
         assert answer.status_code == 303

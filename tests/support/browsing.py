@@ -18,6 +18,8 @@ _FLAGS = (
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
     "--disable-background-networking", "--disable-component-update",
 )  # fmt: skip
+PICTURES = bool(os.environ.get("TACIT_SCREENSHOTS"))
+"""Whether pictures for the docs are asked for."""
 WAIT = 60_000
 """Milliseconds: cores are shared, and nothing here is about speed."""
 
@@ -102,7 +104,7 @@ class Visitor:
 
 def picture(page: "Page", name: str, *, of: "Locator | None" = None, height: int = 850) -> None:
     """A picture for the docs, where they are asked for (TACIT_SCREENSHOTS=1)."""
-    if not os.environ.get("TACIT_SCREENSHOTS"):
+    if not PICTURES:
         return
     from PIL import Image
 

@@ -45,6 +45,10 @@ _Pages = Annotated[
     bool, typer.Option("--pages/--no-pages", help="With web pages, or the API alone.")
 ]
 
+_Welcome = Annotated[
+    bool, typer.Option("--welcome/--no-welcome", help="With a front page for strangers.")
+]
+
 
 app = typer.Typer(
     help="Start a server: people send text, somebody chooses the protection, it trains.\n\n"
@@ -69,6 +73,7 @@ def start(
     certificate: _Certificate = None,
     key: _Key = None,
     pages: _Pages = True,
+    welcome: _Welcome = True,
 ) -> None:
     """Start a server: people send text, somebody chooses the protection, it trains.
 
@@ -87,7 +92,9 @@ def start(
             "give --tls-certificate and --tls-key.")  # fmt: skip
     if pages and find_spec("nicegui") is None:
         raise MissingExtra.of("The pages need nicegui (or give --no-pages)", "server")
-    settings = ServerSettings(folder=folder, database=database, jobs=jobs, queue=queue)
+    settings = ServerSettings(
+        folder=folder, database=database, jobs=jobs, queue=queue, welcome=welcome
+    )
     tls = (certificate, key) if certificate else None
     ready = partial(_say_ready, "Pages" if pages else "Serving")
     serve_forever(settings, host, port, ready, tls=tls, pages=pages)
@@ -156,6 +163,32 @@ def restore(
     else:
         out.print(f"{about['rows']['records']:,} records and {about['files']:,} files.")
         say(f"server: {folder}")
+
+
+@app.command()
+def showcase(
+    folder: _Folder = Path("tacit-server"),
+    scale: Annotated[
+        float, typer.Option(min=0.05, max=10, help="Of users and steps; more learns more.")
+    ] = 1.0,
+    as_json: AsJson = False,
+) -> None:
+    """Train the small models that the front page shows to strangers, and attack them.
+
+    They learn dialogs of invented customers, one of whom repeats a secret, without protection and
+    with it. The server shows what came out as soon as it is there; it may run meanwhile.
+
+    Examples: `tacit serve showcase` · `tacit serve showcase --folder /srv/tacit --scale 0.2`
+    """
+    part, settings = _server_part("showcase"), _settings(folder, None)
+    found = part.make_showcase(settings, say=say, scale=scale)
+    if as_json:
+        print_json(found)
+        return
+    for model in found["models"]:
+        called = "plain" if model["epsilon"] is None else f"epsilon {model['epsilon']:g}"
+        out.print(f"{called}: the secret is guess {model['rank']:,} of {found['possible']:,}.")
+    say(f"showcase: {part.path_of(settings)}")
 
 
 def _settings(folder: Path, database: str | None) -> Any:

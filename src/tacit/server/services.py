@@ -163,10 +163,17 @@ class Services:
 
     def preview(self, dataset: str, text: str) -> Json:
         """A text that was not sent yet, with the marks that protection of names would go by."""
-        found = detect(Corpus.from_records([{"id": "1", "user": "you", "text": text}]), DEFAULT)
-        marks = [{"start": m.start, "end": m.end, "kind": m.kind} for m in found.mentions]
         kept = self.datasets.get(dataset)
-        return {"marks": marks, "protected": kept["protected"], "protection": kept["protection"]}
+        return {
+            "marks": self.marks(text),
+            "protected": kept["protected"],
+            "protection": kept["protection"],
+        }
+
+    def marks(self, text: str) -> list[Json]:
+        """What detectors find in a text; nothing of it is kept."""
+        found = detect(Corpus.from_records([{"id": "1", "user": "you", "text": text}]), DEFAULT)
+        return [{"start": m.start, "end": m.end, "kind": m.kind} for m in found.mentions]
 
     def owners(self, detection: str, *, with_names: bool) -> Json:
         """Who shares what, by a detection; names for those who may read text."""

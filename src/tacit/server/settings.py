@@ -46,6 +46,8 @@ class ServerSettings:
     """Seconds of computing after which an answer is as long as it is by then."""
     prediction_kill_seconds: float = 25.0
     """Seconds after which its process is killed, loading the model included."""
+    welcome: bool = True
+    """Whether strangers see a front page; else they are asked to sign in."""
     kill_after_seconds: float = 5.0
     lease_seconds: float = 2.0
     """How often a server looks whether the database is still its own."""

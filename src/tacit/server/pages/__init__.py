@@ -2,6 +2,7 @@
 
 session_middleware  who has signed in; which site asks; what a browser may load
 sign_in             signing in and out
+welcome             the front page, for whoever comes by
 page_context        a page's only way to the data: calls of the API as whoever has signed in
 rendering, layout   what all pages are made of
 files               uploads and downloads, as plain forms and links
@@ -39,6 +40,7 @@ from tacit.server.pages.page_context import PageContext, require_id, sentence_of
 from tacit.server.pages.rendering import FILES, file_address, file_text, fragment, plain_page
 from tacit.server.pages.session_middleware import COOKIE, SECURE_COOKIE, SessionMiddleware
 from tacit.server.pages.sign_in import sign_in_routes
+from tacit.server.pages.welcome import welcome_routes
 from tacit.server.services import Services
 
 _SESSION_CHECK_SECONDS = 20.0
@@ -64,6 +66,7 @@ def mount_pages(app: FastAPI, services: Services, *, secure: bool) -> None:
     logging.getLogger("nicegui").setLevel(logging.CRITICAL + 1)
     pages_app.add_middleware(SessionMiddleware, services=services, access=access, secure=secure)
     pages_app.include_router(sign_in_routes(services, access, secure=secure, cookie=cookie))
+    pages_app.include_router(welcome_routes(services, access))
     pages_app.state.context_of = context_of
     pages_app.include_router(files.router)
     _own_files()

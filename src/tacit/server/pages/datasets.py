@@ -1,9 +1,13 @@
 """Datasets: make one, fill it, see what is in it, find what is sensitive."""
 
+import io
+import json
 from typing import Any
 
+from fastapi import UploadFile
 from markupsafe import Markup
 from nicegui import ui
+from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from tacit.detection import DEFAULT as DEFAULT_DETECTORS
@@ -17,6 +21,7 @@ from tacit.server.pages.layout import NOT_PRIVATE, button, card, html, show, sma
 from tacit.server.pages.page_context import Notice, PageContext
 from tacit.server.pages.rendering import WORDS, fragment, kind_word, number, timestamp
 from tacit.server.run_requests import DETECTORS_FROM_FILES, offered
+from tacit.server.showcase import sample_records
 
 
 @layout.page("/datasets", "Datasets")
@@ -29,9 +34,42 @@ async def all_datasets(ctx: PageContext) -> None:
     if found:
         show("dataset_list", found, kind="list", tag="ul")
     if ctx.may("datasets:write"):
+        if not found:
+            _sample(ctx)
         _new_dataset(ctx, first=not found)
+        if found:
+            _sample(ctx)
     elif not found:
-        small("There is none yet; an admin makes the first.", kind="why")
+        small("There is none yet. An admin makes the first; then people give it text, you see what "
+              "is sensitive in it, and models learn from it within its budget.",
+              kind="why")  # fmt: skip
+
+
+_SAMPLE = "made-up dialogs"
+
+
+def _sample(ctx: PageContext) -> None:
+    """A dataset that harms nobody, to try everything on."""
+    with card("Try with made-up data", "A dataset of 300 dialogs of a hundred invented customers, "
+              "with names, addresses and order numbers in them. Everything works on it as on "
+              "real text."):  # fmt: skip
+        notice = Notice()
+
+        async def make() -> None:
+            taken = {one["name"] for one in await ctx.call(api.datasets)}
+            numbered = (f"{_SAMPLE} {n}" for n in range(2, 1000))
+            name = next(n for n in (_SAMPLE, *numbered) if n not in taken)
+            asked = api.NewDataset(
+                name=name, description="Invented, to try everything with.",
+                limits={"users+names": 12.0},
+            )  # fmt: skip
+            made = await ctx.call(api.add_dataset, asked)
+            lines = await run_in_threadpool(lambda: "\n".join(map(json.dumps, sample_records())))
+            file = UploadFile(io.BytesIO(lines.encode()), filename="made-up.jsonl")
+            await ctx.call(api.add_file, made["id"], file)
+            ui.navigate.to(f"/datasets/{made['id']}")
+
+        button("Try with made-up data", ctx.on(make, notice))
 
 
 def _new_dataset(ctx: PageContext, *, first: bool) -> None:

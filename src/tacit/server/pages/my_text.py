@@ -9,7 +9,7 @@ from tacit.server.pages import layout
 from tacit.server.pages.datasets import flash_notice, upload_form
 from tacit.server.pages.layout import Refreshable, button, card, html, small
 from tacit.server.pages.page_context import Notice, PageContext
-from tacit.server.pages.rendering import WORDS, fragment, number, timestamp
+from tacit.server.pages.rendering import WORDS, fragment, number, pieces, timestamp
 
 _PAGE = 50
 
@@ -92,21 +92,6 @@ async def _one(ctx: PageContext, dataset: Json) -> None:
 
         listed = Refreshable(ctx, fill, notice)
         await listed.show()
-
-
-def pieces(text: str, marks: list[Json]) -> list[tuple[str, str]]:
-    """A text in parts, each with the kind of its mark; no kind where there is none.
-
-    >>> pieces("I am Ann.", [{"start": 5, "end": 8, "kind": "PERSON"}])
-    [('I am ', ''), ('Ann', 'PERSON'), ('.', '')]
-    """
-    parts, at = [], 0
-    for mark in sorted(marks, key=lambda mark: (mark["start"], -mark["end"])):
-        if mark["start"] < at:
-            continue
-        parts += [(text[at : mark["start"]], ""), (text[mark["start"] : mark["end"]], mark["kind"])]
-        at = mark["end"]
-    return [part for part in [*parts, (text[at:], "")] if part[0]]
 
 
 def _record(

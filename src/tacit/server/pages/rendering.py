@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from datetime import datetime
 from functools import cache
 from importlib.resources import files
@@ -15,15 +16,19 @@ from tacit.detection.kinds import PII_KINDS
 from tacit.privacy.rounding import down, up
 from tacit.server import Json
 
-POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
-    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-)
+_POLICY = {
+    "default-src": "'none'", "script-src": "'self'", "style-src": "'self'",
+    "img-src": "'self' data:", "form-action": "'self'", "base-uri": "'none'",
+    "frame-ancestors": "'none'",
+}  # fmt: skip
 REFERRER = {"Referrer-Policy": "same-origin"}
 """With no referrer at all a browser would not say either which site sends a form."""
 WORDS: Json = json.loads((files("tacit.server.pages") / "words.json").read_text(encoding="utf-8"))
 """What the pages say of units, kinds, states, roles and choices."""
-FILES = {"style.css": "text/css", "theme.js": "text/javascript", "mark.svg": "image/svg+xml"}
+FILES = {
+    "style.css": "text/css", "theme.js": "text/javascript", "welcome.js": "text/javascript",
+    "mark.svg": "image/svg+xml",
+}  # fmt: skip
 
 
 def number(value: Any, digits: int = 3) -> str:
@@ -82,6 +87,21 @@ def kind_word(kind: str) -> str:
     return WORDS["kinds"].get(kind) or PII_KINDS.get(kind) or kind.lower()
 
 
+def pieces(text: str, marks: list[Json]) -> list[tuple[str, str]]:
+    """A text in parts, each with the kind of its mark; no kind where there is none.
+
+    >>> pieces("I am Ann.", [{"start": 5, "end": 8, "kind": "PERSON"}])
+    [('I am ', ''), ('Ann', 'PERSON'), ('.', '')]
+    """
+    parts, at = [], 0
+    for mark in sorted(marks, key=lambda mark: (mark["start"], -mark["end"])):
+        if mark["start"] < at:
+            continue
+        parts += [(text[at : mark["start"]], ""), (text[mark["start"] : mark["end"]], mark["kind"])]
+        at = mark["end"]
+    return [part for part in [*parts, (text[at:], "")] if part[0]]
+
+
 def unit_words(unit: str) -> str:
     """Whom a promise is about, in words."""
     return WORDS["units"].get(unit, unit)
@@ -108,7 +128,9 @@ def _fragments() -> Any:
         kind_word=kind_word, hue=lambda label: hash(label) % 360,
     )  # fmt: skip
     environment.globals.update(
-        file_address=file_address, tag_kind=lambda word: WORDS["tag_kinds"].get(word, "")
+        file_address=file_address,
+        way=lambda: WORDS["way"].items(),
+        tag_kind=lambda word: WORDS["tag_kinds"].get(word, ""),
     )
     return environment.from_string(file_text("fragments.jinja")).module
 
@@ -118,9 +140,12 @@ def fragment(name: str, *values: Any) -> Markup:
     return Markup(getattr(_fragments(), name)(*values).strip())
 
 
-def whole_page(title: str, body: Markup, status: int = 200) -> HTMLResponse:
-    """A page of its own, without the component library."""
-    headers = {"Content-Security-Policy": POLICY, "Cache-Control": "no-store", **REFERRER}
+def whole_page(
+    title: str, body: Markup, status: int = 200, *, more: Mapping[str, str] | None = None
+) -> HTMLResponse:
+    """A page of its own, without the component library; `more` goes into its policy."""
+    policy = "; ".join(f"{name} {value}" for name, value in (_POLICY | dict(more or {})).items())
+    headers = {"Content-Security-Policy": policy, "Cache-Control": "no-store", **REFERRER}
     return HTMLResponse(fragment("page", title, body), status, headers)
 
 

@@ -22,7 +22,7 @@ from tacit.server.pages.rendering import REFERRER, plain_page
 from tacit.server.services import Services
 
 COOKIE, SECURE_COOKIE = "tacit_session", "__Host-tacit_session"
-_PUBLIC = ("/sign-in", "/page-files/", "/favicon.ico")
+_PUBLIC = ("/sign-in", "/page-files/", "/favicon.ico", "/welcome")
 _ASSETS = "/_nicegui/"
 _CHANNEL = "/_nicegui_ws/"
 
@@ -87,6 +87,8 @@ class SessionMiddleware:
         except NotAuthenticated:
             if scope.get("method") == "GET":
                 asked = quote(str(scope["path"]), safe="/")
+                if asked == "/" and self.services.settings.welcome:
+                    return RedirectResponse("/welcome", 303)
                 return RedirectResponse(f"/sign-in?next={asked}", 303)
             return plain_page("Not possible", "You are signed out; sign in again.", 401)
         except TacitError as error:
