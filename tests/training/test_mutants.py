@@ -439,9 +439,9 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
         f"{LOOKED_AT}::test_what_begins_later_is_refused_before_its_release",
     ),
     "a comparison in which an entity has no share": (
-        "training/phases/selecting.py",
-        "clip_norm=CLIP, record_clip=share, units",
-        "clip_norm=CLIP, record_clip=None, units",
+        "training/methods/linear_sums.py",
+        "clip_norm=clip_norm, record_clip=share, units",
+        "clip_norm=clip_norm, record_clip=None, units",
         "training/phases/test_selecting.py::test_a_share_bounds_what_an_entity_moves_in_one_user",
     ),
     "steps that spend what the comparison needs": (

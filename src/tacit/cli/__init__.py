@@ -40,6 +40,7 @@ COMMANDS = {
     "export": "export:export",
     "refit": "train:refit",
     "sanitize": "sanitize:sanitize",
+    "synthesize": "synthesize:synthesize",
     "pretrain": "masked:pretrain",
     "guess": "masked:guess",
     "canaries": "attack:canaries",

@@ -35,6 +35,7 @@ from tacit.privacy.certificates.local_privacy import (
     read_local,
 )
 from tacit.privacy.certificates.manifest import KEPT, digest_in, not_covered
+from tacit.privacy.certificates.wording import TEXT
 from tacit.privacy.events import NotPrivate, Public, whole_passes
 from tacit.privacy.ledger import LedgerContents, is_earlier, read_ledger
 from tacit.privacy.rounding import down, up
@@ -72,7 +73,12 @@ def verify(run: Path) -> list[Check]:
     except TacitError as error:
         checks.append(Check("epsilon", False, str(error)))
     checks += _settings_check(certificate, run)
-    checks += _file_checks(certificate, run)
+    if certificate.released == TEXT:
+        checks += _page_checks(run, _pages_of(certificate))
+        checks += _files_beside(certificate, run)
+        checks.append(_others(run))
+    else:
+        checks += _file_checks(certificate, run)
     checks += _audit_checks(certificate, run)
     return checks
 
@@ -261,7 +267,8 @@ def _recomputed(
 def _same_words(certificate: Certificate, fresh: Certificate) -> Iterator[Check]:
     """Whether a certificate says what one that is issued anew says."""
     for name in (
-        "standing", "sentence", "scope", "assumptions", "not_covered", "public", "earlier",
+        "format", "standing", "sentence", "scope", "assumptions", "not_covered", "public",
+        "earlier",
     ):  # fmt: skip
         fits = getattr(fresh, name) == getattr(certificate, name)
         detail = "as recomputed" if fits else "differs from what holds"
@@ -335,10 +342,7 @@ def _near(one: Cost, other: Cost) -> bool:
 
 
 def _file_checks(certificate: Certificate, run: Path) -> Iterator[Check]:
-    text = certificate_markdown(certificate)
-    yield from _page_checks(
-        run, {"certificate.md": text, "certificate.html": certificate_html(certificate)}
-    )
+    yield from _page_checks(run, _pages_of(certificate))
     weights = [name for name in certificate.files if name.endswith(".safetensors")]
     said = f"{len(certificate.files)} file(s) are named, {len(weights)} of them weights"
     yield Check("manifest", bool(weights), said if weights else "no weights are named, so this "
@@ -355,6 +359,13 @@ def _file_checks(certificate: Certificate, run: Path) -> Iterator[Check]:
         yield Check("not covered", True, f"keep inside: {', '.join(inside)}")
     if unknown:
         yield Check("not covered", False, f"not of this run, take away: {', '.join(unknown)}")
+
+
+def _pages_of(certificate: Certificate) -> dict[str, str]:
+    return {
+        "certificate.md": certificate_markdown(certificate),
+        "certificate.html": certificate_html(certificate),
+    }
 
 
 def _page_checks(folder: Path, pages: Mapping[str, str]) -> Iterator[Check]:
@@ -403,7 +414,7 @@ def verify_sanitized(folder: Path) -> list[Check]:
     except TacitError as error:
         checks.append(Check("promise", False, str(error)))
     checks += _page_checks(folder, pages(certificate))
-    checks += _local_files(certificate, folder)
+    checks += _files_beside(certificate, folder)
     checks.append(_others(folder))
     return checks
 
@@ -418,7 +429,7 @@ def _local_recomputed(certificate: LocalCertificate, contents: LedgerContents) -
         yield Check(name.replace("_", " "), fits, said if fits else "differs from what holds")
 
 
-def _local_files(certificate: LocalCertificate, folder: Path) -> Iterator[Check]:
+def _files_beside(certificate: LocalCertificate | Certificate, folder: Path) -> Iterator[Check]:
     """The corpus, which lies beside the folder of its certificate."""
     named = bool(certificate.files)
     yield Check("output", named, f"{len(certificate.files)} file(s) named" if named else "none")

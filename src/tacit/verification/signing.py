@@ -17,6 +17,7 @@ from tacit.files import refuse_overwrite, whole_file
 from tacit.privacy.certificates.certificate import read_certificate
 from tacit.privacy.certificates.local_privacy import is_local
 from tacit.privacy.certificates.manifest import CERTIFICATE_FILES, KEPT, SIGNATURE
+from tacit.privacy.certificates.wording import TEXT
 from tacit.verification.runs import Check, verify
 
 
@@ -86,8 +87,10 @@ def signature_check(folder: Path, public_key: Path) -> Check:
 def signed_files(folder: Path) -> set[str]:
     """What a signature has to cover: the certificate, the ledger, the model."""
     path = folder / "certificate.json"
-    # A sanitized corpus lies beside this folder: the certificate, which is signed, has its digest.
+    # A certified corpus lies beside this folder: the certificate, which is signed, has its digest.
     named = {} if is_local(path) else read_certificate(path).files
+    if not is_local(path) and read_certificate(path).released == TEXT:
+        named = {}
     wanted = {name for name in named if not name.startswith(f"{KEPT}/")}
     return wanted | {name for name in CERTIFICATE_FILES if (folder / name).exists()}
 

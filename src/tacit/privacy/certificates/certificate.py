@@ -50,7 +50,15 @@ from tacit.privacy.certificates.scope import (
     stated,
     worst_standing,
 )
-from tacit.privacy.certificates.wording import assumptions, claimed, guarantee, not_covered
+from tacit.privacy.certificates.wording import (
+    MODEL,
+    TEXT,
+    Released,
+    assumptions,
+    claimed,
+    guarantee,
+    not_covered,
+)
 from tacit.privacy.events import Unit, whole_passes
 from tacit.privacy.ledger import Ledger, LedgerContents, read_ledger
 
@@ -102,7 +110,8 @@ class Finding(Frozen):
 class Certificate(Document):
     """What is promised, computed from the ledger; arguments: docs/explanations/guarantees.md."""
 
-    format: Literal[2] = 2
+    format: Literal[2, "text-2"] = 2
+    """Of a model's certificate, or of a text's, which lies beside this folder."""
     standing: Standing
     protect: Unit
     sentence: str
@@ -130,6 +139,11 @@ class Certificate(Document):
         if self.protect not in self.costs:
             raise ValueError("what is protected has no price")
         return self
+
+    @property
+    def released(self) -> Released:
+        """What the promise is about."""
+        return MODEL if self.format == 2 else TEXT
 
     @property
     def epsilon(self) -> float:
@@ -173,21 +187,26 @@ def certify(
     scope, public, earlier = stated(about)
     _need_scope(scope, promise)
     leaks, seeded = _leaks(about, earlier), _seeded(about, earlier)
+    released: Released = TEXT if about.get("released") == TEXT else MODEL
     replaces = published is not None and not promise.plan
     releases = whole_passes(contents.releases())
     costs = {
         unit: _cost(price(releases, unit, promise.delta, fresh=True), contents)
         for unit in promise.units
     }
-    standing, sentence = _stands(promise, costs[promise.protect], scope, leaks, seeded, published)
+    standing, sentence = _stands(
+        promise, costs[promise.protect], scope, leaks, seeded, published, released
+    )
     foreign = plugins_of(about)
-    open_points = not_covered(releases, promise.by_degree, leaks, scope.entities)
+    open_points = not_covered(releases, promise.by_degree, leaks, scope.entities, released)
     open_points += [p for p in (earlier.not_covered if earlier else ()) if p not in open_points]
     assumed = assumptions(
-        releases, promise.by_degree, capped=not replaces, public=public, earlier=earlier
-    )
+        releases, promise.by_degree, capped=not replaces, public=public, earlier=earlier,
+        released=released,
+    )  # fmt: skip
     assumed += [one.assumption for one in foreign]
     return Certificate(
+        format=2 if released == MODEL else "text-2",
         standing=_no_better(standing, contents, earlier, foreign),
         protect=promise.protect,
         sentence=sentence,
@@ -267,12 +286,14 @@ def _stands(
     leaks: Sequence[str],
     seeded: bool,
     published: PublishedPrice | None,
+    released: Released,
 ) -> tuple[Standing, str]:
     """The standing and the sentence of a promise, after whatever takes it away."""
     epsilon, delta = float(cost.epsilon), promise.delta
     sentence = guarantee(
-        promise.protect, cost.adjacency, epsilon, delta, promise.by_degree, scope.entities
-    )
+        promise.protect, cost.adjacency, epsilon, delta, promise.by_degree, scope.entities,
+        released,
+    )  # fmt: skip
     standing: Standing = "heuristic"
     if math.isfinite(epsilon) and not seeded and not leaks:
         standing = "proved"

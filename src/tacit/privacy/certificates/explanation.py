@@ -16,7 +16,7 @@ from tacit.privacy.certificates.certificate import Certificate
 from tacit.privacy.certificates.documents import facts_in_lines
 from tacit.privacy.certificates.local_privacy import LENGTHS, QUANTILES, LocalCertificate, Reach
 from tacit.privacy.certificates.scope import Scope
-from tacit.privacy.certificates.wording import STANDINGS
+from tacit.privacy.certificates.wording import STANDINGS, TEXT
 from tacit.privacy.events import Unit
 from tacit.privacy.rounding import down, percent, up
 
@@ -55,7 +55,9 @@ def certificate_html(c: Certificate) -> str:
 def headline(c: Certificate) -> str:
     """The standing and the grade in one or two sentences, for the top of any page."""
     if c.standing == "broken":
-        return "**Broken.** An audit contradicted this certificate: do not release this model."
+        return (
+            f"**Broken.** An audit contradicted this certificate: do not release this {c.released}."
+        )
     if "fixed seed" in (c.provenance.randomness, c.earlier.randomness if c.earlier else None):
         return (
             "**Not for release.** The randomness came from a fixed seed, so the noise can be "
@@ -100,6 +102,8 @@ def protected(c: Certificate) -> list[str]:
     if c.standing != "proved":
         return ["Nobody, by any promise of this certificate."]
     said = [whom(c.protect, c.scope)]
+    if c.released == TEXT:
+        said = [said[0].replace("training text", "private text").replace("model", "released text")]
     if c.scope.entities is not None and "entities" in c.protect:
         said.append(c.scope.entities.marked_by)
     if c.scope.entities is not None and "names" in c.protect:

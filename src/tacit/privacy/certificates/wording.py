@@ -5,6 +5,7 @@ They stand in one place so that a certificate, a plan and a page say the same.
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import Literal
 
 from tacit.privacy.certificates.scope import EntityScope, Inherited, PublicInput
 from tacit.privacy.events import (
@@ -21,6 +22,11 @@ from tacit.privacy.events import (
 )
 from tacit.privacy.rounding import up
 
+Released = Literal["model", "text"]
+MODEL: Released = "model"
+TEXT: Released = "text"
+"""What a promise is about: a model, or a text that was chosen by noisy votes."""
+
 STANDINGS = {
     "proved": "the argument is in docs/explanations/guarantees.md and epsilon is computed from "
     "the ledger",
@@ -35,12 +41,11 @@ _TABLE = (
 )
 
 _ZERO_OUT = {
-    "users": "if every record of any one user had contributed nothing to any training step, "
-    f"{_TABLE}",
+    "users": f"if every record of any one user had contributed nothing to any {{step}}, {_TABLE}",
     "entities": "if every record in which any one {entity} was detected had contributed nothing to "
-    f"any training step, {_TABLE}",
+    f"any {{step}}, {_TABLE}",
     "users+entities": "if every record of any one user and every record in which any one {entity} "
-    f"was detected had contributed nothing to any training step, {_TABLE}",
+    f"was detected had contributed nothing to any {{step}}, {_TABLE}",
 }
 _ADD_OR_REMOVE = {
     "users": "without any one user's records in the training data",
@@ -80,6 +85,7 @@ def guarantee(
     delta: float,
     by_degree: int | None = None,
     entities: EntityScope | None = None,
+    released: Released = MODEL,
 ) -> str:
     """The promise for one unit, in a few sentences.
 
@@ -101,11 +107,14 @@ def guarantee(
     if by_degree is not None and adjacency == "zero-out":
         apart = _BY_DEGREE[unit]
     meant = entities or EntityScope(kinds=None)
-    apart = apart.format(entity=meant.noun, name=meant.name_noun, most=by_degree)
+    step = "training step" if released == MODEL else "step of training or round of votes"
+    apart = apart.format(entity=meant.noun, name=meant.name_noun, most=by_degree, step=step)
+    if released == TEXT:
+        apart = apart.replace("in the training data", "in the private text")
     likeness = f"({up(epsilon)}, {up(delta)})-indistinguishable from"
     if epsilon == 0 and adjacency == "substitute":
         likeness = "made by exactly the same computation as"
-    promise = f"The released model is {likeness} the one obtained {apart}."
+    promise = f"The released {released} is {likeness} the one obtained {apart}."
     said = meant.sentences if "entities" in unit else []
     said = meant.name_sentences if "names" in unit else said
     return " ".join([promise, *said])
@@ -125,6 +134,7 @@ def not_covered(
     by_degree: int | None = None,
     leaks: Iterable[str] = (),
     entities: EntityScope | None = None,
+    released: Released = MODEL,
 ) -> list[str]:
     """What the guarantee does not say, for the events that were carried out.
 
@@ -147,7 +157,10 @@ def not_covered(
     ]
     found += [
         "Numbers shown while training (loss, clip fraction, owners drawn): they are exact, not "
-        "private, and must stay inside.",
+        "private, and must stay inside."
+        if released == MODEL
+        else "Figures that compare the text with the private one: they are exact, not private, and "
+        "must stay inside.",
         "Choices made by looking at the private data (settings, checkpoints) that are not in the "
         "ledger.",
     ]
@@ -227,6 +240,7 @@ def assumptions(
     capped: bool = True,
     public: Iterable[PublicInput] = (),
     earlier: Inherited | None = None,
+    released: Released = MODEL,
 ) -> list[str]:
     """What must be true for the guarantee to hold; `capped` is false where no cap was enforced.
 
@@ -234,7 +248,7 @@ def assumptions(
     that this one continues brings along.
     """
     events = list(events)
-    found = _assumed_of_sums(events)
+    found = _assumed_of_sums(events, released)
     found += _assumed_of_graph(events, by_degree, capped)
     if any(isinstance(e, MentionSubstitution) for e in events):
         found += [
@@ -260,7 +274,7 @@ def assumptions(
     return found
 
 
-def _assumed_of_sums(events: Sequence[AnyEvent]) -> list[str]:
+def _assumed_of_sums(events: Sequence[AnyEvent], released: Released) -> list[str]:
     """What every noisy sum rests on; nothing where nothing was drawn, summed or noised."""
     if all(isinstance(e, NotPrivate | Public) for e in events):
         return []
@@ -272,6 +286,11 @@ def _assumed_of_sums(events: Sequence[AnyEvent]) -> list[str]:
         "Noise comes from a generator that nobody can predict or rewind, and in single precision, "
         "rounded to about a thousandth of its deviation, it hides as real Gaussian noise does.",
     ]
+    if released == TEXT:
+        found.append(
+            "Prompts, labels and settings owe nothing to the private text; candidates and their "
+            "choice depend on it through the releases of this ledger alone."
+        )
     if any(isinstance(e, _SUMS) for e in events):
         found.append(
             "What one unit adds to a sum depends on the weights, on its own records and on coins "

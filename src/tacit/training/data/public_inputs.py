@@ -176,36 +176,44 @@ def _word_vectors(run: Run, private: Callable[[], Pieces] | None) -> Iterator[Pu
 
 
 def base_weights(run: Run, private: Callable[[], Pieces] | None = None) -> Iterator[PublicInput]:
-    """The weights that a run begins with; those of a run that is continued speak for themselves.
+    """The weights that a run begins with; those of a run that is continued speak for themselves."""
+    if run.model.pretrained and not run.model.carry_ledger:
+        where = str(run.model.folder)
+        way_out = "say model.carry_ledger=true to continue it"
+        yield weights_input(where, f"model.folder={where}", way_out, private)
 
-    The text that a public start read is compared with the private text.
+
+def weights_input(
+    where: str, said: str, way_out: str, private: Callable[[], Pieces] | None
+) -> PublicInput:
+    """Weights that are called public, under the name that a setting gives them (`said`).
+
+    Those that a run of ours made are refused, with a way out. The text that a public start read is
+    compared with the private text.
     """
-    if not run.model.pretrained or run.model.carry_ledger:
-        return
-    place = located(str(run.model.folder))
+    place = located(where)
     folder = place if place.is_dir() else place.parent
     if (folder / "ledger.jsonl").exists():
         raise PrivacyRefused(
-            f"model.folder={run.model.folder} is the model of a run, and what that run released is "
-            "part of this one's price; say model.carry_ledger=true to continue it, or give weights "
-            "that no private text went into."
+            f"{said} is the model of a run, and what that run released is part of this one's "
+            f"price; {way_out}, or give weights that no private text went into."
         )
     files = [place] if place.is_file() else sorted(folder.glob("*.safetensors"))
     # Where there are no weights to speak of, loading refuses with a better reason.
     for file in (*files, folder / "config.json") if files else ():
         if made_by_a_run(file):
             raise PrivacyRefused(
-                f"{file.name} in model.folder={run.model.folder} was made by a run of tacit whose "
-                "ledger does not exist; put the whole folder back and say model.carry_ledger=true."
+                f"{file.name} in {said} was made by a run of tacit whose ledger does not exist; "
+                f"put the whole folder back and {way_out}."
             )
-    name, checked = _package_or_folder(str(run.model.folder), place), None
+    name, checked = package_or_folder(where, place), None
     start = read_start(folder)
     if start is not None:
         name += f", which read {shown_names(start.corpus)}"
         if private is not None:
-            what = f"the text of model.folder={run.model.folder}"
+            what = f"the text of {said}"
             checked = require_independent(private(), start_pieces(folder), what=what).checked
-    yield PublicInput(
+    return PublicInput(
         what="the base weights", name=name, sha256=_joint_digest(files), checked=checked
     )
 
@@ -221,7 +229,7 @@ def _tokenizer(run: Run, private: Callable[[], Pieces] | None) -> Iterator[Publi
     place = place if place.is_dir() else place.parent
     files = [f for f in (place / "tokenizer.json", place / "vocab.txt", place / "vocab.json", own)
              if f.is_file()]  # fmt: skip
-    name = _package_or_folder(folder, place)
+    name = package_or_folder(folder, place)
     loaded = tokens.load_tokenizer(folder)
     if tokens.counted(loaded) is not None:
         return  # a leak, and nothing public
@@ -232,7 +240,8 @@ def _tokenizer(run: Run, private: Callable[[], Pieces] | None) -> Iterator[Publi
     yield PublicInput(what="the tokenizer", name=name, sha256=_joint_digest(files), checked=checked)
 
 
-def _package_or_folder(given: str, place: Path) -> str:
+def package_or_folder(given: str, place: Path) -> str:
+    """What a certificate calls a model: a start, a folder, or a package with its version."""
     if given.startswith(START_PREFIX):
         return f"public start {place.name}"
     if Path(given).exists():

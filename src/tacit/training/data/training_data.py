@@ -83,12 +83,17 @@ class Found:
 
 def find_mentions(run: Run, corpus: Corpus) -> Found:
     """The mentions of a run's file, or those that its detectors find."""
-    if run.detect is not None:
-        found = detect(corpus, run.detect)
+    return found_in(corpus, run.detect, run.mentions)
+
+
+def found_in(corpus: Corpus, detectors: str | None, mentions: str | None) -> Found:
+    """What detectors find in a corpus, or what a file of mentions says; else nothing."""
+    if detectors is not None:
+        found = detect(corpus, detectors)
         return Found(found.mentions, found.entities, found.provenance)
-    if run.mentions is None:
+    if mentions is None:
         return Found([], [])
-    source = Path(run.mentions)
+    source = Path(mentions)
     table = source.with_name(source.stem + ".entities.jsonl")
     entities = read_entities(table) if table.exists() else []
     return Found(read_mentions(source, corpus), entities, provenance_beside(source, corpus))

@@ -257,7 +257,7 @@ def make_features(
 
     It reads as many tokens of a text as the run does, wherever it is used.
     """
-    encoder, fields = _load_encoder(str(settings.folder))
+    encoder, fields = load_encoder(str(settings.folder))
     room = min(context, fields.get("max_position_embeddings") or context)
     fields |= {"max_position_embeddings": room} | label_fields(task, labels)
     kind = (
@@ -269,7 +269,7 @@ def make_features(
     return model.eval()
 
 
-def _load_encoder(where: str) -> tuple[nn.Module, dict[str, Any]]:
+def load_encoder(where: str) -> tuple[nn.Module, dict[str, Any]]:
     """An encoder with its weights, and what a configuration says of it."""
     place = located(where)
     if place.suffix == ".safetensors":

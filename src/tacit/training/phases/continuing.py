@@ -64,12 +64,16 @@ def continued(run: Run) -> Continued | None:
     """The run that this one continues, if it does; refused unless everything about it verifies."""
     if not run.model.carry_ledger:
         return None
-    folder = Path(str(run.model.folder))
+    return continue_from(Path(str(run.model.folder)), f"model.folder={run.model.folder}")
+
+
+def continue_from(folder: Path, said: str) -> Continued:
+    """The run of a folder, under the name that a setting gives it, if everything verifies."""
     wrong = next((check for check in verify(folder) if not check.ok), None)
     if wrong is not None:
         raise PrivacyRefused(
-            f"model.folder={run.model.folder} cannot be continued, because it does not verify "
-            f"({wrong.what}: {wrong.detail}); see `tacit verify`, and give a run that does."
+            f"{said} cannot be continued, because it does not verify ({wrong.what}: "
+            f"{wrong.detail}); see `tacit verify`, and give a run that does."
         )
     return Continued(
         folder, read_ledger(folder / "ledger.jsonl"), read_certificate(folder / "certificate.json")

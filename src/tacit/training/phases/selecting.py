@@ -4,7 +4,7 @@ Which of them is better is asked of the training text once, as a noisy sum that 
 the plan's targets cover; see docs/explanations/guarantees.md, section 9.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,9 +14,10 @@ from torch import Tensor, nn
 
 from tacit.errors import OverBudget
 from tacit.planning.plan import Plan
-from tacit.training.data.training_data import TrainingData, batches
-from tacit.training.dp.gradients import BoundedSum, ClippedSums
+from tacit.training.data.training_data import TrainingData
+from tacit.training.dp.gradients import BoundedSum
 from tacit.training.dp.noise import release
+from tacit.training.methods.linear_sums import VECTORS, summed
 from tacit.training.methods.method import MethodInputs
 from tacit.training.models.weights import trainable
 from tacit.training.tasks.examples import Examples
@@ -30,7 +31,6 @@ CLIP = 0.1
 
 Small, so that it is nearly a vote: one who gains much does not outweigh many who lose a little.
 """
-_TOGETHER = 512
 
 Weights = Mapping[str, Tensor]
 
@@ -95,31 +95,14 @@ class _Gains:
     def lengths(self) -> NDArray[np.int64]:
         return np.ones(len(self.values), dtype=np.int64)
 
+    @property
+    def width(self) -> int:
+        return int(self.values.shape[1])
+
     def batch(self, rows: NDArray[np.int64]) -> dict[str, Tensor]:
-        return {"gains": self.values[torch.from_numpy(np.asarray(rows))]}
+        return {VECTORS: self.values[torch.from_numpy(np.asarray(rows))]}
 
 
 def compared(plan: Plan, data: TrainingData, gains: NDArray[np.float64]) -> BoundedSum:
-    """The sum over units of their records' gains, clipped as the plan clips gradients.
-
-    The gradient of a linear map of one output is its input: so whatever bounds gradients bounds
-    gains, each record's at an entity's share where the plan has one, each unit's at `CLIP`.
-    """
-    linear = nn.Linear(gains.shape[1], 1, bias=False)
-    sums, rows = ClippedSums(linear), _Gains(torch.from_numpy(gains).float())
-
-    def losses(batch: dict[str, Tensor]) -> Tensor:
-        said: Tensor = linear(batch["gains"])
-        return said.squeeze(-1)
-
-    def parts(
-        units: list[NDArray[np.int64]],
-    ) -> Iterator[tuple[dict[str, Tensor], Tensor, set[int]]]:
-        return batches(rows, units, _TOGETHER, together=_TOGETHER)
-
-    if plan.sampled == "records":
-        single = [np.asarray([row]) for row in data.rows]
-        return sums.records(losses, parts(single), clip_norm=CLIP, units=len(single))
-    share = None if plan.record_clip is None else CLIP * plan.record_clip / plan.clip_norm
-    units = list(data.rows_of_user)
-    return sums.users(losses, parts(units), clip_norm=CLIP, record_clip=share, units=len(units))
+    """The sum over units of their records' gains, clipped as the plan clips gradients."""
+    return summed(plan, _Gains(torch.from_numpy(gains).float()), data.rows, data.rows_of_user, CLIP)
