@@ -24,6 +24,22 @@ def test_the_four_files(tacit: Tacit, made: Path, tmp_path: Path) -> None:
     assert summary["mentions"] == len(mentions)
 
 
+def test_a_page_to_check_and_what_comes_of_it(tacit: Tacit, made: Path, tmp_path: Path) -> None:
+    page = tmp_path / "review.html"
+    done = tacit("detect", made / "c.jsonl", "--sample", "5", "--review", page)
+    assert done.code == 0, done.err
+    assert str(page) in done.err
+    assert tacit("detect", made / "c.jsonl", "--review", page).code == 2  # it is there already
+    saved = {"review": 1, "detectors": "names", "seed": 0, "records": 9, "sample": 3}
+    answer = {"id": "a", "right": [[0, 3, "PERSON"]], "wrong": [], "missed": []}
+    file = tmp_path / "review.json"
+    file.write_text(json.dumps({**saved, "answers": [answer]}))
+    shown = " ".join(tacit("detect", "agreement", file).out.split())
+    assert "agreed with names on all of 1 of 1 records, 100% (2% to 100% at 95 %)" in shown
+    found = tacit("detect", "agreement", file, "--json").json
+    assert (found["kinds"][-1]["precision"], found["kinds"][-1]["recall"]) == (1.0, 1.0)
+
+
 def test_names_are_replaced_and_it_is_said_what_that_tells(
     tacit: Tacit, made: Path, tmp_path: Path
 ) -> None:

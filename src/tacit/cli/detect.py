@@ -103,6 +103,16 @@ _SameWithin = Annotated[
 ]
 
 
+_Review = Annotated[
+    Path | None,
+    typer.Option(
+        help="Write a page on which a person checks a sample of records; `tacit detect agreement` "
+        "reads the answers."
+    ),
+]
+_Sample = Annotated[int, typer.Option(min=1, help="--review: how many records, drawn alike.")]
+
+
 @app.command("run")
 @reads_corpus
 def run(
@@ -117,6 +127,9 @@ def run(
     by: _By = "kind",
     replace: _Replace = None,
     same_within: _SameWithin = "record",
+    review: _Review = None,
+    sample: _Sample = 100,
+    seed: Seed = 0,
     page_records: PageRecords = 500,
     workers: AtOnce = 1,
     ray: OnRay = None,
@@ -131,6 +144,7 @@ def run(
 
     Examples: `tacit detect mail.jsonl -o mentions.jsonl` ·
     `tacit detect mail.jsonl --replace pseudonyms.jsonl` ·
+    `tacit detect mail.jsonl --sample 100 --review review.html` ·
     `tacit detect conll2003 --split test --with tagger=my-tagger --score`
     """
     from tacit.detection import detect, scoring
@@ -140,8 +154,8 @@ def run(
     if language is not None:
         using = _in_language(using, language)
     files = mention_files(to, page=page_records > 0) if to else {}
-    new = [*files.values(), *([replace] if replace else [])]
-    refuse_overwrite(*new, overwrite=overwrite)
+    others = {"corpus": replace, "page to check (holds text: keep inside)": review}
+    refuse_overwrite(*files.values(), *filter(None, others.values()), overwrite=overwrite)
     with progress("Detecting", len(corpus)) as advance:
         found = detect(
             corpus, using, kinds=kinds.split(",") if kinds else None, minimum_score=minimum_score,
@@ -156,6 +170,8 @@ def run(
             learnt=_learnt(corpus, found) if page_records else None,
         )  # fmt: skip
     replaced = _replaced(replace, corpus, found, same_within, overwrite) if replace else None
+    if review:
+        _to_review(review, corpus, found, sample, seed)
     if as_json:
         print_json(summary)
         return
@@ -165,8 +181,9 @@ def run(
     if scores:
         out.print()
         out.print(scoring.table(scores))
-    for what, file in files.items():
-        say(f"{what}: {file}")
+    for what, file in (files | others).items():
+        if file is not None:
+            say(f"{what}: {file}")
 
 
 def _in_language(using: str, language: str) -> str:
@@ -193,6 +210,41 @@ def _replaced(to: Path, corpus: Corpus, found: Any, within: str, overwrite: bool
         f"nothing: what no detector found stands as it was, and it tells {told['what that tells']} "
         f"({done.folder})."
     )
+
+
+def _to_review(to: Path, corpus: Corpus, found: Any, sample: int, seed: int) -> None:
+    from tacit.detection.review import write_review
+
+    detectors = ",".join(one.name for one in found.provenance.detectors)
+    write_review(to, corpus, found.mentions, detectors=detectors, sample=sample, seed=seed)
+
+
+@app.command()
+def agreement(
+    answers: Annotated[Path, typer.Argument(help="What the page's button Save wrote.")],
+    as_json: AsJson = False,
+) -> None:
+    """How often a person and the detectors agree, from the answers on a page of `--review`.
+
+    Example: `tacit detect agreement review.json`
+    """
+    from tacit.detection.review import agreement_in
+
+    found = agreement_in(answers)
+    if as_json:
+        print_json(found.as_json())
+        return
+    share, low, high = found.share
+    out.print(
+        f"A person agreed with {found.detectors} on all of {found.alike:,} of {found.checked:,} "
+        f"records, {share:.0%} ({low:.0%} to {high:.0%} at 95 %); {found.sample:,} were drawn.",
+        markup=False,
+    )
+    table = simple_table("kind", "right", "wrong", "missed", "precision", "recall")
+    for kind, right, wrong, missed, *shares in found.rows():
+        said = ["" if one is None else f"{one:.3f}" for one in shares]
+        table.add_row(kind, f"{right:,}", f"{wrong:,}", f"{missed:,}", *said)
+    out.print(table)
 
 
 def _learnt(corpus: Corpus, found: Any) -> dict[tuple[str, int], tuple[str, bool]]:
