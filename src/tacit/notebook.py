@@ -14,6 +14,17 @@ def facts_html(title: str, facts: Mapping[str, Any], note: str = "") -> str:
     return rows_html(title, (), facts.items(), note)
 
 
+def framed(page: str, height: int = 640) -> str:
+    """A whole page inside of a notebook, whose style it leaves alone.
+
+    >>> framed("<p>one</p>", 100)
+    '<iframe srcdoc="&lt;p&gt;one&lt;/p&gt;" style="width:100%;height:100px;border:0"></iframe>'
+    """
+    return (
+        f'<iframe srcdoc="{escape(page)}" style="width:100%;height:{height}px;border:0"></iframe>'
+    )
+
+
 def rows_html(
     title: str, headings: Sequence[str], rows: Iterable[Sequence[Any]], note: str = ""
 ) -> str:

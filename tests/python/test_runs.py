@@ -71,12 +71,26 @@ def test_it_is_attacked_and_reported(trained: tacit.TrainedRun, tmp_path: Path) 
     found = trained.attack("membership", others=parts()[1])
     assert 0 < found["membership"].figures["users_auc"] < 1
     page = tacit.compare([trained, trained.folder], tmp_path / "two.html")
-    assert "membership" in page.read_text()
-    assert trained.report(tmp_path / "one.html", shareable=True).exists()
+    assert "membership" in page.path.read_text()
+    assert "srcdoc" in page._repr_html_()
+    assert Path(trained.report(tmp_path / "one.html", shareable=True)).exists()
     with pytest.raises(UsageError, match="exists"):
         trained.report(tmp_path / "one.html")
     with pytest.raises(UsageError, match=r"end the name in \.html"):
         trained.report(tmp_path / "one.pdf")
+
+
+def test_attacks_that_have_too_little_text_are_left_out(tmp_path: Path) -> None:
+    """Linkage wants users with four records; whoever asks for it by name is told."""
+    few = [{"id": str(n), "user": f"u{n}", "text": "hello there"} for n in range(8)]
+    small = {"kind": "lstm", "config": {"hidden_size": 8, "embedding_size": 8}}
+    run = tacit.train(
+        tacit.Corpus.from_records(few), method="plain", steps=1, model=small,
+        tokenizer={"kind": "bpe", "size": 300}, folder=tmp_path / "RUN",
+    )  # fmt: skip
+    assert "linkage" not in run.attack(others=parts()[1])
+    with pytest.raises(DataError, match="four records or more"):
+        run.attack("linkage", others=parts()[1])
 
 
 def test_it_is_opened_again(trained: tacit.TrainedRun, tmp_path: Path) -> None:

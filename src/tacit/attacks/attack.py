@@ -107,7 +107,7 @@ class Presentation:
     drawing: Drawing | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Scores:
     """What an attack achieved; exact figures over private text, hence not private.
 
@@ -125,6 +125,9 @@ class Scores:
     perplexity: float | None = None
     verdict: Verdict | None = None
     presentation: Presentation = field(default_factory=Presentation)
+
+    def __repr__(self) -> str:
+        return f"Scores({self.attack}: {self.verdict or 'no verdict'})"
 
     def as_dict(self) -> dict[str, Any]:
         """Fields for JSON; a number that is not finite is null."""
@@ -162,6 +165,10 @@ class Attack(ABC):
         self, target: "Target", *, progress: Progress | None = None, rng: np.random.Generator
     ) -> Scores:
         """Attack the target; the needs are there."""
+
+    def too_little(self, target: "Target") -> str | None:
+        """Why there is too little text for it, in a sentence; None where there is enough."""
+        return None
 
     def scores(self, target: "Target", figures: dict[str, float], **rest: Any) -> Scores:
         """What the attack achieved on a target, to be shown as the attack declares."""

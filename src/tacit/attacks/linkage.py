@@ -23,7 +23,6 @@ from tacit.attacks.rates import Measured
 from tacit.attacks.target import Reader, Target, rows_by_user
 from tacit.attacks.verdicts import against_guessing, oftener
 from tacit.corpus import Corpus
-from tacit.errors import DataError
 from tacit.training.models.recurrent import LSTMForCausalLM
 from tacit.training.tasks.measuring import evaluating
 
@@ -50,6 +49,12 @@ class Linkage(Attack):
             ),
         ),
     )  # fmt: skip
+
+    def too_little(self, target: Target) -> str | None:
+        """Two authors, and for each of them records to learn and to test on."""
+        if len(_able(without_canaries(target))) >= 2:
+            return None
+        return "The attack linkage needs two users with four records or more."
 
     def run(
         self, target: Target, *, progress: Progress | None = None, rng: np.random.Generator
@@ -80,11 +85,8 @@ class Linkage(Attack):
     def _choose(
         self, corpus: Corpus, rng: np.random.Generator
     ) -> tuple[list[int], NDArray[np.int64], NDArray[np.bool_]]:
-        able = [rows for rows in rows_by_user(corpus).values() if len(rows) >= 4]
-        if len(able) < 2:
-            raise DataError("The attack linkage needs two users with four records or more.")
         # Those with most records teach most.
-        able = sorted(able, key=len, reverse=True)[: self.authors]
+        able = sorted(_able(corpus), key=len, reverse=True)[: self.authors]
         chosen, author, test = [], [], []
         for number, rows in enumerate(able):
             picked = rng.permutation(rows)[: self.records]
@@ -92,6 +94,11 @@ class Linkage(Attack):
             author += [number] * len(picked)
             test += [i >= len(picked) // 2 for i in range(len(picked))]
         return chosen, np.array(author), np.array(test)
+
+
+def _able(corpus: Corpus) -> list[list[int]]:
+    """The records of each user who has enough of them."""
+    return [rows for rows in rows_by_user(corpus).values() if len(rows) >= 4]
 
 
 ATTACK = Linkage()

@@ -32,10 +32,13 @@ def wanted(target: Target, using: str | None) -> list[Attack]:
         named = chosen(using)
         for attack in named:
             require_all(attack, has)
+            if (why := attack.too_little(target)) is not None:
+                raise DataError(why)
         return named
     ready = [
         a for a in ATTACKS.values() if not missing(a, has) and (a.needs or set(a.uses) & set(has))
     ]
+    ready = [attack for attack in ready if attack.too_little(target) is None]
     if not ready:
         raise UsageError(
             f"{target.folder} comes without anything that an attack needs; give --corpus, "

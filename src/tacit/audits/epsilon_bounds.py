@@ -157,7 +157,7 @@ class Check:
     detail: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Audit:
     """What was found out about one unit, beside what is certified for it.
 
@@ -173,6 +173,10 @@ class Audit:
     verdict: Verdict
     part: float | None = None
     checks: tuple[Check, ...] = ()
+
+    def __repr__(self) -> str:
+        passed = f"{len(self.checks) - len(self.failed)} of {len(self.checks)} checks passed"
+        return f"Audit({self.sentence} {passed})" if self.checks else f"Audit({self.sentence})"
 
     @property
     def lower(self) -> float:

@@ -142,6 +142,11 @@ class Corpus:
         Further columns by our names: `label="List"`, `id=...`, `pair=...`, `split=...`. Without an
         `id`, records are numbered. Polars will do, too.
         """
+        if not hasattr(frame, "columns"):
+            raise UsageError(
+                f"A {type(frame).__name__} has no columns; give a data frame, or use "
+                "tacit.Corpus.from_records."
+            )
         named = {"text": text} | ({"user": user} if user is not None else {}) | columns
         _require_columns(named, [str(one) for one in frame.columns], name)
         made = {ours: _strings(frame[theirs], ours, name) for ours, theirs in named.items()}

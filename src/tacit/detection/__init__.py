@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tacit.corpus import Corpus, Record
+from tacit.corpus.reading import opened
 from tacit.detection.detector import DETECTORS, Detector, Finding, open_detectors
 from tacit.detection.kinds import kind_of, matches
 from tacit.detection.mentions import Aliases, Entity, Grouping, Mention, resolve
@@ -78,6 +79,9 @@ class Detection:
         save_detection(path, self, self.summary())
         return path
 
+    def __repr__(self) -> str:
+        return f"Detection({len(self.mentions):,} mentions in {self.records:,} records)"
+
     def _repr_html_(self) -> str:
         """What a notebook shows: counts by kind, and no text."""
         found = self.summary()
@@ -91,7 +95,7 @@ class Detection:
 
 
 def detect(
-    corpus: Corpus,
+    corpus: Corpus | str | Path,
     using: str | Sequence[str] | Sequence[Detector] = DEFAULT,
     *,
     kinds: Iterable[str] | None = None,
@@ -100,7 +104,7 @@ def detect(
     progress: Callable[[int], None] | None = None,
     workers: Workers | None = None,
 ) -> Detection:
-    """Run detectors over a corpus and group what they find into entities.
+    """Run detectors over a corpus, or a file of one, and group what they find into entities.
 
     The default detectors look for `DEFAULT_KINDS` unless `kinds` says otherwise (`["all"]`: for
     everything that they know); others look for all their kinds. `workers` share the records; what
@@ -110,6 +114,7 @@ def detect(
     >>> [(m.start, m.end, m.kind) for m in detect(corpus, "patterns").mentions]
     [(9, 24, 'PII/EMAIL')]
     """
+    corpus = opened(corpus)
     detectors = open_detectors(using)
     _require_gold(corpus, detectors)
     wanted = wanted_kinds(using, kinds)

@@ -10,7 +10,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from tacit.corpus import Corpus
-from tacit.corpus.reading import read
+from tacit.corpus.reading import opened
+from tacit.errors import UsageError
 from tacit.owners.graph import (
     FORMAT,
     VERSION,
@@ -38,7 +39,11 @@ class _Callable(ModuleType):
         self, corpus: Corpus | str | Path, found: "Detection", kinds: Collection[str] | None = None
     ) -> Owners:
         """Who wrote which record, and whom it names, by what was detected."""
-        whole = corpus if isinstance(corpus, Corpus) else read(corpus)
+        whole = opened(corpus)
+        if not hasattr(found, "mentions"):
+            raise UsageError(
+                f"A {type(found).__name__} holds no mentions; give what tacit.detect(corpus) found."
+            )
         part = whole.only("train") if "train" in whole.splits() else whole
         return graph_of(part, found.mentions, found.provenance, kinds)
 

@@ -206,6 +206,8 @@ def _require_known(task: str, plan: Mapping[str, Any], given: Mapping[str, Any])
     for name, flag in (("protect", "--protect users"), ("epsilon", "--epsilon 4")):
         if plan.get(name) is None:
             raise UsageError(f"recipe=auto needs plan.{name}: give {flag}.")
+    if isinstance(plan["epsilon"], bool) or not isinstance(plan["epsilon"], int | float):
+        raise UsageError(f"epsilon={plan['epsilon']!r} is not a number; give one, such as 4.")
     literal = plan["protect"] in ("users", "names", "users+names")
     if not literal and plan["protect"] not in ("users+entities", "entities"):
         raise UsageError(

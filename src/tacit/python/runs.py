@@ -17,15 +17,16 @@ from tacit.attacks.target import Target, open_target
 from tacit.audits.audit import Way, audit_run
 from tacit.audits.epsilon_bounds import Audit
 from tacit.corpus import Corpus
+from tacit.corpus.reading import require_path
 from tacit.corpus.writing import write
 from tacit.detection import Detection
 from tacit.errors import DataError, TacitError, UsageError
 from tacit.files import refuse_overwrite
 from tacit.live import Live
+from tacit.notebook import framed
 from tacit.planning import pipeline, recipes
 from tacit.planning.plan import Plan
 from tacit.privacy.certificates.certificate import Certificate, read_certificate
-from tacit.privacy.certificates.explanation import certificate_html
 from tacit.python.asking import (
     asked_fields,
     graph_digest,
@@ -49,6 +50,19 @@ _PRIVATE = ".private"
 
 Texts = TypeVar("Texts", str, list[str])
 """One text, or several."""
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page that was written; a notebook shows it."""
+
+    path: Path
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    def _repr_html_(self) -> str:
+        return framed(self.path.read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True)
@@ -129,7 +143,7 @@ class TrainedRun:
     def report(
         self, path: str | Path, *, title: str = "Privacy report", shareable: bool = False,
         overwrite: bool = False,
-    ) -> Path:  # fmt: skip
+    ) -> Page:  # fmt: skip
         """One page with utility, promise and measured leakage side by side."""
         return compare([self], path, title=title, shareable=shareable, overwrite=overwrite)
 
@@ -147,7 +161,7 @@ class TrainedRun:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the certificate."""
-        return certificate_html(self.certificate)
+        return self.certificate._repr_html_()
 
 
 def _target(folder: Path, others: Corpus | None, canaries: Path | None) -> Target:
@@ -188,6 +202,8 @@ def train(
         settings["plan"], plan = dict(plan), None
     if model is not None or adapter is not None:
         settings["model"] = model_fields(model, adapter)
+    if not isinstance(source, Corpus):
+        require_path(source)
     private = folder.with_name(folder.name + _PRIVATE)
     file, marks = _kept_beside(private, source, mentions)
     if marks is not None:
@@ -228,15 +244,17 @@ def open_run(folder: str | Path) -> TrainedRun:
 def compare(
     runs: Sequence[TrainedRun | str | Path], path: str | Path, *, title: str = "Runs compared",
     shareable: bool = False, overwrite: bool = False,
-) -> Path:  # fmt: skip
+) -> Page:  # fmt: skip
     """Write one page that shows several runs side by side; Markdown and JSON go beside it."""
     to = Path(path)
+    if not runs:
+        raise UsageError("There is nothing to compare; give one run or more.")
     if to.suffix != ".html":
         raise UsageError(f"{to}: end the name in .html; Markdown and JSON go beside it.")
     refuse_overwrite(to, to.with_suffix(".md"), to.with_suffix(".json"), overwrite=overwrite)
     folders = [one.folder if isinstance(one, TrainedRun) else Path(one) for one in runs]
     write_report(to, read_all(folders), title=title, shareable=shareable)
-    return to
+    return Page(to)
 
 
 def _run_of(

@@ -20,6 +20,7 @@ from typing import Any
 import pyarrow as pa
 
 from tacit.corpus import Corpus, Record
+from tacit.corpus.reading import opened
 from tacit.corpus.writing import CorpusFile
 from tacit.errors import UsageError
 from tacit.files import refuse_overwrite
@@ -36,10 +37,12 @@ from tacit.workers import Workers
 
 
 def sanitize(
-    corpus: Corpus,
-    recipe: Recipe,
+    corpus: Corpus | str | Path,
+    recipe: Recipe | str,
     embeddings: str | Path | Embedding = OWN,
     *,
+    epsilon_per_distance: float | None = None,
+    replace_plain_rate: float | None = None,
     seed: int | None = None,
     workers: int = 1,
     progress: Progress | None = None,
@@ -47,14 +50,20 @@ def sanitize(
 ) -> Corpus:
     """The corpus with every text sanitized word by word; columns of the old text are left out.
 
-    `sensitive` are the options of `choose_sensitive`, for mechanisms that know sensitive words.
+    `recipe` is a method's name, with its epsilon, or a `Recipe` with all of its fields; `sensitive`
+    are the options of `choose_sensitive`, for mechanisms that know sensitive words.
     Release what comes out with a certificate: `tacit sanitize` writes one.
 
     >>> corpus = Corpus.from_records([{"id": "1", "text": "my order is late"}])
-    >>> done = sanitize(corpus, Recipe("santext", epsilon_per_distance=1.0))
+    >>> done = sanitize(corpus, "santext", epsilon_per_distance=1.0)
     >>> len(done.column("text")[0].as_py().split())
     4
     """
+    corpus = opened(corpus)
+    if isinstance(recipe, str):
+        recipe = Recipe(recipe, epsilon_per_distance, replace_plain_rate)
+    elif epsilon_per_distance is not None or replace_plain_rate is not None:
+        raise UsageError("A Recipe says its epsilon and its rate itself; leave these out.")
     work = open_sanitizer(recipe, embeddings, seed=seed, workers=workers, **sensitive)
     done = Passing(work, progress)(corpus.table.to_batches())
     table = pa.Table.from_batches(list(done))

@@ -77,6 +77,11 @@ class Ownership:
                 f"protect={plan.protect} needs the graph of users and entities: "
                 "owners=tacit.owners(corpus, found), whose records are those of the dataset."
             )
+        if not isinstance(owners, Iterable):
+            raise UsageError(
+                f"owners is a {type(owners).__name__}; give the user of each record, in the order "
+                'of the dataset, such as owners=frame["From"].'
+            )
         return cls(*_numbered(owners))
 
     def rows(self, records: int) -> Rows:

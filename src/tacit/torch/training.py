@@ -50,6 +50,11 @@ _SERVED = ("users", "records", "entities", "users+entities")
 
 def plan_of(plan: AnyPlan) -> Plan:
     """The plan with its noise, from whatever says it; what only `tacit train` does is refused."""
+    if not isinstance(plan, Planned | Plan | Mapping | str | Path):
+        raise UsageError(
+            f"A {type(plan).__name__} is no plan; give what tacit.plan made, a tacit.Plan, its "
+            "fields, or its file."
+        )
     if isinstance(plan, Planned):
         made = plan.plan
     elif isinstance(plan, str | Path):
@@ -261,6 +266,12 @@ class Weights:
 
 def _require_weights(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Refuse weights that are nowhere, and an optimizer that is not about this model's."""
+    for given, kind in ((model, nn.Module), (optimizer, torch.optim.Optimizer)):
+        if not isinstance(given, kind):
+            raise UsageError(
+                f"A {type(given).__name__} is no {kind.__module__.split('.')[0]} "
+                f"{kind.__name__.lower()}; make_private(model, optimizer, plan, ...) needs one."
+            )
     if any(parameter.is_meta for parameter in model.parameters()):
         raise UsageError(
             "The model has no weights yet: it lives on the device meta; load it first."

@@ -19,7 +19,7 @@ from tacit.corpus.reading.files import read_conll, read_parquet, read_text
 from tacit.corpus.reading.huggingface import dataset_tables, load_folder, with_split
 from tacit.corpus.reading.jsonl import read_jsonl
 from tacit.corpus.reading.layout import FORMATS, Layout, format_of
-from tacit.errors import DataError
+from tacit.errors import DataError, UsageError
 from tacit.files import require_file
 
 Progress = Callable[[int], None]
@@ -48,6 +48,23 @@ def read(
     else:
         table = pa.Table.from_batches(list(batches), schema=SCHEMA)
     return Corpus(without_empty(table), name=source.name)
+
+
+def opened(given: Corpus | str | Path) -> Corpus:
+    """A corpus as it is, or that of a path."""
+    if isinstance(given, Corpus):
+        return given
+    return read(require_path(given))
+
+
+def require_path(given: Any) -> str | Path:
+    """Refuse what is neither a corpus nor the path of one, such as a data frame."""
+    if isinstance(given, str | Path):
+        return given
+    raise UsageError(
+        f"A {type(given).__name__} is no corpus; make one with tacit.Corpus.from_pandas, "
+        "from_records or from_dataset, or give the path of a file."
+    )
 
 
 def stream(source: Path, layout: Layout) -> Iterator[pa.RecordBatch]:

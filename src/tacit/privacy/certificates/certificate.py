@@ -61,6 +61,7 @@ from tacit.privacy.certificates.wording import (
 )
 from tacit.privacy.events import Unit, whole_passes
 from tacit.privacy.ledger import Ledger, LedgerContents, read_ledger
+from tacit.privacy.rounding import up
 
 NOT_FOR_RELEASE = (
     "Nothing is promised: the randomness came from a fixed seed, so the noise can be subtracted."
@@ -149,6 +150,17 @@ class Certificate(Document):
     def epsilon(self) -> float:
         """Epsilon for what is protected."""
         return float(self.costs[self.protect].epsilon)
+
+    def __repr__(self) -> str:
+        price = f"epsilon {up(self.epsilon)} at delta {up(self.delta)}"
+        return f"Certificate({self.standing}, {self.protect}, {price})"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the page."""
+        from tacit.notebook import framed
+        from tacit.privacy.certificates.explanation import certificate_html
+
+        return framed(certificate_html(self))
 
 
 @dataclass(frozen=True)
