@@ -31,24 +31,27 @@ def main(folder: Path) -> None:
     command = [sys.executable, "-m", "tacit", "serve", "--folder", str(folder / "server")]
     server = subprocess.Popen([*command, "--port", "0"], stdout=subprocess.PIPE, text=True)
     try:
-        token, address = first_words(server)
+        address = first_words(server)
+        token = first_token(folder / "server")
         tour(folder, address, token)
     finally:
         server.terminate()
         server.wait()
 
 
-def first_words(server: "subprocess.Popen[str]") -> tuple[str, str]:
-    """The admin's token and the address, as a new server prints them."""
+def first_words(server: "subprocess.Popen[str]") -> str:
+    """The address, as a server prints it."""
     assert server.stdout is not None
-    token = address = ""
     for line in server.stdout:
-        if found := re.search(r"tacit_\S+", line):
-            token = found.group()
         if found := re.search(r"http://\S+", line):
-            address = found.group()
-            break
-    return token, address
+            return found.group()
+    return ""
+
+
+def first_token(folder: Path) -> str:
+    """The admin's token, which a new server puts into a file where nobody sees a terminal."""
+    found = re.search(r"tacit_\S+", (folder / "first-sign-in.txt").read_text())
+    return found.group() if found else ""
 
 
 def tour(folder: Path, address: str, token: str) -> None:

@@ -61,7 +61,7 @@ class Served:
 
     def __init__(self, folder: Path, database: str | None) -> None:
         self._words = ["--folder", str(folder), *(["--database", database] if database else [])]
-        self.port, self.token = 0, ""
+        self._folder, self.port, self.token = folder, 0, ""
         self.start()
 
     def start(self) -> None:
@@ -69,10 +69,12 @@ class Served:
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            if found := re.search(r"tacit_\S+", line):
-                self.token = found.group()
             if found := re.search(r"http://127.0.0.1:(\d+)", line):
                 self.port = int(found.group(1))
+                said = (self._folder / "first-sign-in.txt").read_text()
+                found = re.search(r"tacit_\S+", said)
+                assert found is not None
+                self.token = found.group()
                 return
         raise SystemExit("the server did not start")
 

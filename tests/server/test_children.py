@@ -55,6 +55,27 @@ def test_progress_that_is_being_written_waits(tmp_path: Path) -> None:
     assert [line["number"] for line in child_processes.progress_lines(tmp_path, 1)] == [1]
 
 
+def test_long_progress_is_read_from_where_somebody_was(tmp_path: Path) -> None:
+    path = tmp_path / "progress.jsonl"
+    assert child_processes.last_progress(tmp_path) is None
+    lines = [f'{{"phase": "{"start" if n < 5 else "train"}", "step": {n}}}\n' for n in range(3500)]
+    path.write_text("".join(lines[:2500]) + '{"st')
+    seen = child_processes.progress_lines(tmp_path, 100, limit=2000)
+    assert [line["number"] for line in seen] == list(range(100, 2100))
+    path.write_text("".join(lines))  # the same file, grown
+    for after in (0, 999, 1000, 1001, 2400, 3499, 3500):
+        seen = child_processes.progress_lines(tmp_path, after)
+        assert [line["step"] for line in seen] == list(range(after, 3500))
+    first, last = (child_processes.first_progress(tmp_path, "train"),
+                   child_processes.last_progress(tmp_path, "train"))  # fmt: skip
+    assert first is not None
+    assert last is not None
+    assert (first["step"], last["step"]) == (5, 3499)
+    (tmp_path / "new").write_text('{"step": 0}\n{"step": 1}\n')
+    (tmp_path / "new").replace(path)  # begun anew: nothing of the old one counts
+    assert [x["step"] for x in child_processes.progress_lines(tmp_path, 1)] == [1]
+
+
 def test_entries_are_counted_without_those_of_an_earlier_run(tmp_path: Path) -> None:
     event = SampledGaussian(unit="users", rate=1.0, noise_multiplier=9.0)
     with Ledger(tmp_path / "ledger.jsonl", {}) as ledger:

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import sys
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -13,6 +14,7 @@ import typer
 from tacit.cli.common import OrDefault, named_corpus, names_corpus, out, print_json, progress, say
 from tacit.cli.options import SENSITIVE_WORDS, AsJson, Sanitizing, sanitizes
 from tacit.errors import MissingExtra, UsageError
+from tacit.files import whole_file
 
 if TYPE_CHECKING:
     from tacit.corpus import Corpus
@@ -41,6 +43,13 @@ _Certificate = Annotated[
     Path | None, typer.Option("--tls-certificate", help="PEM file, to serve https.")
 ]
 _Key = Annotated[Path | None, typer.Option("--tls-key", help="PEM file of its key.")]
+_Proxies = Annotated[
+    str,
+    typer.Option(
+        "--trusted-proxies",
+        help="Addresses and networks of proxies that speak https, with commas: 10.0.0.0/8.",
+    ),
+]
 _Pages = Annotated[
     bool, typer.Option("--pages/--no-pages", help="With web pages, or the API alone.")
 ]
@@ -72,13 +81,15 @@ def start(
     queue: Annotated[int, typer.Option(min=1, help="Runs that may wait.")] = 20,
     certificate: _Certificate = None,
     key: _Key = None,
+    trusted_proxies: _Proxies = "",
     pages: _Pages = True,
     welcome: _Welcome = True,
 ) -> None:
     """Start a server: people send text, somebody chooses the protection, it trains.
 
-    At the first start an admin's token is printed, once, and a link that signs in once. Runs are
-    processes of their own: they go on when the server stops, and the next start finds them.
+    At the first start an admin's token is printed, once, and a link that signs in once; where the
+    output is no terminal, they go into a file in the folder instead. Runs are processes of their
+    own: they go on when the server stops, and the next start finds them.
 
     Examples: `tacit serve` · `tacit serve --folder /srv/tacit --database postgresql://tacit@db/tacit`
     """
@@ -87,16 +98,19 @@ def start(
 
     if (certificate is None) != (key is None):
         raise UsageError("--tls-certificate and --tls-key go together.")
-    if certificate is None and host not in ("127.0.0.1", "::1", "localhost"):
+    if (
+        certificate is None
+        and not trusted_proxies
+        and host not in ("127.0.0.1", "::1", "localhost")
+    ):
         say("Warning: without TLS, tokens and text travel in the clear; put a proxy before it, or "
             "give --tls-certificate and --tls-key.")  # fmt: skip
     if pages and find_spec("nicegui") is None:
         raise MissingExtra.of("The pages need nicegui (or give --no-pages)", "server")
-    settings = ServerSettings(
-        folder=folder, database=database, jobs=jobs, queue=queue, welcome=welcome
-    )
+    settings = ServerSettings(folder=folder, database=database, jobs=jobs, queue=queue,
+                              welcome=welcome, trusted_proxies=trusted_proxies)  # fmt: skip
     tls = (certificate, key) if certificate else None
-    ready = partial(_say_ready, "Pages" if pages else "Serving")
+    ready = partial(_say_ready, "Pages" if pages else "Serving", folder)
     serve_forever(settings, host, port, ready, tls=tls, pages=pages)
 
 
@@ -197,13 +211,21 @@ def _settings(folder: Path, database: str | None) -> Any:
     return ServerSettings(folder=folder, database=database)
 
 
-def _say_ready(what: str, address: str, token: str | None, link: str | None) -> None:
+def _say_ready(what: str, folder: Path, address: str, token: str | None, link: str | None) -> None:
+    """Say where it is; how to sign in goes to a terminal, or else into a file, never into a log."""
+    from tacit.server.settings import FIRST_SIGN_IN
+
     lines = [f"{what} at {address} (the API: {address}/docs). Ctrl-C stops."]
-    if token is not None:
-        lines.insert(0, f"Admin token (shown once, keep it): {token}")
+    ways = [f"Admin token (shown once, keep it): {token}"] if token is not None else []
     if link is not None:
-        lines.append(f"Sign in as admin, once, within 15 minutes: {link}")
-    for line in lines:
+        ways.append(f"Sign in as admin, once, within 15 minutes: {link}")
+    if ways and not sys.stdout.isatty():
+        path = folder / FIRST_SIGN_IN
+        with whole_file(path) as draft:
+            draft.touch(0o600)
+            draft.write_text("".join(f"{line}\n" for line in ways), encoding="utf-8")
+        ways = [f"How to sign in as admin stands in {path}; delete it when you have read it."]
+    for line in ways + lines:
         out.print(line, markup=False, soft_wrap=True)
 
 

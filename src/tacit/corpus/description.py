@@ -87,20 +87,23 @@ def spread(values: np.ndarray) -> dict[str, Any]:
     }
 
 
-def histogram(values: np.ndarray) -> dict[str, int]:
+def histogram(values: np.ndarray, times: np.ndarray | None = None) -> dict[str, int]:
     """How many are 0 (where any is), 1, 2, 3-4, 5-8 and so on; the empty ones in between stay.
+
+    With `times`, each value is there so often.
 
     >>> histogram(np.array([1, 1, 2, 7]))
     {'1': 2, '2': 1, '3-4': 0, '5-8': 1}
     """
     counts: dict[str, int] = {}
-    zeros = int((values == 0).sum())
+    each = np.ones(len(values), dtype=np.int64) if times is None else times
+    zeros = int(each[values == 0].sum())
     if zeros:
         counts["0"] = zeros
     least, most, top = 1, 1, int(values.max(initial=0))
     while least <= top:
         label = str(most) if least == most else f"{least}-{most}"
-        counts[label] = int(((values >= least) & (values <= most)).sum())
+        counts[label] = int(each[(values >= least) & (values <= most)].sum())
         least, most = most + 1, most * 2
     return counts
 

@@ -192,10 +192,23 @@ def _json(path: Path) -> dict[str, Any]:
 def read_all(folders: Sequence[Path]) -> list[RunFacts]:
     """The facts of several runs, under names that differ."""
     found = [read_facts(folder) for folder in folders]
-    names = [one.name for one in found]
-    return [
-        replace(one, name=str(one.folder)) if names.count(one.name) > 1 else one for one in found
-    ]
+    names = short_names([folder.resolve() for folder in folders])
+    return [replace(one, name=name) for one, name in zip(found, names, strict=True)]
+
+
+def short_names(folders: Sequence[Path]) -> list[str]:
+    """As much of the end of each as tells them apart; a whole path would name this machine's.
+
+    >>> short_names([Path("/work/a/run"), Path("/work/b/run"), Path("/work/c")])
+    ['a/run', 'b/run', 'c']
+    """
+    ends = [folder.parts[-1:] for folder in folders]
+    for length in range(2, max((len(folder.parts) for folder in folders), default=0)):
+        ends = [
+            folder.parts[-length:] if ends.count(end) > 1 else end
+            for folder, end in zip(folders, ends, strict=True)
+        ]
+    return ["/".join(end) for end in ends]
 
 
 def differ_in_tokens(runs: Iterable[RunFacts]) -> bool:

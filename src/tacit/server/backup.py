@@ -19,12 +19,12 @@ import sqlalchemy as sa
 from tacit.errors import DataError, UsageError
 from tacit.server import Json
 from tacit.server.child_processes import LOCK
-from tacit.server.settings import ServerSettings
+from tacit.server.settings import FIRST_SIGN_IN, ServerSettings
 from tacit.server.storage import Dataset, Storage, Table, now
 
 _VERSION = 1
 _ABOUT = "backup.json"
-_LEFT_OUT = ("server.lock", LOCK, "model.zip")
+_LEFT_OUT = ("server.lock", LOCK, "model.zip", FIRST_SIGN_IN)
 """Locks of processes that do not come along, and what is made anew when asked for."""
 _ROWS = 500
 

@@ -12,10 +12,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tacit.files import whole_file
 from tacit.server import Json
@@ -34,6 +35,7 @@ class Child:
 
     folder: Path
     process: int | None
+    """Its number; None where the server died before the database had it."""
     own: subprocess.Popen[bytes] | None = None
 
     def alive(self) -> bool:
@@ -44,9 +46,21 @@ class Child:
 
     def end(self, number: signal.Signals) -> None:
         """Send it a signal, if it is still there."""
-        if self.process is not None and self.alive():
+        process = _own_number(self.folder / LOCK) or self.process
+        if process is not None and self.alive():
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self.process, number)
+                os.kill(process, number)
+
+
+_NOTE_AND_RUN = 'echo $$ > "$0" && exec "$@"'
+"""A child writes its number into the file that it has locked, before it becomes the command."""
+
+
+def _own_number(lock: Path) -> int | None:
+    try:
+        return int(lock.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
 
 
 def start(folder: Path, arguments: Sequence[str], *, home: Path, into: Path | None = None) -> Child:
@@ -59,13 +73,15 @@ def start(folder: Path, arguments: Sequence[str], *, home: Path, into: Path | No
     held = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(held, 0)
         with (folder / LOG).open("ab") as log, (folder / OUT).open("wb") as out:
             log.write(f"{_STARTED} {now():%Y-%m-%d %H:%M:%S} UTC\n".encode())
             log.flush()
             process = subprocess.Popen(
-                [sys.executable, "-m", "tacit", *arguments], cwd=into or folder, env=environment,
-                stdin=subprocess.DEVNULL, stdout=out, stderr=log, start_new_session=True,
-                pass_fds=(held,),
+                ["/bin/sh", "-c", _NOTE_AND_RUN, str(folder / LOCK),
+                 sys.executable, "-m", "tacit", *arguments],
+                cwd=into or folder, env=environment, stdin=subprocess.DEVNULL, stdout=out,
+                stderr=log, start_new_session=True, pass_fds=(held,),
             )  # fmt: skip
     finally:
         os.close(held)
@@ -114,19 +130,102 @@ def output(folder: Path) -> Any:
         return None
 
 
-def progress_lines(folder: Path, after: int = 0) -> list[Json]:
-    """The lines of progress from number `after` on; a line that is being written waits."""
+def progress_lines(folder: Path, after: int = 0, limit: int = 10_000) -> list[Json]:
+    """The lines of progress from number `after` on; a line that is being written waits.
+
+    Where a line begins is known from the last time that somebody asked, so that nobody reads a long
+    file from its beginning again and again.
+    """
+    path = folder / PROGRESS
+    place = _PLACES.before(path, after)
+    found: list[Json] = []
     try:
-        text = (folder / PROGRESS).read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            file.seek(place.offset)
+            number = place.number
+            while len(found) < limit and (line := file.readline()).endswith(b"\n"):
+                if number >= after:
+                    found.append({"number": number} | _fields(line))
+                number += 1
+                if number % _EVERY == 0:
+                    _PLACES.note(path, _Place(number, file.tell()))
     except OSError:
         return []
-    found = []
-    for number, line in list(enumerate(text.split("\n")[:-1]))[after:]:
-        try:
-            found.append({"number": number} | json.loads(line))
-        except ValueError:
-            found.append({"number": number})
     return found
+
+
+def last_progress(folder: Path, phase: str | None = None) -> Json | None:
+    """The last whole line, or the last one of a phase, read from the end of the file."""
+    try:
+        with (folder / PROGRESS).open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _LINE_TAIL))
+            lines = file.read().split(b"\n")[:-1]
+    except OSError:
+        return None
+    found = map(_fields, reversed(lines))
+    return next((x for x in found if phase is None or x.get("phase") == phase), None)
+
+
+def first_progress(folder: Path, phase: str) -> Json | None:
+    """The first line of a phase."""
+    try:
+        with (folder / PROGRESS).open("rb") as file:
+            return next((x for x in map(_fields, file) if x.get("phase") == phase), None)
+    except OSError:
+        return None
+
+
+def _fields(line: bytes) -> Json:
+    try:
+        return dict(json.loads(line))
+    except ValueError:
+        return {}
+
+
+_EVERY, _LINE_TAIL, _MOST_FILES = 1000, 8192, 64
+
+
+class _Place(NamedTuple):
+    number: int
+    offset: int
+
+
+class _Places:
+    """Where every thousandth line of some files begins; files of progress only grow."""
+
+    def __init__(self) -> None:
+        self._of: dict[Path, tuple[int, list[_Place]]] = {}
+        self._lock = threading.Lock()
+
+    def before(self, path: Path, number: int) -> _Place:
+        """The last known place that is not after a line."""
+        with self._lock:
+            known, places = self._of.get(path, (0, []))
+        reached = places[: number // _EVERY]
+        return reached[-1] if reached and known == _file_number(path) else _Place(0, 0)
+
+    def note(self, path: Path, place: _Place) -> None:
+        """A place that was seen."""
+        current = _file_number(path)
+        with self._lock:
+            known, places = self._of.get(path, (0, []))
+            places = places if known == current else []
+            if len(places) != place.number // _EVERY - 1:
+                return
+            if path not in self._of and len(self._of) >= _MOST_FILES:
+                del self._of[next(iter(self._of))]
+            self._of[path] = (current, [*places, place])
+
+
+def _file_number(path: Path) -> int:
+    """A run that begins anew has a new file."""
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return 0
+
+
+_PLACES = _Places()
 
 
 def entries_seen(ledger: Path) -> int:

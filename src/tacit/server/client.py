@@ -86,9 +86,21 @@ class Client:
     def _get(self, path: str, **params: Any) -> Json:
         return dict(self.call("GET", path, params=params))
 
-    def _post(self, path: str, body: Mapping[str, Any] | None = None, again: bool = False) -> Json:
-        """What is not repeated by itself, since that might make two."""
-        return dict(self.call("POST", path, again=again, json=dict(body or {})))
+    def _post(
+        self, path: str, body: Mapping[str, Any] | None = None, again: bool = False,
+        key: str | None = None,
+    ) -> Json:  # fmt: skip
+        """What is repeated by itself only with a key, since that might make two."""
+        headers = {"Idempotency-Key": key} if key is not None else {}
+        again = again or key is not None
+        return dict(self.call("POST", path, again=again, json=dict(body or {}), headers=headers))
+
+    def _all(self, path: str) -> Iterator[Json]:
+        """Everything in a list, page by page."""
+        after = ""
+        while page := self.call("GET", path, params={"after": after}):
+            yield from page
+            after = page[-1]["id"]
 
     # --- records ------------------------------------------------------------------------------
 
@@ -130,10 +142,7 @@ class Client:
 
     def my_records(self, dataset: str) -> Iterator[Json]:
         """Your records; for an admin, everybody's."""
-        after = ""
-        while page := self.call("GET", f"/datasets/{dataset}/records", params={"after": after}):
-            yield from page
-            after = page[-1]["id"]
+        yield from self._all(f"/datasets/{dataset}/records")
 
     def forget(self, dataset: str, user: str | None = None) -> Json:
         """Delete your records, or as an admin a user's; what that means is in the answer."""
@@ -160,7 +169,7 @@ class Client:
 
     def dataset_named(self, name: str) -> str:
         """The id of the dataset of that name, or the name itself if it is an id."""
-        return _named(name, "dataset", self.call("GET", "/datasets"))
+        return _named(name, "dataset", self._all("/datasets"))
 
     def budget(self, dataset: str) -> Json:
         """What is spent, and what is left."""
@@ -168,16 +177,16 @@ class Client:
 
     def detect(self, dataset: str, **asked: Any) -> Json:
         """Find what is sensitive; comes back when it is done."""
-        made = self._post(f"/datasets/{dataset}/detections", asked)
+        made = self._post(f"/datasets/{dataset}/detections", asked, key=_key(None))
         return self._waited(f"/detections/{made['id']}")
 
     def plan(self, dataset: str, asked: Mapping[str, Any]) -> Json:
         """The dry run of a run."""
         return self._post(f"/datasets/{dataset}/plans", asked, again=True)
 
-    def start_run(self, dataset: str, asked: Mapping[str, Any]) -> Json:
-        """Start a run."""
-        return self._post(f"/datasets/{dataset}/runs", asked)
+    def start_run(self, dataset: str, asked: Mapping[str, Any], *, key: str | None = None) -> Json:
+        """Start a run; the same key starts the same run once."""
+        return self._post(f"/datasets/{dataset}/runs", asked, key=_key(key))
 
     def run(self, run: str) -> Json:
         """A run and how far it is."""
@@ -222,12 +231,12 @@ class Client:
 
     def attack(self, run: str, *using: str) -> Json:
         """Attack a run's model; comes back when it is done."""
-        made = self._post(f"/runs/{run}/attacks", {"using": list(using)})
+        made = self._post(f"/runs/{run}/attacks", {"using": list(using)}, key=_key(None))
         return self._waited(f"/jobs/{made['id']}")
 
     def models(self) -> list[Json]:
         """The models that you may use."""
-        return list(self.call("GET", "/models"))
+        return list(self._all("/models"))
 
     def model_named(self, name: str) -> str:
         """The id of the latest model of that name, or the name itself if it is an id."""

@@ -80,9 +80,11 @@ class Datasets:
         with self.storage.read() as session:
             return as_json(require(session, Dataset, dataset))
 
-    def all(self, only: str | None = None) -> list[Json]:
-        """All of them, or the one that a token is for."""
-        query = select(Dataset).order_by(Dataset.id)
+    def all(
+        self, only: str | None = None, *, after: str = "", limit: int | None = None
+    ) -> list[Json]:
+        """All of them, so many after one, or the one that a token is for."""
+        query = select(Dataset).where(Dataset.id > after).order_by(Dataset.id).limit(limit)
         if only is not None:
             query = query.where(Dataset.id == only)
         return [as_json(found) for found in self.storage.scalars(query)]
@@ -105,9 +107,10 @@ class Datasets:
         self.storage.add(made)
         return _list_json(made)
 
-    def lists(self, dataset: str) -> list[Json]:
-        """The lists of a dataset, without the names."""
-        query = select(EntityList).where(EntityList.dataset_id == dataset).order_by(EntityList.id)
+    def lists(self, dataset: str, *, after: str = "", limit: int | None = None) -> list[Json]:
+        """The lists of a dataset, or so many after one, without the names."""
+        query = select(EntityList).where(EntityList.dataset_id == dataset, EntityList.id > after)
+        query = query.order_by(EntityList.id).limit(limit)
         return [_list_json(one) for one in self.storage.scalars(query)]
 
     def names(self, dataset: str, entity_list: str, caller: Caller) -> Json:

@@ -1,6 +1,10 @@
 """What a server refuses, beside what the rest of the package does."""
 
-from tacit.errors import TacitError
+import re
+
+from tacit.errors import PrivacyRefused, TacitError
+
+_PATH = re.compile(r"(?<![\w.:/<-])/(?:[\w.+@%~-]+/)+([\w.+@%~-]*)")
 
 
 class NotFound(TacitError):
@@ -33,3 +37,30 @@ class Unavailable(TacitError):
 
 class LeaseLost(Unavailable):
     """Another server has the database now."""
+
+
+def without_paths(text: str) -> str:
+    """A text that may be shown to others: where files lie on this machine is nobody's business.
+
+    >>> without_paths("Cannot read /srv/tacit/jobs/7/run.yml; see https://example.org/a/b.")
+    'Cannot read run.yml; see https://example.org/a/b.'
+    """
+    return _PATH.sub(r"\1", text)
+
+
+_CODES: tuple[tuple[type[TacitError], int], ...] = (
+    (NotAuthenticated, 401),
+    (NotAllowed, 403),
+    (NotFound, 404),
+    (Conflict, 409),
+    (PrivacyRefused, 409),
+    (TooLarge, 413),
+    (Busy, 429),
+    (Unavailable, 503),
+    (TacitError, 422),
+)
+
+
+def code_of(error: TacitError) -> int:
+    """The status with which HTTP says it."""
+    return next(code for kind, code in _CODES if isinstance(error, kind))

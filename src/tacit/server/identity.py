@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cache
 from typing import Literal, get_args
 
 from argon2 import PasswordHasher
@@ -62,6 +63,7 @@ ALLOWED: dict[Role, frozenset[Permission]] = {
 
 PREFIX = "tacit_"
 SHORTEST_PASSWORD = 12
+_HASHER = PasswordHasher()
 _CACHE_SECONDS = 60.0
 SESSION_HOURS = 12
 CODE_MINUTES = 15
@@ -161,7 +163,7 @@ class Identity:
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
-        self._hasher = PasswordHasher()
+        self._hasher = _HASHER
         self._cache: dict[str, tuple[float, Caller]] = {}
         self._changes = 0
         self._lock = threading.Lock()
@@ -183,9 +185,10 @@ class Identity:
         self.storage.add(account, f"There is an account {name!r} already; give another name.")
         return _account(account)
 
-    def accounts(self) -> list[Json]:
-        """All of them."""
-        return [_account(a) for a in self.storage.scalars(select(Account).order_by(Account.id))]
+    def accounts(self, *, after: str = "", limit: int | None = None) -> list[Json]:
+        """All of them, or so many after one."""
+        query = select(Account).where(Account.id > after).order_by(Account.id).limit(limit)
+        return [_account(a) for a in self.storage.scalars(query)]
 
     def change_account(
         self, account: str, *, disabled: bool | None = None, password: str | None = None,
@@ -214,8 +217,9 @@ class Identity:
     def check_password(self, name: str, password: str) -> Caller:
         """The account of that name, if the password is right; the same refusal otherwise."""
         found = next(iter(self.storage.scalars(select(Account).where(Account.name == name))), None)
-        # An unknown name takes as long as a wrong password.
-        kept = (found.password if found else None) or self._hasher.hash(secrets.token_hex(8))
+        # An unknown name takes as long as a wrong password: one check against a digest.
+        nobody = _of_nobody(self._hasher)
+        kept = (found.password if found else None) or nobody
         try:
             right = bool(self._hasher.verify(kept, password))
         except (VerificationError, InvalidHashError):
@@ -260,9 +264,10 @@ class Identity:
             session.add(token)
             return _token(token, owner.name) | {"token": secret}
 
-    def tokens(self) -> list[Json]:
-        """All tokens, without what they are."""
-        query = select(Token, Account.name).join(Account).order_by(Token.id)
+    def tokens(self, *, after: str = "", limit: int | None = None) -> list[Json]:
+        """All tokens, or so many after one, without what they are."""
+        query = select(Token, Account.name).join(Account).where(Token.id > after)
+        query = query.order_by(Token.id).limit(limit)
         return [_token(token, name) for token, name in self.storage.rows(query)]
 
     def revoke(self, token: str) -> None:
@@ -313,7 +318,7 @@ class Identity:
 
     def first_admin(self) -> str | None:
         """A token of a new admin, where the server has no account yet."""
-        if self.accounts():
+        if self.accounts(limit=1):
             return None
         admin = self.add_account("admin", "admin")
         return str(self.add_token(admin["id"], label="printed at the first start")["token"])
@@ -335,6 +340,12 @@ class RateLimiter:
             self._left.clear()
         self._left[who] = (max(left - 1, 0), at) if left >= 1 else (left, at)
         return left >= 1
+
+
+@cache
+def _of_nobody(hasher: PasswordHasher) -> str:
+    """The digest of a password that nobody has."""
+    return hasher.hash(secrets.token_hex(16))
 
 
 def _check_scopes(role: Role, scopes: Sequence[str]) -> None:

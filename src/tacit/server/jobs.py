@@ -17,11 +17,13 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Literal
 
 from sqlalchemy import func, select
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from tacit.errors import DataError, PrivacyRefused, TacitError
@@ -32,7 +34,7 @@ from tacit.server import Json, child_processes
 from tacit.server.budget import Budgets, PlannedCharge
 from tacit.server.child_processes import Child
 from tacit.server.datasets import Datasets
-from tacit.server.errors import Busy, Conflict, LeaseLost, NotFound
+from tacit.server.errors import Busy, Conflict, LeaseLost, NotFound, Unavailable, without_paths
 from tacit.server.identity import Caller
 from tacit.server.plans import Plans
 from tacit.server.reconciliation import ABOUT, describe_job
@@ -90,6 +92,10 @@ class Jobs:
         if self._thread is not None:
             self._thread.join()
 
+    def works(self) -> bool:
+        """Whether the queue is worked."""
+        return self._thread is not None and self._thread.is_alive()
+
     def abandon(self) -> None:
         """Stop all that this server started: another one has the database, and does it anew."""
         self._stop.set()
@@ -99,9 +105,17 @@ class Jobs:
 
     # --- asking for work --------------------------------------------------------------------
 
-    def train(self, dataset: str, asked: RunRequest, caller: Caller) -> Json:
-        """Reserve what a run may release, and queue it; refused before anything is started."""
+    def train(
+        self, dataset: str, asked: RunRequest, caller: Caller, key: str | None = None
+    ) -> Json:
+        """Reserve what a run may release, and queue it; refused before anything is started.
+
+        The same `key` with the same request of the same caller is the same run.
+        """
         self.datasets.require(dataset)
+        keyed = _keyed(key, caller, "train", dataset, asked.model_dump(mode="json"))
+        if (found := self._asked_before(keyed)) is not None:
+            return found
         ready = self.plans.prepare(dataset, asked)
         if not self.records.counts(dataset)["records"]:
             raise DataError("The dataset has no records to train on; add some first.")
@@ -114,32 +128,63 @@ class Jobs:
         job = Job(
             id=new_id(), kind="train", name=asked.name, dataset_id=dataset, request=request,
             state="queued", unproved=ready.charge.unproved is not None, created_by=caller.account,
-            target_id=asked.continue_from, created=now(),
+            target_id=asked.continue_from, created=now(), **keyed,
         )  # fmt: skip
         self._require_room()
-        self.budgets.reserve(dataset, job.id, ready.charge, also=lambda s: self._add(s, job))
+        try:
+            self.budgets.reserve(dataset, job.id, ready.charge, also=lambda s: self._add(s, job))
+        except IntegrityError:
+            return self._other_of(keyed)
         self._wake.set()
         return self.get(job.id)
 
+    def _asked_before(self, keyed: Mapping[str, str]) -> Json | None:
+        """The job of an earlier call with the same key; refused if it asked for something else."""
+        if not keyed:
+            return None
+        query = select(Job).where(Job.request_key == keyed["request_key"])
+        row = next(iter(self.storage.scalars(query)), None)
+        if row is None:
+            return None
+        if row.request_digest != keyed["request_digest"]:
+            raise Conflict(
+                "This idempotency key was used before for another request; nothing was started."
+            )
+        return self._as_json(row) | {"repeated": True}
+
+    def _other_of(self, keyed: Mapping[str, str]) -> Json:
+        """The job of a call with the same key that was a moment faster."""
+        found = self._asked_before(keyed)
+        if found is None:
+            raise Busy("Something else changed at the same moment; try again.")
+        return found
+
     def order(
-        self, dataset: str, caller: Caller, kind: Kind, options: Json, target: str | None = None
-    ) -> Json:
+        self, dataset: str, caller: Caller, kind: Kind, options: Json,
+        target: str | None = None, key: str | None = None,
+    ) -> Json:  # fmt: skip
         """Queue work that releases nothing: a command on the dataset, or on a run, the target.
 
         Options are those of the command; one without a value is left out.
         """
         self.datasets.require(dataset)
         given = {name: str(value) for name, value in options.items() if value}
+        keyed = _keyed(key, caller, kind, target or dataset, given)
+        if (found := self._asked_before(keyed)) is not None:
+            return found
         command = ["detect", "run", CORPUS_FILE, "-o", "mentions.jsonl", "--overwrite"]
         arguments = command if kind == "detect" else [kind, "run"]
         arguments += [word for name, value in given.items() for word in (f"--{name}", value)]
         job = Job(
             id=new_id(), kind=kind, name=next(iter(given.values()), ""), dataset_id=dataset,
             target_id=target, request={"arguments": [*arguments, "--json"]}, state="queued",
-            created_by=caller.account, created=now(),
+            created_by=caller.account, created=now(), **keyed,
         )  # fmt: skip
-        with self.storage.write() as session:
-            self._add(session, job)
+        try:
+            with self.storage.write() as session:
+                self._add(session, job)
+        except IntegrityError:
+            return self._other_of(keyed)
         self._wake.set()
         return self.get(job.id)
 
@@ -229,11 +274,13 @@ class Jobs:
 
     def all(
         self, kind: str | None = None, dataset: str | None = None, target: str | None = None,
-        limit: int = 200,
+        state: str | None = None, after: str = "", limit: int = 200,
     ) -> list[Json]:  # fmt: skip
-        """Jobs, the latest first."""
-        wanted = {"kind": kind, "dataset_id": dataset, "target_id": target}
+        """Jobs, the latest first; `after` the last one of the page before."""
+        wanted = {"kind": kind, "dataset_id": dataset, "target_id": target, "state": state}
         query = select(Job).order_by(Job.id.desc()).limit(limit)
+        if after:
+            query = query.where(Job.id < after)
         query = query.filter_by(**{name: v for name, v in wanted.items() if v is not None})
         return [self._as_json(row) for row in self.storage.scalars(query)]
 
@@ -246,11 +293,10 @@ class Jobs:
         return {state: count for state, count in rows}
 
     def _as_json(self, row: Job) -> Json:
-        latest = child_processes.progress_lines(self.settings.job_folder(row.id))[-1:]
         return fields_of(row, *_SHOWN) | {
             "state": "cancelling" if row.cancelling and row.state in LIVE else row.state,
             "request": {k: v for k, v in row.request.items() if k not in ("run", "entities")},
-            "progress": latest[0] if latest else None,
+            "progress": child_processes.last_progress(self.settings.job_folder(row.id)),
         }
 
     # --- working ------------------------------------------------------------------------------
@@ -280,7 +326,9 @@ class Jobs:
             for row in rows:
                 if row.state != "queued" or only not in (None, row.id):
                     continue
-                if row.cancelling:
+                if row.cancelling and self._child(row).alive():
+                    running += self._attempt(row, self._watch)
+                elif row.cancelling:
                     self._end(row, "cancelled", "Cancelled before it began.")
                 elif running < self.settings.jobs and only is None:
                     running += self._attempt(row, self._begin)
@@ -289,6 +337,8 @@ class Jobs:
         """Whether a job runs after a step; one whose files cannot be handled has failed."""
         try:
             return step(row)
+        except Unavailable:
+            raise  # no fault of the job's
         except (TacitError, OSError, ValueError, KeyError, TypeError) as error:
             # As long as its process lives it may release more, so it is not at its end.
             if self._child(row).alive():
@@ -350,6 +400,7 @@ class Jobs:
 
     def _end(self, row: Job, state: str, message: str, result: Json | None = None) -> None:
         folder = self.settings.job_folder(row.id)
+        message = without_paths(message)
         if row.kind == "train":
             self.budgets.settle(row.id, folder / "run" / "ledger.jsonl")
         gone = self.records.forgotten_among(child_processes.snapshot_ids(folder))
@@ -386,6 +437,7 @@ class Jobs:
                 return False
             locked.state, locked.started = "running", now()
             locked.attempts += 1
+            locked.process = None  # until the new one is there, it would be the last one's
         arguments, into = list(row.request.get("arguments", ())), None
         if row.kind == "train":
             arguments = [
@@ -471,16 +523,29 @@ class Jobs:
         return touched
 
 
+def _keyed(key: str | None, caller: Caller, kind: str, place: str, asked: Json) -> dict[str, str]:
+    """Columns by which a call is known again: who made it where, and what it asked for."""
+    if key is None:
+        return {}
+    words = json.dumps([caller.account, kind, place, key])
+    content = json.dumps(asked, sort_keys=True, allow_nan=False)
+    return {
+        "request_key": sha256(words.encode()).hexdigest(),
+        "request_digest": sha256(content.encode()).hexdigest(),
+    }
+
+
 def _trained(folder: Path, run: Run) -> Json:
     """What may be said of a finished run: its promise, and how fast it was."""
     certificate = read_certificate(folder / "run" / "certificate.json")
     result: Json = {**promise_of(certificate), "task": run.task, "model_kind": run.model.kind,
                     "shape": shape_of(run)}  # fmt: skip
-    lines = [x for x in child_processes.progress_lines(folder) if x.get("phase") == "train"]
+    first = child_processes.first_progress(folder, "train")
+    last = child_processes.last_progress(folder, "train")
     plan = run.made_plan()
-    if len(lines) > 1 and plan is not None:
-        seconds = float(lines[-1]["at"]) - float(lines[0]["at"])
-        steps = int(lines[-1]["step"]) - int(lines[0]["step"])
+    if first is not None and last is not None and plan is not None:
+        seconds = float(last["at"]) - float(first["at"])
+        steps = int(last["step"]) - int(first["step"])
         metrics = json.loads((folder / "run" / "metrics.json").read_text("utf-8"))
         touched = steps * plan.sampling_rate * float(metrics["training"]["records"])
         if seconds > 0 and touched > 0:

@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
 from tacit.errors import UsageError
-from tacit.server.errors import LeaseLost
+from tacit.server.errors import LeaseLost, Unavailable
 from tacit.server.settings import ServerSettings
 from tacit.server.storage import Fact, Storage
 
@@ -42,6 +42,8 @@ class Lease:
         self._file: FileLock | None = None
         self._connection: sa.Connection | None = None
         self._number = 0
+        self.held = False
+        """Whether it was ours when we last looked."""
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -67,6 +69,7 @@ class Lease:
             self._number = int(fact.value) + 1 if fact is not None else 1
             session.merge(Fact(name=_NAME, value=str(self._number)))
         storage.guard = self.check
+        self.held = True
 
     def check(self, session: Session) -> None:
         """Refuse a transaction of a server that another one has followed."""
@@ -74,6 +77,7 @@ class Lease:
             session.execute(sa.select(sa.func.pg_advisory_xact_lock_shared(_FENCE)))
         found = session.scalar(sa.select(Fact.value).where(Fact.name == _NAME))
         if found != str(self._number):
+            self.held = False
             raise LeaseLost(_LOST)
 
     def _locked(self) -> bool:
@@ -105,7 +109,7 @@ class Lease:
                     print(f"Error: {error}", file=sys.stderr)  # noqa: T201
                     lost()
                     return
-                except SQLAlchemyError:
+                except (SQLAlchemyError, Unavailable):
                     continue  # the database is away: nobody else can have it, or write
 
         self._thread = threading.Thread(target=renew, name="lease", daemon=True)
@@ -118,6 +122,7 @@ class Lease:
                 self._connection.execute(sa.text("SELECT 1"))
             except SQLAlchemyError:
                 if not self._locked():
+                    self.held = False
                     raise LeaseLost(_LOST) from None
         with storage.read() as session:
             self.check(session)

@@ -30,10 +30,10 @@ class Models:
     jobs: Jobs
     predictions: Predictions
 
-    def all(self, dataset: str | None = None) -> list[Json]:
-        """Every model that is finished, the latest first."""
-        found = self.jobs.all("train", dataset, limit=10_000)
-        return [self._as_json(job) for job in found if job["state"] == "done"]
+    def all(self, dataset: str | None = None, *, after: str = "", limit: int = 1000) -> list[Json]:
+        """Models that are finished, the latest first; `after` the last one of the page before."""
+        found = self.jobs.all("train", dataset, state="done", after=after, limit=limit)
+        return [self._as_json(job) for job in found]
 
     def get(self, model: str) -> Json:
         """One model, with its promise and its warning."""

@@ -1,5 +1,6 @@
 """The dry run: what a request would promise, keep, drop, cost and take, before anything starts."""
 
+import json
 import math
 import tempfile
 import threading
@@ -8,7 +9,8 @@ from pathlib import Path
 
 import yaml
 
-from tacit.detection import Detection, detect
+from tacit.detection import detect
+from tacit.detection.provenance import Provenance
 from tacit.owners import Owners
 from tacit.planning.dry_run import apply_caps, explain, meant
 from tacit.planning.forecasts import forecast
@@ -40,6 +42,7 @@ from tacit.training.data.scope import entity_scope, scope_of_kinds
 from tacit.training.methods import METHODS
 from tacit.training.settings import Run, run_yaml
 
+_KEPT = 4
 _PARTS = (0.1, 0.3, 0.6, 1.0)
 """Of the steps, where epsilon's path is computed: it bends little in between."""
 
@@ -55,6 +58,17 @@ class Prepared:
 
 
 @dataclass(frozen=True)
+class _Shared:
+    """Who shares which of the entities that a plan protects."""
+
+    owners: Owners
+    provenance: Provenance
+    kinds: frozenset[str]
+    listed: str | None
+    """The digest of the list of entities, if there is one."""
+
+
+@dataclass(frozen=True)
 class Plans:
     """Dry runs on the datasets of a server."""
 
@@ -63,7 +77,7 @@ class Plans:
     datasets: Datasets
     records: Records
     budgets: Budgets
-    _found: dict[tuple[str, str], Detection] = field(default_factory=dict)
+    _found: dict[tuple[str, int, str, str], _Shared] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def prepare(self, dataset: str, asked: RunRequest) -> Prepared:
@@ -187,23 +201,32 @@ class Plans:
     def _owners(
         self, dataset: str, asked: RunRequest, plan: Plan, using: str
     ) -> tuple[Owners, EntityScope]:
-        """The graph of what is protected, and which entities that are."""
-        corpus = self.records.corpus(dataset)
-        key = (corpus.digest(), using)
+        """The graph of what is protected, and which entities that are.
+
+        The last few are kept for as long as the records stay as they are: somebody moves a slider
+        over one dataset.
+        """
+        chosen = json.dumps([asked.entity_list, sorted(plan.kinds) if plan.kinds else None])
+        key = (dataset, self.records.tallies.version(dataset), using, chosen)
         with self._lock:
             if key not in self._found:
-                # The last few are enough: somebody moves a slider over one dataset.
-                while len(self._found) >= 4:
+                while len(self._found) >= _KEPT:
                     del self._found[next(iter(self._found))]
-                self._found[key] = detect(corpus, using)
+                self._found[key] = self._shared(dataset, asked, plan, using)
             found = self._found[key]
+        digest = commitment(found.listed, own_salt()) if found.listed is not None else None
+        scope = entity_scope(found.provenance, plan.kinds, digest, own_salt())
+        return found.owners, scope_of_kinds(scope, found.provenance, set(found.kinds))
+
+    def _shared(self, dataset: str, asked: RunRequest, plan: Plan, using: str) -> _Shared:
+        corpus = self.records.corpus(dataset)
+        found = detect(corpus, using)
         listed, digest = None, None
         with tempfile.TemporaryDirectory(dir=self.settings.folder) as place:
             if asked.entity_list is not None:
                 listed = Path(place) / "entities.txt"
                 self.datasets.write_list(dataset, asked.entity_list, listed)
-                digest = commitment(list_digest(listed), own_salt())
+                digest = list_digest(listed)
             protected = select_entities(plan.kinds, listed, found.mentions, found.entities)
-        scope = entity_scope(found.provenance, plan.kinds, digest, own_salt())
-        scope = scope_of_kinds(scope, found.provenance, {m.kind for m in found.mentions})
-        return protected.owners(corpus, found.mentions), scope
+        owners = protected.owners(corpus, found.mentions)
+        return _Shared(owners, found.provenance, frozenset(m.kind for m in found.mentions), digest)

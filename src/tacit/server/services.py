@@ -9,7 +9,6 @@ from filelock import FileLock, Timeout
 from sqlalchemy import delete
 
 from tacit.corpus import Corpus
-from tacit.corpus.description import describe
 from tacit.corpus.reading import read
 from tacit.detection import DEFAULT, detect
 from tacit.detection.mentions import read_entities, read_mentions
@@ -20,6 +19,7 @@ from tacit.server import Json
 from tacit.server.budget import Budgets
 from tacit.server.datasets import Datasets
 from tacit.server.errors import NotFound
+from tacit.server.health import Health
 from tacit.server.identity import AuditLog, Caller, Identity, Sessions
 from tacit.server.jobs import Jobs
 from tacit.server.lease import Lease
@@ -53,6 +53,7 @@ class Services:
     predictions: Predictions
     models: Models
     lease: Lease
+    health: Health
     _lock: FileLock
 
     @classmethod
@@ -88,7 +89,8 @@ class Services:
         return cls(
             settings, storage, identity, Sessions(storage, identity), AuditLog(storage), datasets,
             records, budgets, reconciliation, plans, jobs, predictions, 
-            Models(settings, jobs, predictions), lease, lock,
+            Models(settings, jobs, predictions), lease,
+            Health(settings, storage, records, jobs, lease), lock,
         )  # fmt: skip
 
     def close(self) -> None:
@@ -103,10 +105,6 @@ class Services:
     def note(self, caller: Caller, what: str, target: str = "", outcome: str = "done") -> None:
         """A line of the audit log."""
         self.log.note(caller.name, what, target, outcome, caller.token or "")
-
-    def healthy(self) -> bool:
-        """Whether the database answers."""
-        return self.storage.get(Fact, "folder") is not None
 
     # --- what needs several parts -------------------------------------------------------------
 
@@ -159,7 +157,7 @@ class Services:
         self.datasets.require(dataset)
         if not self.records.counts(dataset)["records"]:
             return {"records": 0, "users": 0}
-        return describe(self.records.corpus(dataset), near_duplicates=False)
+        return self.records.described(dataset)
 
     def preview(self, dataset: str, text: str) -> Json:
         """A text that was not sent yet, with the marks that protection of names would go by."""

@@ -11,6 +11,7 @@ import uvicorn
 
 from tacit.errors import UsageError
 from tacit.server.api import make_app
+from tacit.server.connections import limited
 from tacit.server.services import Services
 from tacit.server.settings import ServerSettings
 
@@ -53,10 +54,13 @@ def serve_forever(
             # Only where they are wanted: the component library takes a second to load.
             from tacit.server.pages import mount_pages
 
-            mount_pages(app, services, secure=tls is not None)
+            # Whoever has a proxy before it has it speak https.
+            mount_pages(app, services, secure=tls is not None or bool(settings.trusted_proxies))
         config = uvicorn.Config(
-            app, log_level="warning", access_log=False, server_header=False, proxy_headers=False,
-            timeout_keep_alive=30, timeout_graceful_shutdown=3,
+            app, http=limited(settings), log_level="warning", access_log=False,
+            server_header=False, proxy_headers=bool(settings.trusted_proxies),
+            forwarded_allow_ips=settings.trusted_proxies, timeout_keep_alive=30,
+            timeout_graceful_shutdown=3,
             ssl_certfile=str(tls[0]) if tls else None, ssl_keyfile=str(tls[1]) if tls else None,
         )  # fmt: skip
         token = services.identity.first_admin()

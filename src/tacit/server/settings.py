@@ -1,11 +1,15 @@
 """Where a server keeps things, and how much it accepts."""
 
 from dataclasses import dataclass
+from ipaddress import ip_network
 from pathlib import Path
 
 from tacit.errors import UsageError
 
 KIB, MIB = 1 << 10, 1 << 20
+
+FIRST_SIGN_IN = "first-sign-in.txt"
+"""How to sign in for the first time, in the folder, where the output is no terminal."""
 
 
 @dataclass(frozen=True)
@@ -26,8 +30,10 @@ class ServerSettings:
     burst: int = 400
     """For each token; strangers have a tenth of it together, by address."""
     body_bytes: int = 1 * MIB
-    upload_bytes: int = 64 * MIB
-    upload_records: int = 200_000
+    upload_bytes: int = 256 * MIB
+    unpacked_bytes: int = 1024 * MIB
+    """Of a file that is compressed, or Parquet, once it is unpacked."""
+    upload_records: int = 1_000_000
     text_characters: int = 100_000
     waiting_records: int = 20_000
     """Records that may wait for the writer before callers are told to come back."""
@@ -48,6 +54,18 @@ class ServerSettings:
     """Seconds after which its process is killed, loading the model included."""
     welcome: bool = True
     """Whether strangers see a front page; else they are asked to sign in."""
+    connections: int = 1000
+    """Open at once, and fewer where the process may not have so many files open."""
+    head_seconds: float = 10.0
+    """For the head of a request to arrive."""
+    body_seconds: float = 20.0
+    """Within which more of a request's body must arrive."""
+    trusted_proxies: str = ""
+    """Addresses and networks, with commas, whose word for a client's address and scheme counts."""
+    free_bytes: int = 256 * MIB
+    """With less room on the disk, the server says that it is not well."""
+    writer_seconds: float = 30.0
+    """After which a write that has not ended is a reason to look."""
     kill_after_seconds: float = 5.0
     lease_seconds: float = 2.0
     """How often a server looks whether the database is still its own."""
@@ -56,7 +74,23 @@ class ServerSettings:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "folder", Path(self.folder).absolute())
-        for name in ("jobs", "queue", "burst", "body_bytes", "upload_bytes", "upload_records"):
+        for proxy in filter(None, self.trusted_proxies.split(",")):
+            try:
+                ip_network(proxy.strip())
+            except ValueError:
+                raise UsageError(
+                    "trusted_proxies has something that is no address or network; give "
+                    "127.0.0.1,10.0.0.0/8."
+                ) from None
+        for name in (
+            "jobs",
+            "queue",
+            "burst",
+            "connections",
+            "body_bytes",
+            "upload_bytes",
+            "upload_records",
+        ):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name}={getattr(self, name)} is too small; give 1 or more.")
 

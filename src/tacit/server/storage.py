@@ -18,16 +18,19 @@ import sqlalchemy as sa
 from sqlalchemy.exc import (
     ArgumentError,
     DatabaseError,
+    DBAPIError,
     IntegrityError,
+    InterfaceError,
     NoSuchModuleError,
     OperationalError,
+    TimeoutError,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sqlalchemy.types import TypeDecorator
 
 from tacit.errors import DataError, UsageError
 from tacit.server import Json
-from tacit.server.errors import Conflict, NotFound
+from tacit.server.errors import Conflict, NotFound, Unavailable
 from tacit.server.settings import ServerSettings
 
 
@@ -78,6 +81,12 @@ def fields_of(row: Table, *names: str) -> Json:
     """Some columns of a row as JSON; `dataset` stands for the column `dataset_id`."""
     found = {n: getattr(row, n if hasattr(row, n) else f"{n}_id") for n in names}
     return {n: v.isoformat() if isinstance(v, datetime) else v for n, v in found.items()}
+
+
+AWAY = "The database does not answer; try again in a moment."
+_DAMAGED = (
+    "The database is damaged, or no database at all; restore it from a backup, or give another one."
+)
 
 
 class Fact(Table):
@@ -210,6 +219,9 @@ class Job(Table):
     """Entries that its ledger was seen to hold; it may never hold fewer."""
     message: Mapped[str] = mapped_column(sa.Text, default="")
     result: Mapped[Json | None] = mapped_column(sa.JSON)
+    request_key: Mapped[str | None] = mapped_column(sa.String(64), index=True, unique=True)
+    """Who asked for it by which key; asked again, it is the same job."""
+    request_digest: Mapped[str | None] = mapped_column(sa.String(64))
     created_by: Mapped[str] = mapped_column(sa.ForeignKey("accounts.id"))
     created: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
     started: Mapped[datetime | None] = mapped_column(UtcDateTime)
@@ -272,6 +284,12 @@ class Turns:
                 self._taken = False
 
 
+_TO_SQLITE = {"check_same_thread": False, "timeout": 60}
+_TO_POSTGRESQL = {"connect_timeout": 5, "keepalives_idle": 10, "keepalives_interval": 5,
+                  "keepalives_count": 3, "tcp_user_timeout": 20_000}  # fmt: skip
+"""A server that is gone without a word is noticed within half a minute."""
+
+
 class Storage:
     """A database that is up to date."""
 
@@ -290,13 +308,18 @@ class Storage:
     @contextmanager
     def read(self) -> Iterator[Session]:
         """A transaction that changes nothing."""
-        with Session(self._reader, expire_on_commit=False) as session:
+        with answering(), Session(self._reader, expire_on_commit=False) as session:
             yield session
 
     @contextmanager
     def write(self) -> Iterator[Session]:
         """A transaction that is committed whole when the block ends, or leaves no trace."""
-        with self._turns, Session(self._writer, expire_on_commit=False) as session, session.begin():
+        with (
+            self._turns,
+            answering(),
+            Session(self._writer, expire_on_commit=False) as session,
+            session.begin(),
+        ):
             if self.guard is not None:
                 self.guard(session)
             yield session
@@ -372,7 +395,7 @@ class Storage:
         self._writer.dispose()
 
     def _engine(self, begin: str) -> sa.Engine:
-        options = {"check_same_thread": False, "timeout": 60} if self.sqlite else {}
+        options = _TO_SQLITE if self.sqlite else _TO_POSTGRESQL
         with reaching():
             engine = sa.create_engine(self._address, connect_args=options, pool_size=20,
                                    max_overflow=40, hide_parameters=True)  # fmt: skip
@@ -408,8 +431,23 @@ class Storage:
         except CommandError:
             raise DataError(
                 "The database was made by another version of tacit, whose tables this one cannot "
-                "read; start with a new folder and a new database."
+                "read; serve it with that version, or start with a new folder and a new database."
             ) from None
+
+
+@contextmanager
+def answering() -> Iterator[None]:
+    """A database that is away, full or overrun is one sentence; the same later is accepted."""
+    try:
+        yield
+    except (OperationalError, InterfaceError, TimeoutError):
+        raise Unavailable(AWAY) from None
+    except DBAPIError as error:
+        if error.connection_invalidated:
+            raise Unavailable(AWAY) from None
+        if type(error) is DatabaseError:  # and not what a row or a statement did wrong
+            raise Unavailable(_DAMAGED) from None
+        raise
 
 
 @contextmanager
@@ -427,7 +465,4 @@ def reaching() -> Iterator[None]:
             "The database cannot be reached or written; check its address and that it runs."
         ) from None
     except DatabaseError:
-        raise DataError(
-            "The database is damaged, or no database at all; restore it from a backup, or give "
-            "another one."
-        ) from None
+        raise DataError(_DAMAGED) from None

@@ -1,5 +1,7 @@
 """The services over HTTP; `make_app` puts the parts together."""
 
+import asyncio
+from collections.abc import Callable
 from importlib.resources import files
 from typing import Any
 
@@ -7,35 +9,18 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from jinja2 import Environment
-from sqlalchemy.exc import OperationalError, TimeoutError
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
-from tacit.errors import PrivacyRefused, TacitError
+from tacit.errors import TacitError
 from tacit.server import Json
 from tacit.server.api import accounts, datasets, models, runs
 from tacit.server.api.middleware import AccessGate, ApiMiddleware, Metrics
-from tacit.server.errors import (
-    Busy,
-    Conflict,
-    NotAllowed,
-    NotAuthenticated,
-    NotFound,
-    TooLarge,
-    Unavailable,
-)
+from tacit.server.errors import code_of, without_paths
 from tacit.server.services import Services
 
-_CODES: tuple[tuple[type[TacitError], int], ...] = (
-    (NotAuthenticated, 401),
-    (NotAllowed, 403),
-    (NotFound, 404),
-    (Conflict, 409),
-    (PrivacyRefused, 409),
-    (TooLarge, 413),
-    (Busy, 429),
-    (Unavailable, 503),
-    (TacitError, 422),
-)
+_PROBE_SECONDS = 5.0
+_LATER = {"Retry-After": "1"}
 
 
 def make_app(services: Services) -> FastAPI:
@@ -56,14 +41,10 @@ def make_app(services: Services) -> FastAPI:
     app.add_exception_handler(TacitError, _refused)
     app.add_exception_handler(RequestValidationError, _not_understood)
     app.add_exception_handler(HTTPException, _not_served)
-    for trouble in (OperationalError, TimeoutError):
-        app.add_exception_handler(trouble, _database_away)
     for part in (accounts, datasets, runs, models):
         app.include_router(part.router, prefix="/v1")
 
-    @app.get("/healthz", tags=["server"], summary="Whether the server and its database answer")
-    def healthz() -> dict[str, bool]:
-        return {"ok": services.healthy()}
+    _add_probes(app, services)
 
     @app.get("/metrics", tags=["server"], summary="Counts for Prometheus",
              response_class=PlainTextResponse)  # fmt: skip
@@ -77,12 +58,34 @@ def make_app(services: Services) -> FastAPI:
     return app
 
 
+def _add_probes(app: FastAPI, services: Services) -> None:
+    unwell: dict[int | str, Json] = {503: {"description": "Not all of it is well."}}
+
+    @app.get("/healthz", tags=["server"], summary="Whether disk, database and writer work",
+             responses=unwell)  # fmt: skip
+    async def healthz() -> JSONResponse:
+        return await _probed(services.health.checks)
+
+    @app.get("/readyz", tags=["server"], summary="Whether to send requests here now",
+             responses=unwell)  # fmt: skip
+    async def readyz() -> JSONResponse:
+        return await _probed(services.health.readiness)
+
+
+async def _probed(look: Callable[[], Json]) -> JSONResponse:
+    """What a look finds; one that takes too long is an answer, too."""
+    try:
+        found = await asyncio.wait_for(run_in_threadpool(look), _PROBE_SECONDS)
+    except TimeoutError:
+        found = {"ok": False, "late": True}
+    return JSONResponse(found, 200 if found["ok"] else 503, None if found["ok"] else _LATER)
+
+
 def _refused(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, TacitError)
-    code = next(code for kind, code in _CODES if isinstance(error, kind))
-    later = {"Retry-After": "1"}
-    headers = {401: {"WWW-Authenticate": "Bearer"}, 429: later, 503: later}.get(code)
-    return _refusal(code, type(error).__name__, str(error), headers)
+    code = code_of(error)
+    headers = {401: {"WWW-Authenticate": "Bearer"}, 429: _LATER, 503: _LATER}.get(code)
+    return _refusal(code, type(error).__name__, without_paths(str(error)), headers)
 
 
 def _refusal(code: int, kind: str, message: str, headers: Any = None) -> JSONResponse:
@@ -96,11 +99,6 @@ def _not_understood(_: Request, error: Exception) -> JSONResponse:
     first = "; ".join(f"{p['where']}: {p['what']}" for p in problems[:3])
     answer = {"error": "UsageError", "message": f"The request is not accepted: {first}."}
     return JSONResponse(answer | {"problems": problems[:20]}, status_code=422)
-
-
-def _database_away(_: Request, __: Exception) -> JSONResponse:
-    message = "The database does not answer; try again in a moment."
-    return _refusal(503, "Busy", message, {"Retry-After": "1"})
 
 
 def _not_served(_: Request, error: Exception) -> JSONResponse:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, get_type_hints
 
-from fastapi import Depends, Path, Request
+from fastapi import Depends, Header, Path, Query, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from tacit.server import Json
@@ -27,6 +27,19 @@ REFUSALS: dict[int | str, Json] = {
     422: {"description": "Not accepted; the message says why."},
     429: {"description": "Too much at once; try again."},
 }
+Key = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        pattern=r"^[A-Za-z0-9_.:-]{1,128}$",
+        description="The same key does the same thing once, however often it is sent.",
+    ),
+]
+After = Annotated[
+    str,
+    Query(pattern=r"^[a-z0-9]{0,40}$", description="The id of the last one of the page before."),
+]
+Limit = Annotated[int, Query(ge=1, le=1000, description="At most so many.")]
 IdPath = Annotated[str, Path(pattern=r"^[a-z0-9]{1,40}$", description="Its id.")]
 
 

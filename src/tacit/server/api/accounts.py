@@ -6,7 +6,15 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 
 from tacit.server import Json
-from tacit.server.api.access import REFUSALS, AnyCaller, IdPath, RequestContext, requires
+from tacit.server.api.access import (
+    REFUSALS,
+    After,
+    AnyCaller,
+    IdPath,
+    Limit,
+    RequestContext,
+    requires,
+)
 from tacit.server.identity import Permission, Role
 from tacit.server.run_requests import Id, Name, RequestModel
 
@@ -60,9 +68,9 @@ def add_account(asked: NewAccount, ctx: Admin) -> Json:
 
 
 @router.get("/accounts", summary="All accounts")
-def accounts(ctx: Admin) -> list[Json]:
+def accounts(ctx: Admin, after: After = "", limit: Limit = 1000) -> list[Json]:
     """Without passwords."""
-    return ctx.services.identity.accounts()
+    return ctx.services.identity.accounts(after=after, limit=limit)
 
 
 @router.patch("/accounts/{account}", summary="Disable an account, or set its password")
@@ -82,9 +90,9 @@ def add_token(asked: NewToken, ctx: Admin) -> Json:
 
 
 @router.get("/tokens", summary="All tokens, without their secrets")
-def tokens(ctx: Admin) -> list[Json]:
+def tokens(ctx: Admin, after: After = "", limit: Limit = 1000) -> list[Json]:
     """Whose they are, what for, and whether they were revoked."""
-    return ctx.services.identity.tokens()
+    return ctx.services.identity.tokens(after=after, limit=limit)
 
 
 @router.delete("/tokens/{token}", summary="Revoke a token")

@@ -4,11 +4,10 @@ import asyncio
 import json
 import shutil
 import tempfile
-from dataclasses import replace
 from pathlib import Path as FilePath
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Form, Header, Query, Response, UploadFile
+from fastapi import APIRouter, Form, Query, Response, UploadFile
 from fastapi.responses import HTMLResponse
 from pydantic import Field
 from starlette.concurrency import run_in_threadpool
@@ -18,10 +17,29 @@ from tacit.corpus.reading import Layout, read
 from tacit.errors import DataError, UsageError
 from tacit.privacy.events import UNITS
 from tacit.server import Json
-from tacit.server.api.access import REFUSALS, IdPath, RequestContext, requires
+from tacit.server.api.access import (
+    REFUSALS,
+    After,
+    IdPath,
+    Key,
+    Limit,
+    RequestContext,
+    requires,
+)
 from tacit.server.errors import NotAllowed
-from tacit.server.records import NOT_STORABLE, SPLITS, UPLOAD_ENDINGS, Draft, drafts_of, storable
+from tacit.server.records import (
+    NOT_STORABLE,
+    SPLITS,
+    UPLOAD_ENDINGS,
+    Appended,
+    Draft,
+    drafts_in,
+    drafts_of,
+    storable,
+)
 from tacit.server.run_requests import DetectorName, Name, RequestModel, RunRequest
+from tacit.server.settings import MIB
+from tacit.server.unpacking import Upload, limits_of, unpack
 
 router = APIRouter(tags=["datasets"], responses=REFUSALS)
 Writer = Annotated[RequestContext, requires("datasets:write")]
@@ -34,17 +52,12 @@ Contributor = Annotated[RequestContext, requires("records:add")]
 Owner = Annotated[RequestContext, requires("records:own")]
 TextReader = Annotated[RequestContext, requires("records:any")]
 
-Key = Annotated[
-    str | None,
-    Header(
-        alias="Idempotency-Key",
-        pattern=r"^[A-Za-z0-9_.:-]{1,128}$",
-        description="The same key stores the same records once, however often it is sent.",
-    ),
-]
 Split = Annotated[str, Field(pattern=f"^({'|'.join(SPLITS)})$")]
 UserName = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f]+$")]
 UserQuery = Annotated[str | None, Query(max_length=200, pattern=r"^[^\x00-\x1f]+$")]
+_AT_ONCE, _AT_ONCE_RECORDS = 4 * MIB, 512
+"""What is read and written in one go; larger files are read by a process of their own."""
+_UNPACKED = (".parquet", ".jsonl.gz", ".csv.gz", ".tsv.gz")
 PAGE_POLICY = (
     "sandbox allow-scripts; default-src 'none'; style-src 'unsafe-inline'; "
     "script-src 'unsafe-inline'; img-src data:"
@@ -150,9 +163,9 @@ def add_dataset(asked: NewDataset, ctx: Writer) -> Json:
 
 
 @router.get("/datasets", summary="The datasets you may know of")
-def datasets(ctx: Reader) -> list[Json]:
+def datasets(ctx: Reader, after: After = "", limit: Limit = 1000) -> list[Json]:
     """Names and budgets; how much is in them is for those inside."""
-    return ctx.services.datasets.all(ctx.caller.dataset)
+    return ctx.services.datasets.all(ctx.caller.dataset, after=after, limit=limit)
 
 
 @router.get("/datasets/{dataset}", summary="One dataset")
@@ -253,36 +266,50 @@ async def add_file(
     label_column: Column = None,
     consent: Annotated[bool, Form(description="As for one record.")] = False,
 ) -> Json:
-    """JSON lines, CSV, TSV or text, not compressed; all of it is stored, or nothing."""
+    """JSON lines, CSV or TSV, also compressed (.gz), Parquet or text; all is stored, or nothing."""
     await run_in_threadpool(ctx.dataset, dataset)
     if ctx.services.datasets.require_consent(dataset, ctx.caller, consent=consent):
         await run_in_threadpool(ctx.note, "give unprotected text", dataset)
     columns = {"text": text_column, "user": user_column, "label": label_column}
     layout = Layout({ours: theirs for ours, theirs in columns.items() if theirs})
-    drafts = await run_in_threadpool(_drafts, ctx, file, layout, user)
-    appending = ctx.services.records.append(dataset, ctx.caller, drafts, key)
-    done = await asyncio.wrap_future(appending)
-    count = len(done.records)
-    await run_in_threadpool(ctx.note, "upload records", dataset, f"{count} records")
-    return {"records": count, "repeated": done.repeated}
+    done = await run_in_threadpool(_store, ctx, dataset, file, layout, user, key)
+    await run_in_threadpool(ctx.note, "upload records", dataset, f"{done.count} records")
+    return {"records": done.count, "repeated": done.repeated}
 
 
-def _drafts(ctx: RequestContext, file: UploadFile, layout: Layout, user: str | None) -> list[Draft]:
-    ending = FilePath(file.filename or "").suffix.lower()
-    if ending not in UPLOAD_ENDINGS:
+def _store(
+    ctx: RequestContext, dataset: str, file: UploadFile, layout: Layout, user: str | None,
+    key: str | None,
+) -> Appended:  # fmt: skip
+    """Read a file, and store what is in it."""
+    name = (file.filename or "").lower()
+    ending = next((e for e in sorted(UPLOAD_ENDINGS, key=len) if name.endswith(e)), None)
+    if ending is None:
         raise UsageError(
             f"Files of this type are not accepted; accepted: {', '.join(UPLOAD_ENDINGS)}."
         )
+    records = ctx.services.records
     with tempfile.TemporaryDirectory(dir=ctx.services.settings.folder) as place:
         path = FilePath(place) / f"upload{ending}"
         with path.open("wb") as out:
             shutil.copyfileobj(file.file, out)
-        try:
-            drafts = drafts_of(read(path, layout))
-        except DataError as error:
-            # Where the file lies on this machine is nobody's business.
-            raise DataError(str(error).replace(str(path), path.name)) from None
-    return drafts if user is None else [replace(draft, user=user) for draft in drafts]
+        if path.stat().st_size <= _AT_ONCE and ending not in _UNPACKED:
+            drafts = _drafts(path, layout, user)
+            if len(drafts) <= _AT_ONCE_RECORDS:
+                return records.append(dataset, ctx.caller, drafts, key).result()
+            return records.upload(dataset, ctx.caller, lambda: drafts, key)
+        lines = FilePath(place) / "records.jsonl"
+        limits = limits_of(ctx.services.settings)
+        unpack(Upload(str(path), str(lines), dict(layout.columns), **limits))
+        return records.upload(dataset, ctx.caller, lambda: drafts_in(lines, user), key)
+
+
+def _drafts(path: FilePath, layout: Layout, user: str | None) -> list[Draft]:
+    try:
+        return list(drafts_of(read(path, layout), user))
+    except DataError as error:
+        # Where the file lies on this machine is nobody's business.
+        raise DataError(str(error).replace(str(path), path.name)) from None
 
 
 @router.post("/datasets/{dataset}/records/preview", summary="See what would be marked in a text")
@@ -299,8 +326,8 @@ def records(
     dataset: IdPath,
     ctx: Owner,
     user: UserQuery = None,
-    after: Annotated[str, Query(pattern=r"^[a-z0-9]{0,40}$")] = "",
-    limit: Annotated[int, Query(ge=1, le=500)] = 50,
+    after: After = "",
+    limit: Limit = 50,
 ) -> list[Json]:
     """A page of them, with the text; nobody else's is shown to a contributor."""
     ctx.dataset(dataset)
@@ -362,9 +389,9 @@ def add_list_file(
 
 
 @router.get("/datasets/{dataset}/entity-lists", summary="The lists, without the names")
-def lists(dataset: IdPath, ctx: ListEditor) -> list[Json]:
+def lists(dataset: IdPath, ctx: ListEditor, after: After = "", limit: Limit = 1000) -> list[Json]:
     """How many names each has."""
-    return ctx.services.datasets.lists(ctx.dataset(dataset))
+    return ctx.services.datasets.lists(ctx.dataset(dataset), after=after, limit=limit)
 
 
 @router.get("/datasets/{dataset}/entity-lists/{entity_list}", summary="A list of yours")
@@ -385,18 +412,19 @@ def delete_list(dataset: IdPath, entity_list: IdPath, ctx: ListEditor) -> dict[s
 
 
 @router.post("/datasets/{dataset}/detections", status_code=202, summary="Find what is sensitive")
-def add_detection(dataset: IdPath, asked: NewDetection, ctx: Analyst) -> Json:
+def add_detection(dataset: IdPath, asked: NewDetection, ctx: Analyst, key: Key = None) -> Json:
     """Queued like a run; it releases nothing."""
     options = {"with": ",".join(asked.detectors), "kinds": ",".join(asked.kinds)}
-    made = ctx.services.jobs.order(ctx.dataset(dataset), ctx.caller, "detect", options)
+    made = ctx.services.jobs.order(ctx.dataset(dataset), ctx.caller, "detect", options, key=key)
     ctx.note("detect", made["id"])
     return made
 
 
 @router.get("/datasets/{dataset}/detections", summary="The detections on a dataset")
-def detections(dataset: IdPath, ctx: Analyst) -> list[Json]:
+def detections(dataset: IdPath, ctx: Analyst, after: After = "", limit: Limit = 200) -> list[Json]:
     """The latest first."""
-    return ctx.services.jobs.all("detect", ctx.dataset(dataset))
+    jobs = ctx.services.jobs
+    return jobs.all("detect", ctx.dataset(dataset), after=after, limit=limit)
 
 
 @router.get("/detections/{detection}", summary="A detection and what it counted")

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tacit.errors import TacitError
-from tacit.server.errors import Busy, NotAuthenticated
+from tacit.server.errors import Busy, NotAuthenticated, code_of, without_paths
 from tacit.server.identity import Caller, Identity, RateLimiter
 from tacit.server.services import Services
 from tacit.server.settings import ServerSettings
@@ -28,6 +28,7 @@ _HEADERS = (
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-opener-policy", b"same-origin"),
 )
+_OVER_TLS = ((b"strict-transport-security", b"max-age=31536000"),)
 _OF_THE_API = (
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
     (b"cache-control", b"no-store"),
@@ -130,7 +131,7 @@ class ApiMiddleware:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = int(message["status"])
-                message["headers"] = _with_headers(message.get("headers", []), path)
+                message["headers"] = _with_headers(message.get("headers", []), scope)
             await send(message)
 
         async def refuse(code: int, kind: str, sentence: str) -> None:
@@ -144,8 +145,7 @@ class ApiMiddleware:
             check_size(int(announced) if announced.isdecimal() else 0)
             await self.app(scope, counted, with_headers)
         except TacitError as error:
-            code = 401 if isinstance(error, NotAuthenticated) else 429
-            await refuse(code, type(error).__name__, str(error))
+            await refuse(code_of(error), type(error).__name__, without_paths(str(error)))
         except HTTPException as error:
             await refuse(error.status_code, "TooLarge", str(error.detail))
         except Exception as error:
@@ -162,9 +162,11 @@ def _header(scope: Scope, name: bytes) -> str | None:
     return value.decode("latin-1") if value is not None else None
 
 
-def _with_headers(given: list[tuple[bytes, bytes]], path: str) -> list[tuple[bytes, bytes]]:
+def _with_headers(given: list[tuple[bytes, bytes]], scope: Scope) -> list[tuple[bytes, bytes]]:
     there = {name.lower() for name, _ in given}
-    wanted = (*_HEADERS, *(_OF_THE_API if path.startswith("/v1") else ()))
+    wanted = (*_HEADERS, *(_OF_THE_API if str(scope["path"]).startswith("/v1") else ()))
+    if scope.get("scheme") == "https":
+        wanted += _OVER_TLS
     return [*given, *((name, value) for name, value in wanted if name not in there)]
 
 
@@ -176,7 +178,7 @@ async def _answer(send: Send, scope: Scope, status: int, kind: str, sentence: st
     ):
         body = f"<!doctype html><title>tacit</title><p>{escape(sentence)}".encode()
         headers[0] = (b"content-type", b"text/html; charset=utf-8")
-    if status in (401, 429):
+    if status in (401, 429, 503):
         name = (b"www-authenticate", b"Bearer") if status == 401 else (b"retry-after", b"1")
         headers.append(name)
     await send({"type": "http.response.start", "status": status, "headers": headers})

@@ -12,7 +12,15 @@ from starlette.concurrency import run_in_threadpool
 
 from tacit.errors import DataError
 from tacit.server import Json
-from tacit.server.api.access import REFUSALS, AnyCaller, IdPath, RequestContext, requires
+from tacit.server.api.access import (
+    REFUSALS,
+    After,
+    AnyCaller,
+    IdPath,
+    Limit,
+    RequestContext,
+    requires,
+)
 from tacit.server.errors import Busy
 from tacit.server.run_requests import RequestModel
 from tacit.server.sharing import public_key, verify_uploaded
@@ -31,9 +39,9 @@ class Question(RequestModel):
 
 
 @router.get("/models", summary="The models you may use")
-def models(ctx: Consumer) -> list[Json]:
-    """With what is promised about each, and a warning where nothing is proved."""
-    return ctx.services.models.all(ctx.caller.dataset)
+def models(ctx: Consumer, after: After = "", limit: Limit = 1000) -> list[Json]:
+    """The latest first, with what is promised about each, and a warning where nothing is proved."""
+    return ctx.services.models.all(ctx.caller.dataset, after=after, limit=limit)
 
 
 @router.get("/models/{model}", summary="One model")

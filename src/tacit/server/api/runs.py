@@ -15,9 +15,17 @@ from tacit.errors import TacitError
 from tacit.privacy.events import Unit
 from tacit.saved_json import spelled
 from tacit.server import Json, child_processes
-from tacit.server.api.access import REFUSALS, IdPath, RequestContext, requires
+from tacit.server.api.access import (
+    REFUSALS,
+    After,
+    IdPath,
+    Key,
+    Limit,
+    RequestContext,
+    requires,
+)
 from tacit.server.api.datasets import PAGE_POLICY, Split
-from tacit.server.errors import Busy
+from tacit.server.errors import Busy, without_paths
 from tacit.server.jobs import ENDED, Kind
 from tacit.server.run_requests import Id, RequestModel, RunRequest
 
@@ -51,12 +59,12 @@ class NewEvaluation(RequestModel):
 
 
 @router.post("/datasets/{dataset}/runs", status_code=202, summary="Start a training run")
-def add_run(dataset: IdPath, asked: RunRequest, ctx: Runner) -> Json:
+def add_run(dataset: IdPath, asked: RunRequest, ctx: Runner, key: Key = None) -> Json:
     """Everything that it may release is reserved first; over the budget, nothing is started."""
     ctx.caller.require_dataset(dataset)
     ctx.require_named(asked)
     try:
-        made = ctx.services.jobs.train(dataset, asked, ctx.caller)
+        made = ctx.services.jobs.train(dataset, asked, ctx.caller, key)
     except TacitError as error:
         ctx.note("start run", dataset, f"refused: {type(error).__name__}")
         raise
@@ -65,9 +73,15 @@ def add_run(dataset: IdPath, asked: RunRequest, ctx: Runner) -> Json:
 
 
 @router.get("/runs", summary="The runs, the latest first")
-def runs(ctx: Watcher, dataset: Annotated[Id | None, Query()] = None) -> list[Json]:
+def runs(
+    ctx: Watcher,
+    dataset: Annotated[Id | None, Query()] = None,
+    after: After = "",
+    limit: Limit = 200,
+) -> list[Json]:
     """Of one dataset, or of all that the token is for."""
-    return ctx.services.jobs.all("train", ctx.caller.dataset or dataset)
+    dataset = ctx.caller.dataset or dataset
+    return ctx.services.jobs.all("train", dataset, after=after, limit=limit)
 
 
 @router.get("/runs/{run}", summary="A run and how far it is")
@@ -139,11 +153,14 @@ def _event(kind: str, fields: Json) -> str:
 
 @router.get("/runs/{run}/progress", summary="A run's progress so far")
 def progress(
-    run: IdPath, ctx: Watcher, after: Annotated[int, Query(ge=0, le=10**9)] = 0
+    run: IdPath,
+    ctx: Watcher,
+    after: Annotated[int, Query(ge=0, le=10**9)] = 0,
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 10_000,
 ) -> list[Json]:
     """The lines from number `after` on, for those who ask now and then instead of listening."""
     ctx.job(run, "train")
-    return child_processes.progress_lines(ctx.services.settings.job_folder(run), after)
+    return child_processes.progress_lines(ctx.services.settings.job_folder(run), after, limit)
 
 
 @router.post("/runs/{run}/cancel", summary="Stop a run")
@@ -168,7 +185,8 @@ def resume(run: IdPath, ctx: Runner) -> Json:
 def log(run: IdPath, ctx: Watcher) -> PlainTextResponse:
     """Without any text of a record."""
     ctx.job(run, "train")
-    return PlainTextResponse(child_processes.log_text(ctx.services.settings.job_folder(run)))
+    text = child_processes.log_text(ctx.services.settings.job_folder(run))
+    return PlainTextResponse(without_paths(text))
 
 
 @router.get("/runs/{run}/metrics", summary="Exact scores on private text")
@@ -179,36 +197,37 @@ def metrics(run: IdPath, ctx: Watcher) -> Json:
     return {"not_private": {"verdict": models.verdict(run), **models.scores(run, "metrics")}}
 
 
-def _queue(run: str, ctx: RequestContext, kind: Kind, options: Json) -> Json:
+def _queue(run: str, ctx: RequestContext, kind: Kind, options: Json, key: str | None) -> Json:
     dataset = ctx.finished_run(run)["dataset"]
-    made = ctx.services.jobs.order(dataset, ctx.caller, kind, options, target=run)
+    made = ctx.services.jobs.order(dataset, ctx.caller, kind, options, target=run, key=key)
     ctx.note(kind, run)
     return made
 
 
 @router.post("/runs/{run}/attacks", status_code=202, summary="Try to learn what a model saw")
-def add_attack(run: IdPath, asked: NewAttack, ctx: Attacker) -> Json:
+def add_attack(run: IdPath, asked: NewAttack, ctx: Attacker, key: Key = None) -> Json:
     """Queued; what it finds stands in the report."""
-    return _queue(run, ctx, "attack", {"using": ",".join(asked.using)})
+    return _queue(run, ctx, "attack", {"using": ",".join(asked.using)}, key)
 
 
 @router.post("/runs/{run}/audits", status_code=202, summary="Look for a lower bound on epsilon")
-def add_audit(run: IdPath, asked: NewAudit, ctx: Attacker) -> Json:
+def add_audit(run: IdPath, asked: NewAudit, ctx: Attacker, key: Key = None) -> Json:
     """A contradiction makes the certificate's standing `broken`."""
-    return _queue(run, ctx, "audit", asked.model_dump())
+    return _queue(run, ctx, "audit", asked.model_dump(), key)
 
 
 @router.post("/runs/{run}/evaluations", status_code=202, summary="Score a model on a split")
-def add_evaluation(run: IdPath, asked: NewEvaluation, ctx: Attacker) -> Json:
+def add_evaluation(run: IdPath, asked: NewEvaluation, ctx: Attacker, key: Key = None) -> Json:
     """Beside the baselines; exact, so not private."""
-    return _queue(run, ctx, "evaluate", asked.model_dump())
+    return _queue(run, ctx, "evaluate", asked.model_dump(), key)
 
 
 @router.get("/runs/{run}/jobs", summary="The attacks, audits and evaluations of a run")
-def jobs_of(run: IdPath, ctx: Attacker) -> list[Json]:
+def jobs_of(run: IdPath, ctx: Attacker, after: After = "", limit: Limit = 200) -> list[Json]:
     """With what they printed; not private."""
     ctx.job(run, "train")
-    return [job for job in ctx.services.jobs.all(target=run) if job["kind"] != "train"]
+    found = ctx.services.jobs.all(target=run, after=after, limit=limit)
+    return [job for job in found if job["kind"] != "train"]
 
 
 @router.get("/jobs/{job}", summary="An attack, an audit or an evaluation")

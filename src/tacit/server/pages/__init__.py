@@ -24,7 +24,7 @@ from starlette.types import Scope
 from tacit.errors import TacitError
 from tacit.server import Json
 from tacit.server.api.access import AnyCaller
-from tacit.server.errors import Busy, NotAllowed, NotAuthenticated, NotFound
+from tacit.server.errors import Busy, NotAllowed, NotAuthenticated, NotFound, Unavailable
 from tacit.server.pages import (  # noqa: F401
     budgets,
     datasets,
@@ -45,7 +45,8 @@ from tacit.server.services import Services
 
 _SESSION_CHECK_SECONDS = 20.0
 _CODES: tuple[tuple[type[Exception], int], ...] = (
-    (NotAllowed, 403), (NotFound, 404), (Busy, 429), (TacitError, 409),
+    (NotAllowed, 403), (NotFound, 404), (Busy, 429), (Unavailable, 503),
+    (TacitError, 409),
 )  # fmt: skip
 
 

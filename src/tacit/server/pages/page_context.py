@@ -18,7 +18,7 @@ from tacit.errors import TacitError
 from tacit.server import Json
 from tacit.server.api.access import RequestContext, check
 from tacit.server.api.middleware import INTERNAL_ERROR, AccessGate, log_internal
-from tacit.server.errors import NotAuthenticated, NotFound
+from tacit.server.errors import NotAuthenticated, NotFound, without_paths
 from tacit.server.identity import Caller, Permission, form_key
 from tacit.server.pages.rendering import fragment
 from tacit.server.services import Services
@@ -110,7 +110,7 @@ def require_id(given: str) -> str:
 def sentence_of(error: Exception) -> str:
     """What may be said of an error: never what it quotes, unless it is one of ours."""
     if isinstance(error, TacitError):
-        return str(error)
+        return without_paths(str(error))
     if isinstance(error, ValidationError):
         found = error.errors(include_input=False, include_url=False, include_context=False)[0]
         where = ".".join(str(part) for part in found["loc"]) or "The request"

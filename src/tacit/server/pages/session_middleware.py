@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tacit.errors import TacitError
 from tacit.server.api.middleware import AccessGate
-from tacit.server.errors import NotAuthenticated
+from tacit.server.errors import NotAuthenticated, code_of
 from tacit.server.pages.rendering import REFERRER, plain_page
 from tacit.server.services import Services
 
@@ -92,7 +92,7 @@ class SessionMiddleware:
                 return RedirectResponse(f"/sign-in?next={asked}", 303)
             return plain_page("Not possible", "You are signed out; sign in again.", 401)
         except TacitError as error:
-            return plain_page("Not possible", str(error), 429)
+            return plain_page("Not possible", str(error), code_of(error))
         if str(scope["path"]).startswith(_CHANNEL) and not _own_page(scope, secret):
             return plain_page("Not possible", "This is not your page.", 403)
         scope.setdefault("state", {}).update(session=secret, caller=caller)

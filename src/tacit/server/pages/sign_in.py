@@ -12,7 +12,7 @@ from starlette.responses import RedirectResponse, Response
 
 from tacit.errors import TacitError
 from tacit.server.api.middleware import AccessGate
-from tacit.server.errors import Busy, NotAuthenticated
+from tacit.server.errors import Busy, NotAuthenticated, Unavailable, code_of
 from tacit.server.identity import SESSION_HOURS, Caller, RateLimiter, form_key
 from tacit.server.pages.rendering import fragment, whole_page
 from tacit.server.pages.session_middleware import with_session
@@ -56,7 +56,7 @@ def sign_in_routes(
                 _limit_tries(tries, request, name)
             caller = await run_in_threadpool(_caller, services, token, code, name, password)
         except TacitError as error:
-            status = 429 if isinstance(error, Busy) else 401
+            status = code_of(error) if isinstance(error, Busy | Unavailable) else 401
             return show_form(request, after, str(error), status)
         secret = await run_in_threadpool(services.sessions.open, caller)
         await run_in_threadpool(services.note, caller, "sign in", caller.account)
