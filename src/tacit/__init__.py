@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tacit.python.models import models
     from tacit.python.planning import Planned, plan
     from tacit.python.runs import TrainedRun, compare, open_run, resume, train
+    from tacit.python.synthesis import synthesize
     from tacit.sanitization import sanitize
     from tacit.server.client import Client
     from tacit.training.settings import Run
@@ -57,6 +58,7 @@ _HOMES = {
     "read": "tacit.corpus.reading",
     "sanitize": "tacit.sanitization",
     "resume": "tacit.python.runs",
+    "synthesize": "tacit.python.synthesis",
     "train": "tacit.python.runs",
     "verify": "tacit.verification.runs",
     "write": "tacit.corpus.writing",
@@ -94,6 +96,7 @@ __all__ = [
     "read",
     "resume",
     "sanitize",
+    "synthesize",
     "train",
     "verify",
     "write",

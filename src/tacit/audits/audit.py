@@ -28,11 +28,13 @@ from tacit.audits.epsilon_bounds import (
 )
 from tacit.audits.in_situ import audit_in_situ
 from tacit.audits.methods import HowToAudit, how_to_audit
+from tacit.audits.released_text import audit_text
 from tacit.corpus import Corpus
 from tacit.errors import DataError, UsageError
 from tacit.planning.plan import read_plan
 from tacit.privacy.accounting.pricing import price
 from tacit.privacy.certificates.certificate import Certificate, read_certificate
+from tacit.privacy.certificates.wording import TEXT
 from tacit.privacy.events import AnyEvent, Unit, whole_passes
 from tacit.privacy.ledger import read_ledger
 from tacit.privacy.rounding import down, up
@@ -60,6 +62,13 @@ def audit_run(
     best of several audits would void their confidence.
     """
     folder = Path(folder)
+    if (folder / "certificate.json").exists() and not (folder / "run.yml").exists():
+        certificate = read_certificate(folder / "certificate.json")
+        if certificate.released == TEXT:
+            _require_text_asked(using, unit, canaries, steps)
+            made = audit_text(folder, certificate, confidence)
+            write_audit(folder, made)
+            return made
     if not (folder / "run.yml").exists():
         raise DataError(f"{folder} holds no run; give the folder that `tacit train -o` made.")
     certificate = read_certificate(folder / "certificate.json")
@@ -73,6 +82,17 @@ def audit_run(
     made = under.audits(using)
     write_audit(folder, made)
     return made
+
+
+def _require_text_asked(
+    using: Sequence[Way], unit: str | None, canaries: int | None, steps: int | None
+) -> None:
+    """Refuse what has no meaning where a text is audited."""
+    if (using not in ([], (), ["black-box"]) or unit not in (None, "users")) or canaries or steps:
+        raise UsageError(
+            "A text is audited by the canaries that its corpus holds, for users; leave the other "
+            "options out."
+        )
 
 
 def _units(folder: Path, certificate: Certificate, unit: str | None) -> tuple[Unit, ...]:

@@ -11,6 +11,7 @@ from tacit.errors import UsageError
 from tacit.privacy.rounding import up
 
 if TYPE_CHECKING:
+    from tacit.corpus import Corpus
     from tacit.synthesis.session import Prepared, Synthesized
 
 _Corpus = Annotated[
@@ -38,6 +39,13 @@ _To = Annotated[
     Path | None, typer.Option("-o", "--out", help="File to write: .jsonl, .csv, .tsv, .parquet.")
 ]
 _Resume = Annotated[Path | None, typer.Option(help="Go on with the corpus that was to be written.")]
+_Beside = Annotated[
+    list[str] | None,
+    typer.Option("--beside", help="For the card: other text to learn from, as NAME=FILE."),
+]
+_Card = Annotated[
+    bool, typer.Option("--card/--no-card", help="Say how good it is, beside it; keep it inside.")
+]
 _DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what it costs, and stop.")]
 
 
@@ -54,6 +62,8 @@ def synthesize(
     to: _To = None,
     resume: _Resume = None,
     dry_run: _DryRun = False,
+    card: _Card = True,
+    beside: _Beside = None,
     as_json: AsJson = False,
     overwrite: Overwrite = False,
 ) -> None:
@@ -70,9 +80,12 @@ def synthesize(
     from tacit.synthesis.session import prepared, resume_file, synthesize_file
     from tacit.training.settings import changed
 
+    others = _beside(beside)
     if resume is not None:
         with _Bars() as bars:
-            _print_done(resume_file(resume, progress=bars), as_json)
+            done = resume_file(resume, progress=bars)
+        _print_done(done, as_json)
+        _write_card(done, card, others)
         return
     if corpus is None:
         raise UsageError("Give the private corpus, or --resume FILE to go on with one.")
@@ -97,6 +110,29 @@ def synthesize(
     with _Bars() as bars:
         done = synthesize_file(ready, to, overwrite=overwrite, progress=bars)
     _print_done(done, as_json)
+    _write_card(done, card, others)
+
+
+def _beside(named: list[str] | None) -> "dict[str, Corpus]":
+    """Other texts for the card, by their names."""
+    from tacit.corpus.reading import read
+
+    found = {}
+    for pair in named or []:
+        name, sign, file = pair.partition("=")
+        if not sign:
+            raise UsageError(f"--beside {pair}: write it as NAME=FILE.")
+        found[name] = read(Path(file))
+    return found
+
+
+def _write_card(done: "Synthesized", wanted: bool, others: "dict[str, Corpus]") -> None:
+    if not wanted:
+        return
+    from tacit.synthesis.quality import write_card
+
+    _, page = write_card(done.quality(others), done.file)
+    say(f"quality: {page} (exact: keep inside)")
 
 
 def _fields(corpus: Path) -> dict[str, Any]:

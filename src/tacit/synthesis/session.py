@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 from tacit.corpora import open_corpus
 from tacit.corpus import Corpus
 from tacit.corpus.overlap import Pieces, read_pieces
+from tacit.corpus.reading import read
 from tacit.corpus.splitting import training_part
 from tacit.corpus.writing import write
 from tacit.errors import DataError, OverBudget, PrivacyRefused, TacitError, UsageError
-from tacit.files import refuse_overwrite, whole_file, write_text
+from tacit.files import beside, refuse_overwrite, whole_file, write_text
 from tacit.owners import Owners
 from tacit.planning.plan import Plan, calibrated
 from tacit.privacy.certificates.certificate import (
@@ -41,6 +42,7 @@ from tacit.sanitization import certificate_folder
 from tacit.synthesis import choosing
 from tacit.synthesis.candidates import Candidate, pool
 from tacit.synthesis.generators import AnyGenerator, open_generator
+from tacit.synthesis.quality import Figure, Texts, card
 from tacit.synthesis.settings import Synthesis, read_settings, require_enough_users
 from tacit.synthesis.space import Progress, Space
 from tacit.synthesis.votes import Ballots, Columns, Voters, ballots, bounded, counted, heard
@@ -57,6 +59,8 @@ from tacit.training.phases.continuing import Continued, require_same_protection
 from tacit.training.phases.promising import allowed, promise_of
 from tacit.training.tasks.encoding import label_codes, user_codes
 
+_COMPARED = 20_000
+"""Of larger corpora so many records are compared on the card."""
 WORK = ".work"
 """Inside the certificate's folder: settings, candidates and what was released, until the end."""
 _SETTINGS, _RELEASED, _TEXTS = "settings.yml", "released.json", "candidates-{}.jsonl"
@@ -80,18 +84,36 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Synthesized:
-    """A synthetic corpus, and the folder of its certificate beside it."""
+    """A synthetic corpus, and the folder of its certificate beside it.
+
+    `unselected` are candidates as the generator wrote them, which nobody voted for.
+    """
 
     file: Path
     folder: Path
     certificate: Certificate
+    settings: Synthesis
+    unselected: Corpus
 
     @property
     def corpus(self) -> Corpus:
         """The texts."""
-        from tacit.corpus.reading import read
-
         return read(self.file)
+
+    def quality(self, beside: Mapping[str, Corpus] | None = None) -> list[Figure]:
+        """The figures of the text beside its private text; most of them are private themselves."""
+        whole = open_corpus(self.settings.corpus, self.settings.data)
+        space = Space(self.settings.space, self.settings.read)
+
+        def placed(corpus: Corpus) -> Texts:
+            return Texts.of(corpus, space, _COMPARED)
+
+        test = placed(whole.only("test")) if "test" in whole.splits() else None
+        others = {"unselected": self.unselected, **(beside or {})}
+        return card(
+            placed(self.corpus), placed(training_part(whole)), test,
+            {name: placed(corpus) for name, corpus in others.items()},
+        )  # fmt: skip
 
 
 def prepared(settings: Synthesis) -> Prepared:
@@ -243,6 +265,10 @@ class _Session:
         """All releases that are left, then the file and its certificate."""
         work = self.folder / WORK
         work.mkdir(parents=True, exist_ok=True)
+        planted = beside(Path(self.settings.corpus), "canaries")
+        if planted.is_file():  # the one beside the corpus may be replaced
+            with whole_file(self.folder / "canaries.json") as draft:
+                shutil.copyfile(planted, draft)
         if not (work / _SETTINGS).exists():
             fields = self.settings.model_dump(mode="json")
             write_text(work / _SETTINGS, yaml.safe_dump(fields, sort_keys=False))
@@ -276,8 +302,21 @@ class _Session:
         kept: list[tuple[Candidate, int]] = []
         for round_ in range(1, settings.rounds + 1):
             candidates = self._candidates(round_, shares, [one for one, _ in kept])
+            if round_ == 1:
+                self.unselected = self._unselected(candidates)
             kept = self._voted(round_, candidates, shares, ledger)
         return kept
+
+    def _unselected(self, candidates: list[Candidate]) -> Corpus:
+        """As many candidates as are wanted, evenly, with the labels of their prompts."""
+        most, labels = self.settings.texts, self.settings.labels
+        rows = np.linspace(0, len(candidates) - 1, min(most, len(candidates))).astype(int)
+        some = [candidates[row] for row in rows.tolist()]
+        return Corpus.from_records(
+            {"id": str(number), "text": one.text}
+            | ({"label": labels[one.label]} if labels and one.label is not None else {})
+            for number, one in enumerate(some)
+        )
 
     def _candidates(
         self, round_: int, shares: choosing.Shares, parents: list[Candidate]
@@ -397,7 +436,7 @@ class _Session:
         certificate = publish(made, self.folder)
         shutil.rmtree(self.folder / WORK)
         (self.folder / "ledger.jsonl.lock").unlink(missing_ok=True)
-        return Synthesized(self.to, self.folder, certificate)
+        return Synthesized(self.to, self.folder, certificate, self.settings, self.unselected)
 
     def _context(self, kept: int) -> Mapping[str, Any]:
         shown = self.settings.shareable()
