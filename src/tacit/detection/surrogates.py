@@ -27,7 +27,7 @@ def surrogates(kind: str) -> tuple[str, ...]:
     """The invented names of a kind.
 
     >>> len(surrogates("PERSON")) >= 500, surrogates("ORG")[0]
-    (True, 'Alder Bank')
+    (True, 'Belanaden')
     """
     table = _table()
     parts = {name: _words(given) for name, given in table["parts"].items()}

@@ -14,6 +14,7 @@ import pytest
 from tacit.corpus import Corpus
 from tacit.detection.kinds import known_kinds
 from tacit.detection.mentions import Entity, Mention, fold
+from tacit.detection.names.network import load
 from tacit.detection.provenance import UNKNOWN
 from tacit.detection.surrogates import keyed_number, reserved, surrogates
 from tacit.errors import DataError
@@ -255,6 +256,13 @@ def test_every_kind_has_hundreds_of_invented_names() -> None:
     for kind in known_kinds():
         assert len(surrogates(kind)) >= 250
         assert len(reserved(kind)) == len(surrogates(kind))
+
+
+def test_an_invented_organisation_says_nothing_of_what_it_does() -> None:
+    """No word of it is known as part of any name; the same of what people are called."""
+    known = load().listed
+    assert not any(known(word) for name in surrogates("ORG") for word in name.split())
+    assert all(known(word) for name in surrogates("PERSON")[::99] for word in name.split())
 
 
 # --- rules that look alike ----------------------------------------------------------------------

@@ -441,10 +441,6 @@ class _Step:
         Records that are not finite are left out; the gradients come back, and if there were such
         records, they come back without this unit.
         """
-        total = self._pending.get(unit)
-        if total is None:
-            total = {name: torch.zeros_like(p.data) for name, p in self._parameters.items()}
-            self._pending[unit] = total
         fresh = _of(gradients, own, scale)
         if not math.isfinite(_norm_square(fresh)):
             bad = torch.zeros(len(_like(gradients)), dtype=torch.bool, device=own.device)
@@ -454,8 +450,7 @@ class _Step:
             fresh = _of(_without(gradients, bad), own, scale)
             bad[own] = True
             gradients = _without(gradients, bad)
-        for name, tensor in fresh.items():
-            total[name].add_(tensor)
+        _add_to(self._pending.setdefault(unit, {}), fresh)
         return gradients
 
     def _settle(self, unit: int) -> None:
