@@ -27,6 +27,7 @@ from tacit.cli.options import (
 from tacit.errors import UsageError
 from tacit.live import Live
 from tacit.saved_json import spelled
+from tacit.tracking import Tracking
 
 if TYPE_CHECKING:
     from torch import nn
@@ -76,6 +77,15 @@ _ProgressFile = Annotated[
 ]
 
 
+_Track = Annotated[
+    Path | None,
+    typer.Option(
+        help="Add what anybody may see (epsilon, noise, learning rate) to this .jsonl after each "
+        "step."
+    ),
+]
+
+
 @few.asks_in_few_words
 def train(
     file: _File = None,
@@ -87,6 +97,7 @@ def train(
     owners: _Owners = None,
     resume: Resume = None,
     progress_file: _ProgressFile = None,
+    track: _Track = None,
     as_json: AsJson = False,
 ) -> None:
     """Train a language model, with or without a promise.
@@ -128,9 +139,11 @@ def train(
         if ranks is not None and not ranks.leads:
             return session.follow(settings, ranks)
         begin = partial(session.train, settings, to, on_model=_print_trained)
+    public = Tracking(track)
     with Live(err) as on_progress, _noting(progress_file) as note:
 
         def watch(at: Any) -> None:
+            public(at)
             note(at)
             on_progress(at)
 

@@ -37,11 +37,12 @@ from tacit.python.asking import (
 from tacit.python.planning import Planned
 from tacit.reports.facts import read_all
 from tacit.reports.report import write_report
+from tacit.tracking import Loggers, Tracking
 from tacit.training.evaluation import scoring
 from tacit.training.evaluation.generation import Sampling
 from tacit.training.evaluation.verdicts import verdict_of
 from tacit.training.phases import exporting, session
-from tacit.training.phases.loop import OnProgress
+from tacit.training.phases.loop import OnProgress, Progress
 from tacit.training.settings import Run
 from tacit.verification.runs import Check, verify
 
@@ -181,6 +182,8 @@ def train(
     model: str | Mapping[str, Any] | None = None,
     adapter: str | None = None,
     progress: bool | OnProgress = False,
+    track: Loggers = None,
+    track_private: Loggers = None,
     **settings: Any,
 ) -> TrainedRun:
     """Train into a new folder, by the engine of `tacit train`.
@@ -190,14 +193,18 @@ def train(
     settings of a run: `method="plain"`, `steps=20`, `optimizer={"learning_rate": 0.1}`. A corpus or
     mentions given as objects are written beside the folder, to FOLDER.private, so that an
     interrupted run can go on: `tacit.resume(folder)`.
+
+    `track` is told after each step what anybody may see: epsilon, noise, learning rate. It is a
+    logger such as a run of Weights & Biases or trackio, a writer of TensorBoard, a function, or
+    FILE.jsonl; or several. `track_private` hears exact figures over private text, too.
     """
-    folder = Path(folder)
+    folder, told = Path(folder), (progress, Tracking(track, track_private))
     if folder.exists() and any(folder.iterdir()):
         raise UsageError(f"{folder} is not empty; give a new folder, or use tacit.resume.")
     if isinstance(source, Run):
         if plan is not None or mentions is not None or model is not None or settings:
             raise UsageError("A tacit.Run says everything itself; give only the folder beside it.")
-        return _trained(source, folder, progress)
+        return _trained(source, folder, told)
     if isinstance(plan, Mapping):
         settings["plan"], plan = dict(plan), None
     if model is not None or adapter is not None:
@@ -209,7 +216,7 @@ def train(
     if marks is not None:
         settings["mentions"] = str(marks)
     try:
-        return _trained(_run_of(file, plan, settings), folder, progress)
+        return _trained(_run_of(file, plan, settings), folder, told)
     except TacitError:
         ours = isinstance(source, Corpus) or isinstance(mentions, Detection)
         if ours and not folder.exists():  # refused: nothing of it is left
@@ -217,15 +224,22 @@ def train(
         raise
 
 
-def _trained(run: Run, folder: Path, progress: bool | OnProgress) -> TrainedRun:
-    with _watching(progress) as on_progress:
+_Told = tuple[bool | OnProgress, Tracking]
+"""Who is told of steps: who watches, and loggers."""
+
+
+def _trained(run: Run, folder: Path, told: _Told) -> TrainedRun:
+    with _watching(told) as on_progress:
         session.train(run, folder, on_progress=on_progress)
     return TrainedRun(folder)
 
 
-def resume(folder: str | Path, *, progress: bool | OnProgress = False) -> TrainedRun:
+def resume(
+    folder: str | Path, *, progress: bool | OnProgress = False, track: Loggers = None,
+    track_private: Loggers = None,
+) -> TrainedRun:  # fmt: skip
     """Go on with a run that was interrupted; refused if its data, plan or our code changed."""
-    with _watching(progress) as on_progress:
+    with _watching((progress, Tracking(track, track_private))) as on_progress:
         session.resume(Path(folder), on_progress=on_progress)
     return TrainedRun(Path(folder))
 
@@ -333,13 +347,20 @@ def _kept_beside(
 
 
 @contextmanager
-def _watching(progress: bool | OnProgress) -> Iterator[OnProgress | None]:
-    """A bar on standard error or in the notebook, somebody's own function, or nothing."""
-    if not isinstance(progress, bool):
-        yield progress
-    elif not progress:
-        yield None
-    else:
-        console = Console()
-        with Live(console if console.is_jupyter else Console(stderr=True)) as shown:
-            yield shown
+def _watching(told: _Told) -> Iterator[OnProgress]:
+    """A bar on standard error or in the notebook, somebody's own function, or nothing; loggers."""
+    progress, tracking = told
+    if progress is not True:
+        yield tracking if progress is False else _both(progress, tracking)
+        return
+    console = Console()
+    with Live(console if console.is_jupyter else Console(stderr=True)) as shown:
+        yield _both(shown, tracking)
+
+
+def _both(shown: OnProgress, tracking: Tracking) -> OnProgress:
+    def tell(at: Progress) -> None:
+        tracking(at)
+        shown(at)
+
+    return tell
