@@ -74,7 +74,7 @@ def test_rows_say_which_degrees_are_contradicted() -> None:
 
 
 def test_contradicts_every_published_claim_of_the_setting() -> None:
-    """112 is the largest number of documents that share an entity in CoNLL-2003."""
+    """112 is the largest number of documents that share a spelling in CoNLL-2003."""
     counts = papers.UEDP_CORPORA["CoNLL-2003"]
     for steps in (50, 500):
         at_least = lower_bound(steps=steps, holders=112, **PAPER)
