@@ -94,7 +94,7 @@ def test_everything_is_shown_with_its_label(run: Path, tmp_path: Path) -> None:
             assert figure in written.read_text(), figure
     html = page.read_text()
     assert "Title &lt;b&gt;" in html
-    assert html.count("<svg") == 7
+    assert html.count("<svg") == 8
     assert "(not private)" in html
     assert "(public)" in html
     assert json.loads(data.read_text())["runs"][0]["not private"]["metrics"]
@@ -224,7 +224,8 @@ def test_the_report_says_what_attacks_show(run: Path) -> None:
     ]
     assert made["At a glance"].rows[0][-1] == "membership"
     alone = sections([replace(facts, scores={"tab": tab})])
-    assert alone[0].rows[0][-1] == "none of 1 attacks"
+    glance = next(part for part in alone if part.title == "At a glance")
+    assert glance.rows[0][-1] == "none of 1 attacks"
     assert "What attacks show" not in {p.title for p in sections([facts], shareable=True)}
 
 

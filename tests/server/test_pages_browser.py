@@ -5,14 +5,16 @@ import re
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from support.browsing import WAIT, Peopled, Visitor, picture
+from support.browsing import RUN, WAIT, Peopled, Visitor, picture
 from support.living import Living
 from tacit.corpora import customersim
 from tacit.privacy.certificates.manifest import CERTIFICATE_FILES, SIGNATURE
 from tacit.server.errors import Conflict
+from tacit.server.pages.runs import frontier
 from tacit.server.sharing import unpack_model
 from tacit.verification.runs import verify
 
@@ -59,6 +61,7 @@ def _the_whole_way(me: Visitor, living: Living, folder: Path) -> None:
     me.press("Upload")
     me.sees("80 records are stored.")
     picture(page, "dataset")
+    me.follow("Next: what is sensitive")
     me.press("Find")
     me.sees("different entities")
     finding = page.locator("section", has_text="Find what is sensitive")
@@ -68,13 +71,17 @@ def _the_whole_way(me: Visitor, living: Living, folder: Path) -> None:
     expect(page.frame_locator("iframe.sheet").locator("mark").first).to_be_visible(timeout=WAIT)
     picture(page, "marked", of=page.locator("iframe.sheet"))
 
-    me.follow("New run")
+    me.go(page.url.removeprefix(living.address))
+    me.follow("Next: whom to protect")
     me.sees("The protection is")
+    me.press("Next: price")
+    page.get_by_label("Epsilon, exactly").fill("6")
+    me.press("Next: train")
+    page.get_by_text("Change the method, the model or the steps").click()
     page.get_by_label("Model", exact=True).click()
     page.get_by_role("option", name="Trial").click()
     page.get_by_label("Steps", exact=True).fill("12")
     page.get_by_label("Share in a step").fill("0.3")
-    page.get_by_label("Epsilon, exactly").fill("6")
     plan = page.locator("section", has_text="What this run would do")
     expect(plan.locator(".figures b").first).to_have_text(
         re.compile(r"^(5\.99\d|6)$"), timeout=WAIT
@@ -96,7 +103,7 @@ def _the_whole_way(me: Visitor, living: Living, folder: Path) -> None:
 
     me.follow("Open the result")
     page.get_by_label("Your text").fill("my order number is")
-    expect(page.locator(".chips button").first).to_be_visible(timeout=WAIT)
+    expect(page.locator(".chips button").first).to_be_visible(timeout=3 * WAIT)
     before = page.get_by_label("Your text").input_value()
     page.locator(".chips button").first.click()
     expect(page.get_by_label("Your text")).not_to_have_value(before)
@@ -160,12 +167,17 @@ def test_with_the_keyboard_alone_somebody_signs_in_and_starts_a_run(
     page.wait_for_url("**/datasets")
     me.go(f"/datasets/{site.dataset}/new-run")
     me.sees("Say about how many users there are")
-    _tab_to(me, "Steps")
-    page.keyboard.press("Control+A")
-    page.keyboard.type("4000")
     _tab_to(me, "About how many users there are")
     page.keyboard.type("10")
     me.sees("The protection is")
+    for step in ("Next: price", "Next: train"):
+        _tab_to(me, step)
+        page.keyboard.press("Enter")
+    _tab_to(me, "Change the method, the model or the steps")
+    page.keyboard.press("Enter")
+    _tab_to(me, "Steps")
+    page.keyboard.press("Control+A")
+    page.keyboard.type("4000")
     start = page.get_by_role("button", name="Start the run")
     expect(start).to_be_enabled(timeout=WAIT)
     _tab_to(me, "Start the run")
@@ -191,7 +203,7 @@ def _tab_to(me: Visitor, name: str) -> None:
     )
     me.page.get_by_role("button", name=name, exact=True).or_(
         me.page.get_by_label(name, exact=True)
-    ).first.wait_for()
+    ).or_(me.page.locator("summary", has_text=name)).locator("visible=true").first.wait_for()
     for _ in range(60):
         me.page.keyboard.press("Tab")
         label, outline, shadow, ring = me.page.evaluate(focused)
@@ -203,9 +215,10 @@ def _tab_to(me: Visitor, name: str) -> None:
 
 def _pages_of(site: Peopled) -> list[str]:
     dataset, run = site.dataset, site.trained()
-    return ["/datasets", f"/datasets/{dataset}", f"/datasets/{dataset}/new-run",
-            f"/datasets/{dataset}/budget", "/runs", f"/runs/{run}", "/models", f"/models/{run}",
-            "/check", "/people"]  # fmt: skip
+    return ["/datasets", f"/datasets/{dataset}", f"/datasets/{dataset}/sensitive",
+            f"/datasets/{dataset}/new-run", f"/datasets/{dataset}/new-run?at=train",
+            f"/datasets/{dataset}/budget", "/runs", "/runs/compare", f"/runs/{run}",
+            "/models", f"/models/{run}", "/check", "/people"]  # fmt: skip
 
 
 def test_every_page_fits_a_phone_in_light_and_in_dark(visitor: Open, site: Peopled) -> None:
@@ -294,7 +307,7 @@ def test_an_analyst_is_given_counts_but_no_text(visitor: Open, site: Peopled) ->
         admin.detect(site.dataset, detectors=["patterns"])
     me = visitor(site.address)
     me.sign_in(site.tokens["analyst"])
-    me.go(f"/datasets/{site.dataset}")
+    me.go(f"/datasets/{site.dataset}/sensitive")
     me.sees("different entities")
     me.page.get_by_text("The ten that most users share").click()
     assert me.page.get_by_text("with what was found marked").count() == 0
@@ -310,9 +323,12 @@ def test_a_refusal_is_a_sentence_where_the_choice_was_made(visitor: Open, site: 
     me.go(f"/datasets/{site.dataset}/new-run")
     me.sees("Say about how many users there are")
     me.page.get_by_label("About how many users there are").fill("10")
+    me.press("Next: price")
     me.page.get_by_label("Epsilon, exactly").fill("20")
     me.sees("over its budget of 8")
+    me.press("Next: train")
     expect(me.page.get_by_role("button", name="Start the run")).to_be_disabled()
+    me.page.get_by_text("Change the method, the model or the steps").click()
     me.page.get_by_label("Method", exact=True).click()
     me.page.get_by_role("option", name="Without protection").click()
     me.sees("Method plain has no proved promise")
@@ -348,7 +364,52 @@ def test_a_classifier_is_chosen_from_what_is_declared(visitor: Open, site: Peopl
     labels.fill("work, home")
     me.sees("What to expect")
     me.sees("a classifier")
+    expect(me.page.get_by_role("button", name="Start the run")).to_be_hidden()
+    me.press("Next: price")
+    me.press("Next: train")
     expect(me.page.get_by_role("button", name="Start the run")).to_be_enabled(timeout=WAIT)
+
+
+def test_runs_are_told_apart_compared_and_traced(visitor: Open, site: Peopled) -> None:
+    first = site.trained()
+    plan = RUN["plan"] | {"epsilon": 3.5, "steps": 2}
+    asked = {"name": RUN["name"], "continue_from": first, "plan": plan, "context": 24}
+    with site.living.client() as admin:
+        second = admin.start_run(site.dataset, asked)["id"]
+        admin.wait(second)
+    me = visitor(site.address)
+    me.sign_in(site.tokens["analyst"])
+    me.go("/runs")
+    for number in (1, 2):
+        me.page.get_by_label(f"Compare first words ({number})").check()
+    me.press("Compare the chosen ones")
+    me.sees("Continued models")
+    names = me.page.locator(".lineage a").all_inner_texts()
+    assert names == ["first words (1)", "first words (2)"]
+    me.sees("None of them was scored yet.")  # no record of it is in the test split
+    me.go("/runs")
+    me.page.get_by_label("Search").fill("no such run")
+    me.sees("No run fits.")
+    me.go(f"/runs/{second}")
+    me.sees("Asked by")
+    expect(me.page.locator(".lineage li").last).to_contain_text("in all")
+    me.go(f"/models/{second}")
+    me.sees("Is it any good?")
+
+
+def test_a_comparison_leaves_out_what_would_hide_all_others() -> None:
+    def row(name: str, score: float, spent: float | None) -> dict[str, Any]:
+        result = {"protect": "users", "epsilon": {"users": spent} if spent else {}}
+        return {"called": name, "outcome": {"measure": "perplexity", "score": score},
+                "result": result}  # fmt: skip
+
+    rows = [row("plain", 20.0, None), row("good", 100.0, 3.0), row("lost", 1e7, 4.0)]
+    made = frontier(rows, "perplexity")
+    assert [one["name"] for one in made["series"]] == ["plain", "good"]
+    assert made["series"][0]["markLine"]["data"] == [{"yAxis": 20.0}]
+    assert made["series"][1]["data"] == [[3.0, 100.0]]
+    assert (made["yAxis"]["type"], made["yAxis"]["min"], made["yAxis"]["max"]) == ("value", 0, 120)
+    assert frontier([*rows, row("far", 300.0, 1.0)], "perplexity")["yAxis"]["type"] == "log"
 
 
 def test_an_admin_gives_out_a_token_once_and_ends_it(visitor: Open, site: Peopled) -> None:

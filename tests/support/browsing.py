@@ -156,7 +156,7 @@ class Peopled:
         return self.run
 
 
-RUN = {
+RUN: dict[str, Any] = {
     "name": "first words",
     "plan": {"protect": "users", "epsilon": 3, "steps": 3, "user_rate": 0.3, "users": 10},
     "model": {"kind": "lstm", "config": {"embedding_size": 8, "hidden_size": 8, "layers": 1}},

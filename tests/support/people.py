@@ -54,6 +54,7 @@ MATRIX: list[tuple[str, str, Any, set[str]]] = [
     ("GET", "/v1/detections/0/page", None, {A}),
     ("POST", "/v1/datasets/{d}/runs", {"method": "?"}, {A, N}),
     ("GET", "/v1/runs", None, {A, N}),
+    ("GET", "/v1/outcomes", None, {A, N}),
     ("GET", "/v1/runs/0", None, {A, N}),
     ("GET", "/v1/runs/0/events", None, {A, N}),
     ("GET", "/v1/runs/0/progress", None, {A, N}),

@@ -11,7 +11,7 @@ from tacit.privacy.accounting.pricing import curve_over_steps
 from tacit.privacy.events import NotPrivate, Public
 from tacit.privacy.ledger import read_ledger
 from tacit.privacy.rounding import down
-from tacit.reports.facts import Leakage, Model, RunFacts, finite
+from tacit.reports.facts import MEASURES, Leakage, Model, RunFacts, finite, leakage_of
 from tacit.reports.plots import BLUE, GREY, INK, VERMILION, inline_svg, new_figure, plain_ticks
 
 if TYPE_CHECKING:
@@ -75,6 +75,44 @@ def _points(
     below = [max(0.0, own - low) for own, (low, _) in zip(y, ends, strict=True)]
     above = [max(0.0, high - own) for own, (_, high) in zip(y, ends, strict=True)]
     axes.errorbar(at, y, yerr=[below, above], ms=6, capsize=3, **look)
+
+
+def standing_drawing(runs: Sequence[RunFacts], beside: Mapping[str, float]) -> str:
+    """What attacks got, at most, over how good each model is; what it has to beat are lines.
+
+    Nothing where no run was both scored and attacked.
+    """
+    measures = {run.measure for run in runs}
+    measure = measures.pop() if len(measures) == 1 else None
+    found = []
+    for run in runs:
+        leaks = [one.share for one in leakage_of(run.scores.values(), first=True).values()]
+        known = [share for share in leaks if share is not None]
+        value = run.utility(measure) if measure else None
+        if known and value is not None:
+            found.append((run.name, value, max(known)))
+    if measure is None or not found:
+        return ""
+    limit = _off_scale([v for _, v, _ in found]) if measure == "perplexity" else math.inf
+    label = "largest leak: 0 guessing, 1 all"
+    what = f"{MEASURES[measure][0]} (not private; {MEASURES[measure][1]} is better)"
+    figure, (axes,) = _panels("Utility against leakage", what, [label], 3.0)
+    for place, (name, value, share) in enumerate(found):
+        if value <= limit:
+            axes.plot([value], [share], ms=9, lw=0, label=name, **_look(place))
+    lines = {name: value for name, value in beside.items() if math.isfinite(value)}
+    for (name, value), style in zip(lines.items(), (":", "-.", (0, (1, 3))), strict=False):
+        axes.axvline(value, color=GREY, ls=style, lw=1.2, label=name)
+    values = [value for _, value, _ in found if value <= limit] + list(lines.values())
+    if min(values) > 0 and max(values) > 8 * min(values):
+        axes.set_xscale("log")
+        axes.set_xlim(min(values) / 1.5, max(values) * 1.8)
+        plain_ticks(axes.xaxis, *axes.get_xlim())
+    else:
+        axes.set_xlim(0.9 * min(0.0, *values), 1.15 * max(values))
+    axes.set_ylim(-0.04, 1.04)
+    figure.legend(loc="outside lower center", ncol=2, frameon=False, fontsize=8.5)
+    return inline_svg(figure)
 
 
 def steps_drawing(run: RunFacts, points: int = 5) -> str:

@@ -27,6 +27,8 @@ class Section:
     headings: Sequence[str] = ()
     rows: Sequence[Sequence[str]] = ()
     drawing: str = ""
+    folded: bool = False
+    """Whether a page shows its title only, until somebody opens it."""
 
 
 MEASURES = {
@@ -48,6 +50,14 @@ class Leakage:
     value: float | None
     interval: tuple[float, float] | None
     most: float | None
+
+    @property
+    def share(self) -> float | None:
+        """How far it got from what guessing gets to all that there is."""
+        if self.value is None:
+            return None
+        nothing, everything = self.headline.chance or 0.0, self.most or 1.0
+        return min(1.0, max(0.0, (self.value - nothing) / (everything - nothing)))
 
     def __str__(self) -> str:
         said = fixed(self.value, self.headline.format)

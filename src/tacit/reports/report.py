@@ -10,7 +10,7 @@ scores.
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from tacit.reports.drawings import (
     attack_drawing,
     frontier_drawing,
     interval_drawing,
+    standing_drawing,
     steps_drawing,
 )
 from tacit.reports.facts import (
@@ -45,17 +46,54 @@ from tacit.saved_json import spelled
 
 def sections(runs: Sequence[RunFacts], *, shareable: bool = False) -> list[Section]:
     """All parts of the report, for those numbers that may be shown."""
-    made = [_at_a_glance(runs, shareable)]
+    made = [_in_short(runs, shareable)]
     if not shareable:
         made += comparison_sections(runs)
-    made += [_promise(run) for run in runs]
+    made += [replace(_promise(run), folded=len(runs) > _FEW) for run in runs]
     made += _audits(runs)
+    folded = [_at_a_glance(runs, shareable)]
     if not shareable:
-        made += [*_frontier(runs), *_verdicts(runs), *_attacks(runs)]
-        made += [*leakage_sections(runs), *_other_attacks(runs)]
-        made += [*group_sections(runs), *kept_sections(runs)]
+        folded += [*_frontier(runs), *_verdicts(runs), *_attacks(runs)]
+        folded += [*leakage_sections(runs), *_other_attacks(runs)]
+        folded += [*group_sections(runs), *kept_sections(runs)]
     made += [_not_covered(runs), _how_to_verify(runs)]
-    return made
+    return made + [replace(one, folded=True) for one in folded]
+
+
+_FEW = 2
+"""The promises of so many runs are read in full; those of more are folded away."""
+
+
+def _in_short(runs: Sequence[RunFacts], shareable: bool) -> Section:
+    """What somebody takes away who reads nothing else: in words, and in one picture."""
+    lines, drawing = [], ""
+    for run in runs:
+        said = [headline(run.certificate)]
+        if not shareable:
+            said.append(f"{run.verdict.words} (not private)")
+            said += _leaks_in_words(run)
+        lower = max((audit.lower for audit in run.audits), default=None)
+        if lower is not None:
+            said.append(f"An audit of the same training step found at least {down(lower)}.")
+        lines.append(f"- **{run.name}** ({run.method}): {' '.join(said)}")
+    if not shareable:
+        drawing = standing_drawing(runs, baselines(runs) if _one_measure(runs) else {})
+    return Section("In short", "\n".join(lines), drawing=drawing)
+
+
+def _one_measure(runs: Sequence[RunFacts]) -> bool:
+    """Whether what stands beside perplexity is comparable with all of these runs."""
+    return {run.measure for run in runs} == {"perplexity"} and not differ_in_tokens(runs)
+
+
+def _leaks_in_words(run: RunFacts) -> list[str]:
+    judged = [scores.verdict.leak for scores in run.scores.values() if scores.verdict is not None]
+    if not judged:
+        return ["No attack was tried."]
+    if "shown" in judged:
+        return [f"A leak is shown by {_leaking(run)} (not private)."]
+    tried = "the one attack that was tried" if len(judged) == 1 else f"{len(judged)} attacks"
+    return [f"No leak is shown by {tried} (not private)."]
 
 
 def _at_a_glance(runs: Sequence[RunFacts], shareable: bool) -> Section:
@@ -325,7 +363,7 @@ def write_report(
     prose = MarkdownIt("commonmark", {"html": False})
     ready = [
         {**part.__dict__, "prose": prose.render(part.prose), "words": _word_columns(part)}
-        for part in parts
+        for part in map(_narrow, parts)
     ]
 
     def rendered(template: str, parts: Sequence[Any], *, escaped: bool) -> str:
@@ -344,6 +382,21 @@ def write_report(
         with whole_file(place) as draft:
             draft.write_text(text, encoding="utf-8")
     return list(texts)
+
+
+_WIDEST = 8
+"""Columns that fit a sheet of paper."""
+
+
+def _narrow(part: Section) -> Section:
+    """A wide table of few runs with the runs as columns: so it fits paper, and a phone."""
+    if len(part.headings) <= _WIDEST or not len(part.rows) < _WIDEST // 2:
+        return part
+    names = [row[0] for row in part.rows]
+    if len(set(names)) < len(names):
+        return part
+    rows = [[h, *(row[at] for row in part.rows)] for at, h in enumerate(part.headings) if at]
+    return replace(part, headings=[part.headings[0], *names], rows=rows)
 
 
 _NUMBER = re.compile(r"[-\d.,%e+() tof]*|none|infinit[ye]")

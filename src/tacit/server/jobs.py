@@ -50,7 +50,7 @@ from tacit.server.run_requests import (
 )
 from tacit.server.settings import ServerSettings
 from tacit.server.sharing import promise_of, vouch
-from tacit.server.storage import Job, Storage, fields_of, new_id, now, require
+from tacit.server.storage import Account, Job, Storage, fields_of, new_id, now, require
 from tacit.training.settings import Run, read_run, run_yaml
 
 Kind = Literal["train", "detect", "attack", "audit", "evaluate"]
@@ -73,6 +73,7 @@ class Jobs:
         self.storage, self.settings = storage, settings
         self.datasets, self.records = datasets, records
         self.budgets, self.plans = budgets, plans
+        self._names: dict[str, str] = {}
         self._children: dict[str, Child] = {}
         self._asked_to_end: dict[str, float] = {}
         self._polling = threading.Lock()
@@ -294,10 +295,18 @@ class Jobs:
 
     def _as_json(self, row: Job) -> Json:
         return fields_of(row, *_SHOWN) | {
+            "author": self._name_of(row.created_by),
             "state": "cancelling" if row.cancelling and row.state in LIVE else row.state,
             "request": {k: v for k, v in row.request.items() if k not in ("run", "entities")},
             "progress": child_processes.last_progress(self.settings.job_folder(row.id)),
         }
+
+    def _name_of(self, account: str) -> str:
+        """Who ordered a job; names do not change."""
+        if account not in self._names:
+            found = self.storage.get(Account, account)
+            self._names[account] = found.name if found is not None else account
+        return self._names[account]
 
     # --- working ------------------------------------------------------------------------------
 

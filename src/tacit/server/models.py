@@ -114,6 +114,32 @@ class Models:
             raise NotFound(f"The run has no {what} yet.")
         return spelled(json.loads(path.read_text(encoding="utf-8")))
 
+    def outcomes(self, dataset: str | None = None) -> list[Json]:
+        """What became of finished runs: how good their models are, and what attacks found."""
+        done = [job for job in self.jobs.all("train", dataset) if job["state"] == "done"]
+        return [{"run": job["id"], "not_private": self._outcome(job["id"])} for job in done]
+
+    def _outcome(self, run: str) -> Json:
+        from tacit.reports.facts import leakage_of, read_facts
+
+        facts = read_facts(self.settings.job_folder(run) / "run")
+        measure = facts.measure
+        found = leakage_of(facts.scores.values(), first=True).values()
+        return {
+            "verdict": facts.verdict.as_json(),
+            "words": facts.verdict.words,
+            "measure": measure,
+            "score": facts.utility(measure) if measure else None,
+            "tokenizer": facts.tokenizer,
+            "shown_by": [n for n, s in facts.scores.items()
+                         if s.verdict is not None and s.verdict.leak == "shown"],
+            "leakage": [
+                {"label": one.headline.label, "value": one.value, "chance": one.headline.chance,
+                 "interval": one.interval, "most": one.most}
+                for one in found if one.value is not None
+            ],
+        }  # fmt: skip
+
     def verdict(self, model: str) -> dict[str, str]:
         """Whether a model is any good, in words and figures over private text."""
         return verdict_of(self.scores(model, "metrics")).as_json()

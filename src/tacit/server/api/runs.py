@@ -197,6 +197,12 @@ def metrics(run: IdPath, ctx: Watcher) -> Json:
     return {"not_private": {"verdict": models.verdict(run), **models.scores(run, "metrics")}}
 
 
+@router.get("/outcomes", summary="How good finished runs are, and what attacks found")
+def outcomes(ctx: Watcher, dataset: Annotated[Id | None, Query()] = None) -> list[Json]:
+    """To compare runs by; exact, so keep it inside."""
+    return ctx.services.models.outcomes(ctx.caller.dataset or dataset)
+
+
 def _queue(run: str, ctx: RequestContext, kind: Kind, options: Json, key: str | None) -> Json:
     dataset = ctx.finished_run(run)["dataset"]
     made = ctx.services.jobs.order(dataset, ctx.caller, kind, options, target=run, key=key)

@@ -10,8 +10,6 @@ from tacit.server.pages.layout import card, html, show, small
 from tacit.server.pages.page_context import PageContext
 from tacit.server.pages.rendering import WORDS, epsilon, number, timestamp, unit_words
 
-_COLOURS = (layout.BLUE, layout.ORANGE, "#3f9b6b", "#9a6fc4", "#b8902e")
-
 
 @layout.page("/datasets/{dataset}/budget", "Budget")
 async def budget(ctx: PageContext, dataset: str) -> None:
@@ -47,7 +45,7 @@ async def budget(ctx: PageContext, dataset: str) -> None:
 
 def _over_time(points: list[Json], limits: dict[str, float], began: str) -> None:
     series = []
-    for unit, colour in zip(limits, _COLOURS, strict=False):
+    for unit, colour in zip(limits, layout.COLOURS, strict=False):
         values = [
             {
                 "value": [p["at"], _finite(p["epsilon"].get(unit))],

@@ -110,14 +110,17 @@ async def one_dataset(ctx: PageContext, dataset: str) -> None:
     ctx.caller.require("detect")
     found = await ctx.call(api.dataset_, dataset)
     counts = found["not_private"]
+    layout.way(dataset, "Text")
     layout.title(found["name"], found["description"], crumbs=[("/datasets", "Datasets")])
     status = await ctx.call(api.budget, dataset)
     if found["frozen"]:
         _frozen(ctx, found)
-    with layout.div("line"):
-        if counts["records"] and ctx.may("runs:write"):
-            layout.link_button("New run", f"/datasets/{dataset}/new-run", kind="main")
-        layout.link_button("Budget", f"/datasets/{dataset}/budget")
+    if counts["records"]:
+        with layout.div("line"):
+            to = f"/datasets/{dataset}/sensitive"
+            layout.link_button("Next: what is sensitive", to, kind="main")
+            if ctx.may("runs:write"):
+                layout.link_button("New run", f"/datasets/{dataset}/new-run")
     with layout.div("two", "margin-top: 1.1rem"):
         await _content(ctx, dataset, counts)
         with card("Privacy budget", "What all runs on this dataset have spent together."):
@@ -126,8 +129,6 @@ async def one_dataset(ctx: PageContext, dataset: str) -> None:
     if ctx.may("records:add"):
         _add_text(ctx, dataset, first=not counts["records"])
     if counts["records"]:
-        await _detections(ctx, dataset)
-        await _lists(ctx, dataset)
         runs = await ctx.call(api_runs.runs, dataset=dataset)
         with card("Runs"):
             if runs:
@@ -138,6 +139,30 @@ async def one_dataset(ctx: PageContext, dataset: str) -> None:
         _settings(ctx, found)
     if ctx.may("records:any") and counts["records"]:
         _texts(ctx, dataset)
+
+
+@layout.page("/datasets/{dataset}/sensitive", "What is sensitive")
+async def sensitive(ctx: PageContext, dataset: str) -> None:
+    """What detectors find, and who shares it."""
+    ctx.caller.require("detect")
+    found = await ctx.call(api.dataset_, dataset)
+    layout.way(dataset, "What is sensitive")
+    crumbs = [("/datasets", "Datasets"), (f"/datasets/{dataset}", found["name"])]
+    layout.title("What is sensitive", "Detectors mark where a text names somebody or something. "
+                 "That tells who shares what, and what protection of names goes by; nothing is "
+                 "released by it.", crumbs=crumbs)  # fmt: skip
+    if not found["not_private"]["records"]:
+        small("There is no text yet to look at.", kind="why")
+        layout.link_button("Add text", f"/datasets/{dataset}", kind="main")
+        return
+    known = any(one["state"] == "done" for one in await ctx.call(api.detections, dataset))
+    await _detections(ctx, dataset, first=not known)
+    await _lists(ctx, dataset)
+    if ctx.may("runs:write"):
+        with layout.div("line next"):
+            kind = "main" if known else ""
+            to = f"/datasets/{dataset}/new-run"
+            layout.link_button("Next: whom to protect", to, kind=kind)
 
 
 def _frozen(ctx: PageContext, dataset: Json) -> None:
@@ -230,9 +255,8 @@ def detector_boxes(legend: str) -> dict[str, ui.checkbox]:
         return {name: ui.checkbox(says[name], value=name in _USUAL) for name in names}
 
 
-async def _detections(ctx: PageContext, dataset: str) -> None:
-    with card("Find what is sensitive", "Detectors mark where a text names somebody or something. "
-              "That tells who shares what; nothing is released by it."):  # fmt: skip
+async def _detections(ctx: PageContext, dataset: str, *, first: bool) -> None:
+    with card("Find what is sensitive"):
         notice = Notice()
         chosen = detector_boxes("Look for")
 
@@ -244,7 +268,7 @@ async def _detections(ctx: PageContext, dataset: str) -> None:
             await latest.show()
 
         small("{}", WORDS["no_names"]).style("margin: -.6rem 0 .8rem")
-        button("Find", ctx.on(find, notice))
+        button("Find", ctx.on(find, notice), kind="main" if first else "")
 
         async def fill() -> bool:
             found = (await ctx.call(api.detections, dataset))[:1]

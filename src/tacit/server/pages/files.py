@@ -38,9 +38,13 @@ Ctx = Annotated[PageContext, Depends(page_context)]
 
 
 async def _submit(
-    ctx: PageContext, key: str, back: str, what: str, call: Any, *given: Any, **named: Any
-) -> Response:
-    """Do what a form asks for; the page that it goes back to says what came of it."""
+    ctx: PageContext, key: str, back: str, what: str, call: Any, *given: Any,
+    script: bool = False, **named: Any,
+) -> Response:  # fmt: skip
+    """Do what a form asks for; the page that it goes back to says what came of it.
+
+    A `script` that shows how much was sent goes there by itself: else it would see that page first.
+    """
     if not hmac.compare_digest(ctx.form_key.encode(), key.encode()):
         sentence = "The form was too old, or from another site; open the page again."
         return plain_page("Not possible", sentence, 403)
@@ -50,7 +54,7 @@ async def _submit(
         return RedirectResponse("/sign-in", 303)
     except Exception as error:
         ctx.flash[what] = {"refused": sentence_of(error)}
-    return RedirectResponse(back, 303)
+    return Response(status_code=204) if script else RedirectResponse(back, 303)
 
 
 async def _fetch(ctx: PageContext, call: Any, name: str, **named: Any) -> Any:
@@ -72,6 +76,7 @@ async def _framed(ctx: PageContext, call: Any, name: str, **named: Any) -> Respo
 
 @router.post("/datasets/{dataset}/records/file")
 async def _add_file(
+    request: Request,
     ctx: Ctx,
     dataset: str,
     file: UploadFile,
@@ -86,8 +91,10 @@ async def _add_file(
     columns = {"user": user, "text_column": text_column, "user_column": user_column,
                "label_column": label_column}  # fmt: skip
     named = {name: value.strip() or None for name, value in columns.items()}
-    return await _submit(ctx, key, back, "upload", api_datasets.add_file, dataset, file,
-                         consent=consent, **named)  # fmt: skip
+    return await _submit(
+        ctx, key, back, "upload", api_datasets.add_file, dataset, file,
+        script="x-tacit-script" in request.headers, consent=consent, **named,
+    )  # fmt: skip
 
 
 @router.post("/datasets/{dataset}/entity-lists/file")

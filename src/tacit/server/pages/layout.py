@@ -17,6 +17,7 @@ from tacit.server.pages.rendering import fragment
 Build = Callable[..., Awaitable[None]]
 BLUE, ORANGE, GREY = "#4a7fd0", "#d0722f", "#80868f"
 """Of plots: each stands out on light and on dark paper, and all common eyes tell them apart."""
+COLOURS = (BLUE, ORANGE, "#3f9b6b", "#9a6fc4", "#b8902e", "#c2577b")
 NOT_PRIVATE = "not private: keep inside"
 
 
@@ -62,6 +63,16 @@ def header(ctx: PageContext, path: str) -> None:
     caller = ctx.caller
     bar = fragment("header", nav_links(ctx), path, caller.name, caller.role, ctx.form_key)
     html("{}", bar, tag="header").classes("top")
+
+
+def way(dataset: str, here: str, *, model: str = "", inside: bool = False) -> ui.html:
+    """The path from text to a model, with where somebody is on it.
+
+    `inside` the page of a new run its own steps are no links, which would forget what was chosen.
+    """
+    return html("{}", fragment("path", dataset, here, model, inside), tag="nav").props(
+        'aria-label="From text to a model"'
+    )
 
 
 def html(text: str, *values: Any, tag: str = "div") -> ui.html:
@@ -273,14 +284,29 @@ def bars(counts: Mapping[str, Any], x: str, y: str, says: str, *, colour: str = 
     return plot(axes(category, {"name": y, "minInterval": 1}, [bar]), says, short=True)
 
 
-def horizontal_bars(counts: Mapping[str, Any], says: str) -> ui.echart:
-    """How many of each, with long names."""
+def horizontal_bars(counts: Mapping[str, Any], says: str, *, first: bool = False) -> ui.echart:
+    """How many of each, with long names; the `first` in another colour, if it is what counts."""
     names = list(counts)[:14][::-1]
     labels = [name if len(name) <= 26 else f"{name[:25]}…" for name in names]
-    bar = {"type": "bar", "name": "found", "data": [counts[n] for n in names], "barMaxWidth": 16,
-           "itemStyle": {"color": BLUE, "borderRadius": [0, 4, 4, 0]}}  # fmt: skip
+    own: Any = [
+        {"value": counts[n], "itemStyle": {"color": ORANGE if first and n == names[-1] else BLUE}}
+        for n in names
+    ]
+    bar = {"type": "bar", "name": "found", "data": own, "barMaxWidth": 16,
+           "itemStyle": {"borderRadius": [0, 4, 4, 0]}}  # fmt: skip
     grid = {"left": 14 + 6.6 * max(map(len, labels)), "right": 24, "top": 8, "bottom": 24}
-    made = axes({"minInterval": 1}, {"type": "category", "data": labels}, [bar], grid=grid)
+    values = [float(counts[n]) for n in names]
+    x: Json = {"minInterval": 1}
+    if first:
+        low, high = min(values), max(values)
+        far = low > 0 and high > 12 * low
+        x = {"type": "log", "min": float(f"{low / 2:.1g}")} if far else {"min": 0}
+        shown = {"show": True, "position": "right", "color": GREY}
+        bar |= {"name": "score", "label": shown}
+        for one in own:
+            one["value"] = float(f"{one['value']:.4g}")
+        grid["right"] = 64
+    made = axes(x, {"type": "category", "data": labels}, [bar], grid=grid)
     return plot(made, says).style(f"height: {3 + 1.7 * len(names)}rem")
 
 

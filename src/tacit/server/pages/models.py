@@ -1,6 +1,7 @@
 """Models: try one, see what is promised, check it, take it along."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from nicegui import ui
@@ -9,12 +10,15 @@ from tacit.privacy.rounding import up
 from tacit.server import Json
 from tacit.server.api import models as api
 from tacit.server.api import runs as api_runs
+from tacit.server.errors import Busy
 from tacit.server.pages import layout
 from tacit.server.pages.layout import button, card, html, show, small
 from tacit.server.pages.page_context import Notice, PageContext
 from tacit.server.pages.rendering import WORDS, epsilon, fragment, number, unit_words
+from tacit.training.evaluation.verdicts import MEASURES
 
 _QUIET_SECONDS = 0.35
+_TRIES = 4
 
 
 @layout.page("/models", "Models")
@@ -34,24 +38,28 @@ async def one_model(ctx: PageContext, model: str) -> None:
     found = await ctx.call(api.model_, model)
     crumbs = [("/models", "Models")]
     if ctx.may("runs:read"):
+        dataset = (await ctx.call(api_runs.run_, model))["dataset"]
+        layout.way(dataset, "Use", model=model)
         crumbs.append((f"/runs/{model}", "its run"))
     layout.title(found["name"], crumbs=crumbs)
     if found["warning"]:
         Notice(found["warning"], "warn")
-    await _usefulness(ctx, model)
     with layout.div("line"):
         download = f"/models/{model}/download"
         layout.link_button("Download the model", download, kind="main", download=True)
         layout.link_button("Read the certificate", f"/models/{model}/certificate.html")
         layout.link_button("certificate.json", f"/models/{model}/certificate.json", download=True)
-    small(
-        "A zip of an ordinary Hugging Face folder (a common way to keep models), with its "
-        "certificate and the list of everything that was released. Unzipped into a folder m: "
-        '<code>tacit verify m</code>, <code>tacit predict m "my text"</code>.'
-    ).style("margin-top: .5rem; max-width: 46rem")
     with layout.div("two", "margin-top: 1.1rem"):
-        _try(ctx, found)
+        with ui.element("div"):
+            await _usefulness(ctx, model)
+            _try(ctx, found)
         _promise(ctx, found)
+    with layout.details("How to use the download"):
+        small(
+            "A zip of an ordinary Hugging Face folder (a common way to keep models), with its "
+            "certificate and the list of everything that was released. Unzipped into a folder m: "
+            '<code>tacit verify m</code>, <code>tacit predict m "my text"</code>.'
+        ).style("max-width: 46rem")
     if ctx.may("runs:read"):
         _report(model)
     if ctx.may("attack"):
@@ -60,13 +68,44 @@ async def one_model(ctx: PageContext, model: str) -> None:
         _delete(ctx, found)
 
 
+_BESIDE = {
+    "public_only": "its public start", "redacted_only": "its start on masked text",
+    "trigram": "counted word triples", "unigram": "counted words",
+    "majority": "the most frequent label", "constant": "always the mean",
+    "uniform": "guessing",
+}  # fmt: skip
+
+
 async def _usefulness(ctx: PageContext, model: str) -> None:
     """Whether it is any good, for those who may see exact figures; others try it themselves."""
     if not ctx.may("runs:read"):
         small("How good it is was measured on private text and is not shown here: try it below.")
         return
-    verdict = (await ctx.call(api_runs.metrics, model))["not_private"]["verdict"]
-    Notice(f"{verdict['words']} (Not private: keep it inside.)", verdict["grade"])
+    metrics = (await ctx.call(api_runs.metrics, model))["not_private"]
+    found = metrics["verdict"]
+    with card("Is it any good?", tag=layout.NOT_PRIVATE):
+        Notice(f"{found['words']} (Not private: keep it inside.)", found["grade"])
+        beside = figures_beside(metrics)
+        if len(beside) > 1:
+            words = ", ".join(f"{name} {value:,.4g}" for name, value in beside.items())
+            layout.horizontal_bars(beside, words, first=True)
+
+
+def figures_beside(metrics: Json) -> dict[str, float]:
+    """A model's score and those of what it has to beat, by what they are called.
+
+    >>> figures_beside({"test": {"perplexity": 20.0, "uniform_perplexity": 800.0}})
+    {'this model': 20.0, 'guessing': 800.0}
+    """
+    scores = metrics.get("test") or metrics.get("valid") or {}
+    measure = next((name for name in MEASURES if name in scores), None)
+    if measure is None:
+        return {}
+    named = {"this model": measure} | {
+        words: f"{name}_{measure}" for name, words in _BESIDE.items()
+    }
+    values = {words: scores.get(key) for words, key in named.items()}
+    return {w: float(v) for w, v in values.items() if isinstance(v, int | float)}
 
 
 def _try(ctx: PageContext, model: Json) -> None:
@@ -92,14 +131,27 @@ def _try(ctx: PageContext, model: Json) -> None:
                 with shown:
                     html("Asking the model …").classes("busy-note")
             asked = api.Question(text=text.value[-4000:], words=12, choices=6)
-            answer = await ctx.call(api.predict, model["id"], asked)
+            try:
+                answer = await _patiently(lambda: ctx.call(api.predict, model["id"], asked))
+            finally:
+                if mine == turn:
+                    shown.clear()
             if mine != turn:
                 return
-            shown.clear()
             with shown:
                 _answer(answer, text)
 
         text.on_value_change(ctx.on(predict, notice))
+
+
+async def _patiently(ask: Callable[[], Awaitable[Any]]) -> Any:
+    """Ask again where a model had no time: the first question waits for it to be loaded."""
+    for _ in range(_TRIES - 1):
+        try:
+            return await ask()
+        except Busy:
+            await asyncio.sleep(1)
+    return await ask()
 
 
 def _answer(answer: Json, text: ui.textarea) -> None:

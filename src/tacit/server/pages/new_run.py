@@ -1,7 +1,10 @@
-"""A new run: choose how, whom and at what price, and see what that would do before it is done."""
+"""A new run, in three steps: whom to protect, at what price, and what that does before it is done.
+
+What to expect stands beside every step; what few people change is folded away in the last.
+"""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from markdown_it import MarkdownIt
@@ -25,6 +28,8 @@ from tacit.training.methods import DEFAULT_METHOD, METHODS
 if TYPE_CHECKING:  # it loads torch, which pages need only once a method is looked at
     from tacit.training.methods.method import MethodSpec
 
+STEPS = ("Whom to protect", "Price", "Train")
+"""Of the path, those on this page."""
 AUTO = "auto"
 USUAL = (100, 0.1)
 """Steps, and the share in each, where a method needs them and no recipe chooses."""
@@ -41,19 +46,22 @@ async def new_run(ctx: PageContext, dataset: str) -> None:
     models = await ctx.call(api_models.models)
     status = await ctx.call(api.budget, dataset)
     mine = {run["run"] for run in status["runs"]}
+    asked = ui.context.client.request.query_params.get("at", "")
+    path = layout.way(dataset, STEPS[0], inside=True)
     crumbs = [("/datasets", "Datasets"), (f"/datasets/{dataset}", found["name"])]
-    layout.title("New run", "Choose whom to protect and at what price, and see what that would "
-                 "promise and cost. Nothing is spent until you start.", crumbs=crumbs)  # fmt: skip
+    layout.title("New run", "Nothing is spent until you start.", crumbs=crumbs)
     if not found["not_private"]["records"]:
         Notice("The dataset has no record to learn from yet.", "warn")
-        layout.link_button("Add text", f"/datasets/{dataset}")
+        layout.link_button("Add text", f"/datasets/{dataset}", kind="main")
         return
     with layout.div("split"):
         with ui.element("div"):
-            form = RunForm(found, lists, [m for m in models if m["id"] in mine])
+            form = RunForm(found, lists, [m for m in models if m["id"] in mine], path)
         with layout.div("sticky"):
             plan = LivePlan(ctx, dataset, status, form)
     form.on_change(plan.refresh)
+    form.on_step = plan.at_step
+    form.go({"price": STEPS[1], "train": STEPS[2]}.get(asked, STEPS[0]))
     ui.timer(0, plan.refresh, once=True)
 
 
@@ -72,52 +80,108 @@ def model_fields(preset: str, task: str) -> Json:
 class RunForm:
     """What somebody chose."""
 
-    def __init__(self, dataset: Json, lists: list[Json], models: list[Json]) -> None:
+    def __init__(self, dataset: Json, lists: list[Json], models: list[Json], path: ui.html) -> None:
         limits = dataset["budget"]["limits"] or {}
         whom = "users+names" if any("names" in unit for unit in limits) else "users"
         whom = "both" if any("entities" in unit for unit in limits) else whom
-        self._how(models)
-        self._whom(whom, lists)
-        self._price(max(1.0, float(min(limits.values(), default=8.0))))
+        self._dataset, self._path = dataset["id"], path
+        self.on_step: Callable[[str], None] = lambda _: None
+        self._panels = {step: ui.element("div") for step in STEPS}
+        with self._panels[STEPS[0]]:
+            self._what()
+            self._whom(whom, lists)
+            self._move(f"Next: {STEPS[1].lower()}", STEPS[1])
+        with self._panels[STEPS[1]]:
+            self._price(max(1.0, float(min(limits.values(), default=8.0))))
+            self._move(f"Next: {STEPS[2].lower()}", STEPS[2], back=STEPS[0])
+        with self._panels[STEPS[2]]:
+            self._how(models)
+            self._move("", "", back=STEPS[1])
         self.epsilon.on_value_change(lambda e: self._same(self.exactly, e.value))
         self.exactly.on_value_change(lambda e: self._same(self.epsilon, e.value))
         for part in (self.method, self.whom, self.task, self.preset, self.start):
             part.on_value_change(self._fit)
         self._fit()
 
-    def _how(self, models: list[Json]) -> None:
-        methods = {spec.name: spec.title for spec in METHODS.values()}
-        starts = {m["id"]: f"{m['name']} (go on)" for m in models}
-        with card("How"), layout.div("fields full"):
-            self.name = layout.text_field("Name of the run", value="my first model")
-            self.method = layout.select("Method", methods, DEFAULT_METHOD)
+    def _move(self, name: str, to: str, *, back: str = "") -> None:
+        with layout.div("line next"):
+            if name:
+                button(name, lambda: self.go(to), kind="main")
+            if back:
+                button("Back", lambda: self.go(back))
+
+    def go(self, step: str) -> None:
+        """Show one of the steps."""
+        for name, panel in self._panels.items():
+            panel.set_visibility(name == step)
+        self._path.set_content(fragment("path", self._dataset, step, "", True))
+        self.on_step(step)
+        ui.run_javascript("scrollTo(0, 0)")
+
+    def _what(self) -> None:
+        with card("What for"), layout.div("fields full"):
             self.task = layout.select("What the model is to do", WORDS["tasks"], "next-word")
             self.labels = layout.text_field("Labels, with commas between them")
             self._labels_why = small(
                 "Such as work, home. They are released with the model, so write down those that "
                 "you knew before: labels counted from this dataset would end the promise."
             )
-            presets = {name: preset["label"] for name, preset in WORDS["presets"].items()}
-            chosen = {AUTO: "Chosen for you, with all settings (recommended)"}
-            self.preset = layout.select("Model", chosen | presets, AUTO)
+
+    def _how(self, models: list[Json]) -> None:
+        methods = {spec.name: spec.title for spec in METHODS.values()}
+        starts = {m["id"]: f"{m['name']} (go on)" for m in models}
+        with card("Train"), layout.div("fields full"):
+            self.name = layout.text_field("Name of the run", value="my first model")
             self.start = layout.select("Begin with", {"": "Nothing: a new model"} | starts, "")
             self.start.set_visibility(bool(models))
+        why = ("Chosen for you from the numbers that you declared, before any text is read; change "
+               "them if you know better.")  # fmt: skip
+        with card("All settings", why), layout.details("Change the method, the model or the steps"):
+            self._settings(methods)
+
+    def _settings(self, methods: dict[str, str]) -> None:
+        presets = {name: preset["label"] for name, preset in WORDS["presets"].items()}
+        chosen = {AUTO: "Chosen for you, with all settings (recommended)"}
+        with layout.div("fields full"):
+            self.method = layout.select("Method", methods, DEFAULT_METHOD)
+            self.policy = layout.select("Which words to protect", WORDS["policies"], "digits")
+            self.preset = layout.select("Model", chosen | presets, AUTO)
+            with layout.div("pair"):
+                self.steps = layout.number_field("Steps", min=1, max=10**7, format="%d")
+                self.rate = layout.number_field("Share in a step", min=1e-6, max=1, step=0.05)
+            small("Learning goes in steps. In each, every user takes part with this chance "
+                  "(Poisson sampling): 0.1 is one in ten. With a model that is chosen for you, so "
+                  "is what you leave empty.")  # fmt: skip
 
     def _whom(self, whom: str, lists: list[Json]) -> None:
         named = {one["id"]: f"{one['name']} ({one['count']} names)" for one in lists}
         with card("Whom to protect"):
             self.whom = ui.radio(WORDS["protect"], value=whom)
             self._promise = small("")
-            with layout.div("fields full", "margin-top: .6rem") as self._entities:
-                self.detectors = detector_boxes("What counts as an entity or a name")
+            with layout.div("fields full", "margin-top: .9rem"):
+                self.users = layout.number_field(
+                    "About how many users there are", min=1, max=10**9, format="%d"
+                )
+                self.records = layout.number_field(
+                    "About how many texts there are", min=1, max=10**9, format="%d"
+                )
+                self._users_why = small(
+                    "Round numbers that you knew before, such as 100. They are public, so they "
+                    "must not be counted from this dataset. Texts may be left empty."
+                )
+            with layout.details("What counts as an entity or a name") as self._entities:
+                self.detectors = detector_boxes("Look for")
                 small("{}", WORDS["no_names"])
-                self.kinds = ui.select(
-                    {k: kind_word(k) for k in WORDS["common_kinds"]},
-                    label="Only these kinds (all if none is chosen)", multiple=True, value=[],
-                ).props("outlined dense use-chips hide-bottom-space")  # fmt: skip
-                everything = {"": "No list: everything that is found"}
-                self.list = layout.select("Only what a list names", everything | named, "")
-            self.policy = layout.select("Which words to protect", WORDS["policies"], "digits")
+                with layout.div("fields full", "margin-top: .6rem"):
+                    self._which(named)
+
+    def _which(self, named: dict[str, str]) -> None:
+        self.kinds = ui.select(
+            {k: kind_word(k) for k in WORDS["common_kinds"]},
+            label="Only these kinds (all if none is chosen)", multiple=True, value=[],
+        ).props("outlined dense use-chips hide-bottom-space")  # fmt: skip
+        everything = {"": "No list: everything that is found"}
+        self.list = layout.select("Only what a list names", everything | named, "")
 
     def _price(self, top: float) -> None:
         with card("At what price", "A smaller epsilon hides people better, with more noise."):
@@ -127,24 +191,8 @@ class RunForm:
                 self.epsilon.props('aria-labelledby="epsilon-name"').style("flex: 1 1 12rem")
                 self.exactly = layout.number_field("", min(4.0, top), min=0.01, step=0.1)
                 self.exactly.props('aria-label="Epsilon, exactly"').style("width: 6rem")
-            with layout.div("pair", "margin-top: .9rem"):
-                self.steps = layout.number_field("Steps", min=1, max=10**7, format="%d")
-                self.rate = layout.number_field("Share in a step", min=1e-6, max=1, step=0.05)
-            self.users = layout.number_field(
-                "About how many users there are", min=1, max=10**9, format="%d"
-            )
-            self.users.style("margin-top: .9rem")
-            self.records = layout.number_field(
-                "About how many texts there are", min=1, max=10**9, format="%d"
-            )
-            self.records.style("margin-top: .9rem")
-            self._users_why = small(
-                "Round numbers that you knew before, such as 100. They are public, so they must "
-                "not be counted from this dataset. Texts may be left empty."
-            )
-            small("Learning goes in steps. In each, every user takes part with this chance "
-                  "(Poisson sampling): 0.1 is one in ten. With a model that is chosen for you, so "
-                  "is what you leave empty.").style("margin-top: .5rem")  # fmt: skip
+            with layout.details("What is epsilon?"):
+                small("{}", WORDS["epsilon"])
 
     @staticmethod
     def _same(other: Any, value: Any) -> None:
@@ -268,6 +316,7 @@ class LivePlan:
         with card("What this run would do") as self._card:
             self._busy = html("Computing …").classes("busy-note").props('role="status"')
             self._notice = Notice()
+            self._expect = html("")
             self._words = html("")
             self._plot = layout.plot(_path_options([]), "Epsilon over the steps", short=True)
             self._more = html("")
@@ -279,6 +328,10 @@ class LivePlan:
                 self._exact = ui.html("", sanitize=True).classes("prose small")
             with layout.details("The same as a command line"):
                 self._command = html("")
+
+    def at_step(self, step: str) -> None:
+        """Only the last step starts: a page has one thing to do."""
+        self._start.set_visibility(step == STEPS[-1])
 
     async def refresh(self, _: Any = None) -> None:
         """Look again, unless something changes meanwhile."""
@@ -308,7 +361,10 @@ class LivePlan:
         except NotAuthenticated:
             ui.navigate.to("/sign-in")
         except Exception as error:
-            self._notice.show(sentence_of(error))
+            # What is still to be said is no fault.
+            kind = "plain" if isinstance(error, UsageError) else "bad"
+            self._notice.show(sentence_of(error), kind)
+            self._expect.set_content("")
             self._words.set_content("")
             self._more.set_content("")
             self._plot.set_visibility(False)
@@ -326,6 +382,9 @@ class LivePlan:
         else:
             self._notice.clear()
         self._start.set_enabled(plan["fits_budget"])
+        method = METHODS[plan["method"]].title
+        said = fragment("plan_expect", plan, method, self.form.by_recipe)
+        self._expect.set_content(said)
         self._words.set_content(fragment("plan_promise", plan, main_unit(plan)))
         self._plot.set_visibility(bool(plan.get("epsilon")))
         self._more.set_content(fragment("plan_effects", plan, self.status))

@@ -125,7 +125,7 @@ def _fragments() -> Any:
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters.update(
         number=number, epsilon=epsilon, timestamp=timestamp, unit=unit_words, down=down,
-        kind_word=kind_word, hue=lambda label: hash(label) % 360,
+        kind_word=kind_word, duration=duration, hue=lambda label: hash(label) % 360,
     )  # fmt: skip
     environment.globals.update(
         file_address=file_address,
