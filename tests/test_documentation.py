@@ -1,6 +1,7 @@
 """The documentation is executed: what it shows works, and what it points to is there."""
 
 import doctest
+import json
 import os
 import re
 import shlex
@@ -10,6 +11,7 @@ import click
 import numpy as np
 import pytest
 import typer
+import yaml
 from typer.core import TyperGroup
 
 from support.forking import run_python
@@ -79,7 +81,15 @@ def resolve(line: str) -> tuple[click.Command, list[str]]:
     return command, words
 
 
-@pytest.mark.parametrize("line", named(PAGES, commands))
+def in_containers(folder: Path) -> list[str]:
+    """The commands that containers run: of the services, and what a container does by itself."""
+    services = yaml.safe_load((folder / "compose.yml").read_text("utf-8"))["services"]
+    words = [service["command"] for service in services.values() if service.get("image") == "tacit"]
+    words.append(json.loads((folder / "Containerfile").read_text("utf-8").rpartition("CMD ")[2]))
+    return [shlex.join(one) for one in words]
+
+
+@pytest.mark.parametrize("line", named(PAGES, commands) + named([ROOT / "deploy"], in_containers))
 def test_every_command_line_is_understood(line: str) -> None:
     command, words = resolve(line)
     if isinstance(command, TyperGroup):  # a group that does something by itself

@@ -72,7 +72,7 @@ class Starting:
             for event, count in releases.items():
                 for _ in range(count):
                     ledger.charge(event)
-        self.services.budgets.settle(job, folder / job / "ledger.jsonl")
+        self.services.budgets.settle(job, folder / job / "ledger.jsonl", {})
 
     def status(self) -> dict[str, Any]:
         return self.services.budgets.status(self.dataset)
@@ -181,7 +181,7 @@ def test_a_ledger_that_cannot_be_trusted_frees_nothing(
     if how == "damaged":
         (tmp_path / job).mkdir()
         (tmp_path / job / "ledger.jsonl").write_text("nothing\n")
-        lite.budgets.settle(job, tmp_path / job / "ledger.jsonl")
+        lite.budgets.settle(job, tmp_path / job / "ledger.jsonl", {})
     else:
         starting.settle(job, tmp_path, {USERS: 8})
     found = starting.status()

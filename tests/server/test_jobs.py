@@ -94,6 +94,7 @@ def test_a_run_survives_its_child_and_its_server(
     assert log.count("--- started") == 2
     corpus = [json.loads(line) for line in (server.job_folder(run) / "corpus.jsonl").open()]
     assert not any(row["text"] in log for row in corpus)
+    assert server.says_nothing_of_this_machine(dataset, run) > 20
     with pytest.raises(PrivacyRefused, match="over its budget of 5"):
         admin.start_run(dataset, RUN | {"plan": RUN["plan"] | {"epsilon": 4.99}})
 

@@ -4,12 +4,14 @@ import os
 import re
 import signal
 import sqlite3
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from support.forking import start_python
+from support.people import MATRIX
 from tacit.server.client import Client
 
 
@@ -86,3 +88,21 @@ class Living:
 
     def job_folder(self, job: str) -> Path:
         return self.folder / "jobs" / job
+
+    def says_nothing_of_this_machine(self, dataset: str, run: str) -> int:
+        """Whether no answer about a dataset and a run names a folder; how many there were."""
+        told = 0
+        with self.client() as admin:
+            for method, path, *_ in MATRIX:
+                path = path.removeprefix("/v1").replace("{d}", dataset)
+                path = path.replace("/runs/0", f"/runs/{run}").replace(
+                    "/models/0", f"/models/{run}"
+                )
+                if method != "GET" or "/0" in path or path.endswith(("/events", "/download")):
+                    continue
+                for query in ("", "?shareable=true", "?format=json&shareable=true"):
+                    answer = admin._http.get(path + (query if path.endswith("/report") else ""))
+                    assert str(self.folder.parent) not in answer.text, path
+                    assert sys.prefix not in answer.text, path
+                    told += answer.status_code == 200
+        return told

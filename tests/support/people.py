@@ -17,9 +17,9 @@ def everybody(services: Services) -> dict[Role, Caller]:
     return {role: somebody(services, role) for role in ROLES}
 
 
-A, N, C, U = "admin", "analyst", "contributor", "consumer"
+A, N, C, U, W = "admin", "analyst", "contributor", "consumer", "worker"
 MATRIX: list[tuple[str, str, Any, set[str]]] = [
-    ("GET", "/v1/me", None, {A, N, C, U}),
+    ("GET", "/v1/me", None, {A, N, C, U, W}),
     ("GET", "/v1/accounts", None, {A}),
     ("POST", "/v1/accounts", {}, {A}),
     ("PATCH", "/v1/accounts/0", {}, {A}),
@@ -76,7 +76,11 @@ MATRIX: list[tuple[str, str, Any, set[str]]] = [
     ("GET", "/v1/models/0/certificate", None, {A, N, U}),
     ("GET", "/v1/models/0/certificate.html", None, {A, N, U}),
     ("GET", "/v1/models/0/verify", None, {A, N, U}),
-    ("GET", "/v1/signing-key", None, {A, N, C, U}),
-    ("POST", "/v1/certificates/verify", None, {A, N, C, U}),
+    ("GET", "/v1/signing-key", None, {A, N, C, U, W}),
+    ("POST", "/v1/certificates/verify", None, {A, N, C, U, W}),
+    ("POST", "/v1/work", {}, {A, W}),
+    ("GET", "/v1/work/0/files", None, {A, W}),
+    ("POST", "/v1/work/0/beat", None, {A, W}),
+    ("POST", "/v1/work/0/end", None, {A, W}),
 ]
 """Every call with a body that changes nothing, and the roles that may make it."""

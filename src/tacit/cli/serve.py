@@ -8,6 +8,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlsplit
 
 import typer
 
@@ -28,6 +29,7 @@ TokenOption = Annotated[
     typer.Option("--token", help="Your token; better in TACIT_TOKEN.", envvar="TACIT_TOKEN"),
 ]
 HERE = "http://127.0.0.1:8321"
+_THIS_MACHINE = ("127.0.0.1", "::1", "localhost")
 
 
 _Folder = Annotated[Path, typer.Option(help="Where the database, runs and models are kept.")]
@@ -77,7 +79,7 @@ def start(
     database: _Database = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: _Port = 8321,
-    jobs: Annotated[int, typer.Option(min=1, help="Runs at once.")] = 1,
+    jobs: Annotated[int, typer.Option(min=0, help="Runs at once; 0 to leave all to workers.")] = 1,
     queue: Annotated[int, typer.Option(min=1, help="Runs that may wait.")] = 20,
     certificate: _Certificate = None,
     key: _Key = None,
@@ -98,11 +100,7 @@ def start(
 
     if (certificate is None) != (key is None):
         raise UsageError("--tls-certificate and --tls-key go together.")
-    if (
-        certificate is None
-        and not trusted_proxies
-        and host not in ("127.0.0.1", "::1", "localhost")
-    ):
+    if certificate is None and not trusted_proxies and host not in _THIS_MACHINE:
         say("Warning: without TLS, tokens and text travel in the clear; put a proxy before it, or "
             "give --tls-certificate and --tls-key.")  # fmt: skip
     if pages and find_spec("nicegui") is None:
@@ -203,6 +201,31 @@ def showcase(
         called = "plain" if model["epsilon"] is None else f"epsilon {model['epsilon']:g}"
         out.print(f"{called}: the secret is guess {model['rank']:,} of {found['possible']:,}.")
     say(f"showcase: {part.path_of(settings)}")
+
+
+@app.command()
+def worker(
+    server: Server = HERE,
+    token: TokenOption = None,
+    folder: Annotated[Path, typer.Option(help="Where jobs lie while they are done.")] = Path(
+        "tacit-worker"
+    ),
+    name: Annotated[str | None, typer.Option(help="Name in the list of runs; the host's.")] = None,
+) -> None:
+    """Do the jobs of a server on this machine, one after the other.
+
+    It asks the server for a job, trains, and sends what came of it, ledger first. It is sent
+    private text, so trust this machine as you trust the server's, and reach the server over https.
+    Stopped and started again, it goes on with the job that it had.
+
+    Examples: `tacit serve worker --server https://tacit.example.org` ·
+    `tacit serve worker --server http://127.0.0.1:8321 --folder /srv/worker --name gpu-1`
+    """
+    if not token:
+        raise UsageError("A token of a worker is needed: set TACIT_TOKEN.")
+    if server.startswith("http://") and urlsplit(server).hostname not in _THIS_MACHINE:
+        say("Warning: without TLS, tokens and text travel in the clear; reach the server by https.")
+    _server_part("worker").work(server, token, folder, name=name)
 
 
 def _settings(folder: Path, database: str | None) -> Any:

@@ -131,8 +131,8 @@ class Budgets:
             if not epsilon <= limit:
                 raise OverBudget(_over(unit, epsilon, limit, state.delta))
 
-    def settle(self, job: str, ledger: Path) -> None:
-        """Charge a run that has ended for what its ledger holds, and for nothing else.
+    def settle(self, job: str, ledger: Path, lost: Releases) -> None:
+        """Charge a run that has ended for what its ledger holds, and what workers may have lost.
 
         A ledger that cannot be read, or holds less than it was seen to hold, frees nothing.
         """
@@ -144,7 +144,7 @@ class Budgets:
             # What the model that it began with had released was charged to another run.
             found = read_ledger(ledger).own_releases() if ledger.exists() else {}
             if sum(found.values()) >= seen:
-                releases = whole_passes(found)
+                releases = together(whole_passes(found), lost)
             else:
                 note = "the ledger holds less than it did: the whole plan stays charged"
         except TacitError:

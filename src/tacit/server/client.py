@@ -83,6 +83,16 @@ class Client:
             time.sleep(wait)
             wait = min(wait * 2, _LONGEST_WAIT) * (0.8 + 0.4 * secrets.randbelow(1000) / 1000)
 
+    def save(self, method: str, path: str, to: Path, **options: Any) -> None:
+        """One call whose answer is a file, which is written as it comes."""
+        with self._http.stream(method, path, **options) as answer:
+            if answer.status_code != 200:
+                answer.read()
+                _checked(answer)
+            with to.open("wb") as out:
+                for part in answer.iter_bytes():
+                    out.write(part)
+
     def _get(self, path: str, **params: Any) -> Json:
         return dict(self.call("GET", path, params=params))
 

@@ -40,13 +40,13 @@ from tacit.server.storage import (
     require,
 )
 
-Role = Literal["admin", "analyst", "contributor", "consumer"]
+Role = Literal["admin", "analyst", "contributor", "consumer", "worker"]
 ROLES: tuple[Role, ...] = get_args(Role)
 
 Permission = Literal[
     "accounts", "audit-log", "datasets:write", "datasets:read", "records:add", "records:own",
     "records:any", "budget:read", "detect", "entity-lists", "plan", "runs:write", "runs:read",
-    "attack", "models:use",
+    "attack", "models:use", "work",
 ]  # fmt: skip
 PERMISSIONS: tuple[Permission, ...] = get_args(Permission)
 
@@ -58,6 +58,7 @@ ALLOWED: dict[Role, frozenset[Permission]] = {
     ),
     "contributor": frozenset(("datasets:read", "records:add", "records:own")),
     "consumer": frozenset(("models:use",)),
+    "worker": frozenset(("work",)),
 }  # fmt: skip
 """What each role may do; whatever is not here is refused."""
 
@@ -140,9 +141,11 @@ def rights_for(
 ) -> frozenset[Permission]:
     """What somebody must be allowed themself to let an account do something.
 
-    To write or read as somebody else is to reach anybody's text.
+    To write or read as somebody else is to reach anybody's text, and so is to train on it.
     """
     rights = set(wanted)
+    if "work" in rights:
+        rights.add("records:any")
     if account != granter.account and rights & {"records:own", "records:add"}:
         rights.add("records:any")
     return frozenset(rights)

@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
 from hashlib import sha256
 from pathlib import Path
 from typing import Literal
@@ -31,11 +32,12 @@ from tacit.privacy.certificates.certificate import read_certificate
 from tacit.privacy.certificates.manifest import CERTIFICATE_FILES, SIGNATURE
 from tacit.privacy.ledger import Releases, read_ledger
 from tacit.server import Json, child_processes
-from tacit.server.budget import Budgets, PlannedCharge
+from tacit.server.budget import Budgets, PlannedCharge, together
 from tacit.server.child_processes import Child
 from tacit.server.datasets import Datasets
 from tacit.server.errors import Busy, Conflict, LeaseLost, NotFound, Unavailable, without_paths
 from tacit.server.identity import Caller
+from tacit.server.lost_releases import lost_of, note_lost
 from tacit.server.plans import Plans
 from tacit.server.reconciliation import ABOUT, describe_job
 from tacit.server.records import Records
@@ -59,8 +61,12 @@ ENDED = ("done", "failed", "cancelled", "deleted")
 _KEPT = (*CERTIFICATE_FILES, SIGNATURE, "plan.yml", ABOUT)
 """What says what a deleted run had released; no weights and no text are in it."""
 _KIND_WORDS = {"train": "run", "detect": "detection"}
+_WORKER_LOST = (
+    "Its worker is gone; all that it may have released stays charged. If the budget has room for "
+    "it, resume it by hand."
+)
 _SHOWN = ("id", "kind", "name", "dataset", "target", "unproved", "attempts", "released", "message",
-          "result", "created", "started", "ended")  # fmt: skip
+          "worker", "result", "created", "started", "ended")  # fmt: skip
 
 
 class Jobs:
@@ -76,7 +82,9 @@ class Jobs:
         self._names: dict[str, str] = {}
         self._children: dict[str, Child] = {}
         self._asked_to_end: dict[str, float] = {}
-        self._polling = threading.Lock()
+        self._opened = now()
+        self.undisturbed = threading.Lock()
+        """Whoever holds it: nobody else looks at a job, or changes its state."""
         self._stop = threading.Event()
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
@@ -246,20 +254,27 @@ class Jobs:
         return read_run(path)
 
     def _still_to_release(self, job: str, run: Run) -> Releases:
-        """What the ledger holds, and every step after the checkpoint once more."""
+        """What was released, or may have been, and every step after the checkpoint once more."""
+        ledger = self.settings.job_folder(job) / "run" / "ledger.jsonl"
+        released = read_ledger(ledger).own_releases() if ledger.exists() else {}
+        return together(released, self._left(job, run), self._lost(job))
+
+    def _left(self, job: str, run: Run) -> Releases:
+        """What whoever goes on from the last checkpoint may release."""
         plan = run.made_plan()
         folder = self.settings.job_folder(job) / "run"
         if plan is None or not (folder / "ledger.jsonl").exists():
             return planned_releases(run, plan)
         place = child_processes.place_of(folder)
         done = place[1] if place is not None and place[0] == "train" else 0
-        releases = read_ledger(folder / "ledger.jsonl").own_releases()
-        event = plan.event()
-        releases[event] = releases.get(event, 0) + max(0, plan.steps - done)
+        left = {plan.event(): max(0, plan.steps - done)}
         selection = plan.selection()
         if selection is not None:
-            releases[selection] = releases.get(selection, 0) + 1
-        return releases
+            left[selection] = left.get(selection, 0) + 1
+        return left
+
+    def _lost(self, job: str) -> Releases:
+        return lost_of(self.settings.job_folder(job))
 
     # --- looking ------------------------------------------------------------------------------
 
@@ -326,12 +341,13 @@ class Jobs:
 
     def _poll(self, only: str | None = None) -> None:
         """Look at every live job once, and start what may start."""
-        with self._polling:
+        with self.undisturbed:
             live = select(Job).where(Job.state.in_(LIVE)).order_by(Job.id)
             rows, running = self.storage.scalars(live), 0
             for row in rows:
                 if row.state == "running":
-                    running += self._attempt(row, self._watch) if only in (None, row.id) else 1
+                    there = self._attempt(row, self._watch) if only in (None, row.id) else True
+                    running += there and row.claim is None
             for row in rows:
                 if row.state != "queued" or only not in (None, row.id):
                     continue
@@ -339,7 +355,7 @@ class Jobs:
                     running += self._attempt(row, self._watch)
                 elif row.cancelling:
                     self._end(row, "cancelled", "Cancelled before it began.")
-                elif running < self.settings.jobs and only is None:
+                elif running < self.settings.jobs and only is None and _may_go(row, remote=False):
                     running += self._attempt(row, self._begin)
 
     def _attempt(self, row: Job, step: Callable[[Job], bool]) -> bool:
@@ -350,7 +366,7 @@ class Jobs:
             raise  # no fault of the job's
         except (TacitError, OSError, ValueError, KeyError, TypeError) as error:
             # As long as its process lives it may release more, so it is not at its end.
-            if self._child(row).alive():
+            if self._alive(row):
                 return True
             own = isinstance(error, TacitError)
             self._end(row, "failed", str(error) if own else "Its files cannot be read or written.")
@@ -361,11 +377,13 @@ class Jobs:
         child = self._child(row)
         ledger = child.folder / "run" / "ledger.jsonl"
         # First whether it lives, then what it wrote: else a last entry could be overlooked.
-        alive = child.alive()
+        alive = self._alive(row)
         seen = child_processes.entries_seen(ledger) if row.kind == "train" else 0
         if seen > row.released:
             self.storage.change(Job, row.id, released=seen)
-        if not alive:
+        if not alive and row.claim is not None:
+            self._lose(row)
+        elif not alive:
             self._conclude(row, child.folder)
         elif row.cancelling:
             since = self._asked_to_end.setdefault(row.id, time.monotonic())
@@ -377,6 +395,25 @@ class Jobs:
         if row.id not in self._children:
             self._children[row.id] = Child(self.settings.job_folder(row.id), row.process)
         return self._children[row.id]
+
+    def _alive(self, row: Job) -> bool:
+        """Whether its process runs, or a worker was heard of that has it."""
+        if row.claim is None:
+            return self._child(row).alive()
+        heard = max(row.heard or self._opened, self._opened)
+        return now() - heard < timedelta(seconds=self.settings.worker_lost_seconds)
+
+    def _lose(self, row: Job) -> None:
+        """A worker is gone: what it may have released and never told of stays charged."""
+        with self.storage.write() as session:
+            require(session, Job, row.id, lock=True).claim = None  # whatever it still sends is late
+        if row.kind == "train":
+            note_lost(self.settings.job_folder(row.id), self._left(row.id, self._run_of(row)))
+            self._end(row, "failed", _WORKER_LOST)
+        elif row.cancelling or row.attempts > self.settings.resumes:
+            self._end(row, "cancelled" if row.cancelling else "failed", "Its worker is gone.")
+        else:
+            self.storage.change(Job, row.id, state="queued")
 
     def _conclude(self, row: Job, folder: Path) -> None:
         """Say how a job ended, by what it left in its folder."""
@@ -411,14 +448,14 @@ class Jobs:
         folder = self.settings.job_folder(row.id)
         message = without_paths(message)
         if row.kind == "train":
-            self.budgets.settle(row.id, folder / "run" / "ledger.jsonl")
+            self.budgets.settle(row.id, folder / "run" / "ledger.jsonl", self._lost(row.id))
         gone = self.records.forgotten_among(child_processes.snapshot_ids(folder))
         if gone:
             child_processes.scrub(folder, gone)
         with self.storage.write() as session:
             locked = require(session, Job, row.id, lock=True)
             locked.state, locked.message, locked.ended = state, message, now()
-            locked.cancelling, locked.process = False, None
+            locked.cancelling, locked.process, locked.claim = False, None, None
             if result is not None:
                 locked.result = result
             if state == "done" and row.kind in ("audit", "attack"):
@@ -447,21 +484,55 @@ class Jobs:
             locked.state, locked.started = "running", now()
             locked.attempts += 1
             locked.process = None  # until the new one is there, it would be the last one's
-        arguments, into = list(row.request.get("arguments", ())), None
-        if row.kind == "train":
-            arguments = [
-                "train",
-                *(["--resume", "run"] if row.resuming else ["run.yml", "-o", "run"]),
-            ]
-            arguments += ["--progress", child_processes.PROGRESS, "--json"]
-        elif row.target_id is not None:
-            into = self.settings.job_folder(row.target_id)
+        about = row.kind not in ("train", "detect")
+        into = self.settings.job_folder(str(row.target_id)) if about else None
         child = child_processes.start(
-            folder, arguments, home=self.settings.folder / "home", into=into
+            folder, self.arguments(row), home=self.settings.folder / "home", into=into
         )
         self._children[row.id] = child
         self.storage.change(Job, row.id, process=child.process)
         return True
+
+    def arguments(self, row: Job) -> list[str]:
+        """The command that does a job, in its folder or in that of the run that it is about."""
+        if row.kind != "train":
+            return list(row.request["arguments"])
+        begin = ["--resume", "run"] if row.resuming else ["run.yml", "-o", "run"]
+        return ["train", *begin, "--progress", child_processes.PROGRESS, "--json"]
+
+    # --- workers ------------------------------------------------------------------------------
+
+    def waiting(self, dataset: str | None = None) -> list[Job]:
+        """What a worker may do, the oldest first."""
+        query = select(Job).where(Job.state == "queued", ~Job.cancelling).order_by(Job.id)
+        if dataset is not None:
+            query = query.where(Job.dataset_id == dataset)
+        return [row for row in self.storage.scalars(query) if _may_go(row, remote=True)]
+
+    def give(self, row: Job, worker: str, claim: str) -> bool:
+        """Let a worker have a job; whether it still could be had."""
+
+        def hand_over(row: Job) -> bool:
+            if self._child(row).alive():
+                return False
+            self._prepare_folder(row, self.settings.job_folder(row.id))
+            with self.storage.write() as session:
+                locked = require(session, Job, row.id, lock=True)
+                if locked.state != "queued" or locked.cancelling:
+                    return False
+                locked.state, locked.started, locked.process = "running", now(), None
+                locked.worker, locked.claim, locked.heard = worker, claim, now()
+                locked.attempts += 1
+            return True
+
+        with self.undisturbed:
+            return self._attempt(row, hand_over)
+
+    def look(self) -> None:
+        """See at once what has changed."""
+        self._wake.set()
+
+    # --- files --------------------------------------------------------------------------------
 
     def _prepare_folder(self, row: Job, folder: Path) -> None:
         """Put what a child reads into its folder."""
@@ -530,6 +601,15 @@ class Jobs:
             if removed:
                 touched.append(job | {"records": removed})
         return touched
+
+
+def _may_go(row: Job, *, remote: bool) -> bool:
+    """Whether a job may go to a worker, or be done here.
+
+    A run that goes on from a model knows where that lies, which is not the same there as here.
+    """
+    begun_there = row.worker is not None
+    return not (row.resuming and row.target_id is not None) or remote == begun_there
 
 
 def _keyed(key: str | None, caller: Caller, kind: str, place: str, asked: Json) -> dict[str, str]:

@@ -28,6 +28,7 @@ from tacit.server.plans import Plans
 from tacit.server.predictions import Predictions
 from tacit.server.reconciliation import Reconciliation
 from tacit.server.records import Records
+from tacit.server.remote_jobs import RemoteJobs
 from tacit.server.settings import ServerSettings
 from tacit.server.storage import Fact, Storage, reaching
 
@@ -54,6 +55,7 @@ class Services:
     models: Models
     lease: Lease
     health: Health
+    remote: RemoteJobs
     _lock: FileLock
 
     @classmethod
@@ -90,7 +92,7 @@ class Services:
             settings, storage, identity, Sessions(storage, identity), AuditLog(storage), datasets,
             records, budgets, reconciliation, plans, jobs, predictions, 
             Models(settings, jobs, predictions), lease,
-            Health(settings, storage, records, jobs, lease), lock,
+            Health(settings, storage, records, jobs, lease), RemoteJobs(jobs), lock,
         )  # fmt: skip
 
     def close(self) -> None:

@@ -20,7 +20,11 @@ class ServerSettings:
     database: str | None = None
     """A SQLAlchemy address; a SQLite file in the folder if not given."""
     jobs: int = 1
-    """Child processes at once."""
+    """Child processes at once; with 0, workers do everything."""
+    worker_lost_seconds: float = 60.0
+    """Without a word from a worker, after which its job is nobody's."""
+    work_bytes: int = 8192 * MIB
+    """Of what a worker sends at once: weights, among other things."""
     queue: int = 20
     """Jobs that may wait."""
     resumes: int = 3
@@ -82,8 +86,9 @@ class ServerSettings:
                     "trusted_proxies has something that is no address or network; give "
                     "127.0.0.1,10.0.0.0/8."
                 ) from None
+        if self.jobs < 0:
+            raise UsageError(f"jobs={self.jobs} is too small; give 0 or more.")
         for name in (
-            "jobs",
             "queue",
             "burst",
             "connections",

@@ -222,6 +222,11 @@ class Job(Table):
     request_key: Mapped[str | None] = mapped_column(sa.String(64), index=True, unique=True)
     """Who asked for it by which key; asked again, it is the same job."""
     request_digest: Mapped[str | None] = mapped_column(sa.String(64))
+    worker: Mapped[str | None] = mapped_column(sa.String(100))
+    """Who on another machine did it last."""
+    claim: Mapped[str | None] = mapped_column(sa.String(64))
+    """The SHA-256 of what a worker shows that has it now."""
+    heard: Mapped[datetime | None] = mapped_column(UtcDateTime)
     created_by: Mapped[str] = mapped_column(sa.ForeignKey("accounts.id"))
     created: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
     started: Mapped[datetime | None] = mapped_column(UtcDateTime)

@@ -22,6 +22,7 @@ from tacit.server.settings import ServerSettings
 
 INTERNAL_ERROR = "The server failed; its operator finds the place in its log."
 UPLOADS = ("/records/file", "/certificates/verify", "/entity-lists/file")
+_WORK = "/v1/work/"
 _HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
@@ -114,6 +115,7 @@ class ApiMiddleware:
             return
         path, settings = str(scope["path"]), self.settings
         limit = settings.upload_bytes if path.endswith(UPLOADS) else settings.body_bytes
+        limit = settings.work_bytes if path.startswith(_WORK) else limit
         started, status, received = time.perf_counter(), 0, 0
 
         def check_size(size: int) -> None:
