@@ -78,9 +78,9 @@ MATRIX: list[tuple[str, str, Any, set[str]]] = [
     ("GET", "/v1/models/0/verify", None, {A, N, U}),
     ("GET", "/v1/signing-key", None, {A, N, C, U, W}),
     ("POST", "/v1/certificates/verify", None, {A, N, C, U, W}),
-    ("POST", "/v1/work", {}, {A, W}),
-    ("GET", "/v1/work/0/files", None, {A, W}),
-    ("POST", "/v1/work/0/beat", None, {A, W}),
-    ("POST", "/v1/work/0/end", None, {A, W}),
+    ("POST", "/v1/claims", {}, {A, W}),
+    ("GET", "/v1/claims/0/files", None, {A, W}),
+    ("POST", "/v1/claims/0/beat", None, {A, W}),
+    ("POST", "/v1/claims/0/end", None, {A, W}),
 ]
 """Every call with a body that changes nothing, and the roles that may make it."""

@@ -209,7 +209,7 @@ def read_all(folders: Sequence[Path]) -> list[RunFacts]:
 def short_names(folders: Sequence[Path]) -> list[str]:
     """As much of the end of each as tells them apart; a whole path would name this machine's.
 
-    >>> short_names([Path("/work/a/run"), Path("/work/b/run"), Path("/work/c")])
+    >>> short_names([Path("/home/a/run"), Path("/home/b/run"), Path("/home/c")])
     ['a/run', 'b/run', 'c']
     """
     ends = [folder.parts[-1:] for folder in folders]

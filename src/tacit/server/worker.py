@@ -57,7 +57,9 @@ class Worker:
 
     def _claim(self) -> Json | None:
         try:
-            found: Json = self.client.call("POST", "/work", json={"worker": self.name}, again=False)
+            found: Json = self.client.call(
+                "POST", "/claims", json={"worker": self.name}, again=False
+            )
         except Busy:
             return None  # the server is away; it is asked again
         return found if found["job"] is not None else None
@@ -133,7 +135,7 @@ class _Job:
 
     @property
     def _path(self) -> str:
-        return f"/work/{self.claimed['job']}"
+        return f"/claims/{self.claimed['job']}"
 
     @property
     def _head(self) -> dict[str, str]:

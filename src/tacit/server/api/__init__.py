@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 
 from tacit.errors import TacitError
 from tacit.server import Json
-from tacit.server.api import accounts, datasets, models, runs, work
+from tacit.server.api import accounts, claims, datasets, models, runs
 from tacit.server.api.middleware import AccessGate, ApiMiddleware, Metrics
 from tacit.server.errors import code_of, without_paths
 from tacit.server.services import Services
@@ -41,7 +41,7 @@ def make_app(services: Services) -> FastAPI:
     app.add_exception_handler(TacitError, _refused)
     app.add_exception_handler(RequestValidationError, _not_understood)
     app.add_exception_handler(HTTPException, _not_served)
-    for part in (accounts, datasets, runs, models, work):
+    for part in (accounts, datasets, runs, models, claims):
         app.include_router(part.router, prefix="/v1")
 
     _add_probes(app, services)

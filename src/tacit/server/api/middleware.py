@@ -22,7 +22,7 @@ from tacit.server.settings import ServerSettings
 
 INTERNAL_ERROR = "The server failed; its operator finds the place in its log."
 UPLOADS = ("/records/file", "/certificates/verify", "/entity-lists/file")
-_WORK = "/v1/work/"
+_WORK = "/v1/claims/"
 _HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),

@@ -15,7 +15,7 @@ from tacit.server.api.access import REFUSALS, IdPath, RequestContext, requires
 from tacit.server.run_requests import RequestModel
 from tacit.server.settings import MIB
 
-router = APIRouter(tags=["work"], responses=REFUSALS)
+router = APIRouter(tags=["claims"], responses=REFUSALS)
 Worker = Annotated[RequestContext, requires("work")]
 Claim = Annotated[str, Header(alias="X-Tacit-Claim", pattern=r"^[0-9a-f]{32}$")]
 
@@ -26,7 +26,7 @@ class WorkerName(RequestModel):
     worker: Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f]+$")]
 
 
-@router.post("/work", summary="Claim a job")
+@router.post("/claims", summary="Claim a job")
 def claim(asked: WorkerName, ctx: Worker) -> Json:
     """The one that has waited longest; its files are private text."""
     found = ctx.services.remote.claim(asked.worker, ctx.caller)
@@ -36,7 +36,7 @@ def claim(asked: WorkerName, ctx: Worker) -> Json:
 
 
 @router.get(
-    "/work/{job}/files",
+    "/claims/{job}/files",
     summary="What a job needs",
     response_class=StreamingResponse,
     responses={200: {"content": {"application/zip": {}}}},
@@ -59,7 +59,7 @@ def files(job: IdPath, claim: Claim, ctx: Worker) -> StreamingResponse:
     return StreamingResponse(parts(), media_type="application/zip")
 
 
-@router.post("/work/{job}/beat", summary="Say that you are at it")
+@router.post("/claims/{job}/beat", summary="Say that you are at it")
 def beat(job: IdPath, claim: Claim, ctx: Worker, files: list[UploadFile] | None = None) -> Json:
     """With the files that changed, under their names; the answer says whether to stop."""
     ctx.job(job)
@@ -69,7 +69,7 @@ def beat(job: IdPath, claim: Claim, ctx: Worker, files: list[UploadFile] | None 
     return ctx.services.remote.beat(job, claim, named)
 
 
-@router.post("/work/{job}/end", summary="Say that the process has ended")
+@router.post("/claims/{job}/end", summary="Say that the process has ended")
 def end(job: IdPath, claim: Claim, ctx: Worker) -> dict[str, bool]:
     """After the last beat: how it ended is judged by what it wrote."""
     ctx.job(job)
