@@ -85,7 +85,7 @@ def _gridded(pair: Pair, step: float, tail: float) -> Discrete:
     loss: Array = np.arange(forward.start, forward.start + forward.probs.size, dtype=np.float64)
     loss *= step
     # each half from its own role, where it is exact
-    p = np.where(loss > 0, forward.probs, backward.probs[::-1] * np.exp(loss))
+    p = np.where(loss > 0, forward.probs, backward.probs[::-1] * np.exp(np.minimum(loss, 0)))
     q = np.where(loss > 0, forward.probs * np.exp(-np.maximum(loss, 0)), backward.probs[::-1])
     held = (p > 0) | (q > 0)
     order = np.flatnonzero(held)[::-1]
