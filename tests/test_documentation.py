@@ -170,6 +170,18 @@ def test_sanitizing(
         assert run(shlex.split(line)) == 0, (line, capsys.readouterr().err)
 
 
+def test_synthesizing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first commands of the guide, as they stand there."""
+    monkeypatch.chdir(tmp_path)
+    lines = commands(DOCS / "guides" / "synthesizing.md")[:4]
+    assert lines[-1] == "verify synthetic.certificate"
+    for line in lines:
+        assert run(shlex.split(line)) == 0, (line, capsys.readouterr().err)
+    assert Path("synthetic.quality.md").stat().st_size
+
+
 # --- Python ----------------------------------------------------------------------------------
 
 

@@ -11,6 +11,7 @@ from pydantic_core import PydanticUndefined
 
 import tacit
 from tacit.planning.plan import Plan
+from tacit.synthesis.settings import Synthesis
 from tacit.training.methods import METHODS
 from tacit.training.settings import MethodSettings, Run
 
@@ -65,7 +66,8 @@ def _sections() -> list[tuple[str, type[BaseModel]]]:
     methods = [
         (f"`{spec.name}`", spec.settings) for spec in METHODS.values() if spec.settings.model_fields
     ]
-    return [*((title, model) for model, title in found.items()), ("`plan`", Plan), *methods]
+    runs = [(title, model) for model, title in found.items()]
+    return [*runs, ("`plan`", Plan), *methods, ("A synthetic corpus", Synthesis)]
 
 
 def _type(annotation: Any) -> str:

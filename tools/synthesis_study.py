@@ -104,7 +104,8 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=2000)
     parser.add_argument("--epsilons", default="8,2")
     parser.add_argument("--protect", default="users")
-    parser.add_argument("--neighbours", default="1")
+    parser.add_argument("--neighbours", default="4")
+    parser.add_argument("--smooth", type=float, default=4.0)
     parser.add_argument("--space", default="wordllama")
     asked = parser.parse_args()
     folder = Path(mkdtemp(prefix="tacit-synthesis-"))
@@ -137,7 +138,7 @@ def main() -> None:
             fields = {
                 "corpus": str(folder / "private.parquet"), "generator": str(pool), "rounds": 1,
                 "labels": tuple(says), "texts": asked.texts, "neighbours": neighbours,
-                "space": asked.space, "plan": plan,
+                "space": asked.space, "plan": plan, "smooth": asked.smooth,
             }  # fmt: skip
             if asked.protect != "users":
                 fields["detect"] = "names,lists,patterns"

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tacit.corpus import Corpus
@@ -200,6 +201,28 @@ def test_the_ledger_is_on_disk_before_anything_is_heard(
     monkeypatch.setattr(sessions, "release", watched)
     made(given, tmp_path / "out.jsonl")
     assert seen == [(0, 1), (1, 2)]
+
+
+def test_what_leaves_is_noisy(
+    given: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As much as the event says, in every column that was released."""
+    found = []
+
+    def watched(total: Any, event: Any, *rest: Any, **how: Any) -> Any:
+        noisy = RELEASE(total, event, *rest, **how)
+        found.append(total.tensors["weight"].numpy().ravel())
+        return noisy
+
+    monkeypatch.setattr(sessions, "release", watched)
+    with monkeypatch.context() as patch:
+        patch.setattr(_Session, "_finish", lambda *_: None)
+        made(given, tmp_path / "out.jsonl")
+    kept = json.loads((tmp_path / "out.certificate" / ".work" / "released.json").read_text())
+    apart = np.concatenate([np.array(kept[p]) - f for p, f in zip(kept, found, strict=True)])
+    noise_std = float(prepared(Synthesis(**given)).plan.noise_multiplier or 0)
+    assert len(apart) == 90
+    assert 0.7 < apart.std() / noise_std < 1.3
 
 
 @pytest.mark.parametrize("at", ["votes 1", "_finish", "ballots"])

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.planning.plan import Plan
+from tacit.synthesis.choosing import smoothed
 from tacit.synthesis.space import SCALE, Space, nearest, whole
 from tacit.synthesis.votes import Columns, Voters, ballots, bounded, counted
 
@@ -141,3 +142,22 @@ def test_a_text_has_its_point_whoever_else_is_read() -> None:
     assert (together == alone).all()
     assert (together == np.rint(together)).all()
     assert not together[2].any()
+
+
+@pytest.mark.parametrize("power", [0.0, 2.0])
+def test_shared_votes_are_those_of_a_loop_and_no_noisier(power: float) -> None:
+    rng = np.random.default_rng(5)
+    columns, at = Columns.of(LABELS, 2), points(rng, len(LABELS))
+    votes = rng.normal(size=(4000, len(columns)))
+    found = np.stack([smoothed(at, columns, one, power) for one in votes])
+    assert np.abs(found.std(0) - 1).max() < 0.06
+    for column in range(len(columns)):
+        own = np.flatnonzero(columns.label == columns.label[column])
+        here = at[columns.candidate[column]].astype(float)
+        shares = np.array(
+            [max(0.0, float(here @ at[columns.candidate[o]]) / SCALE**2) ** power for o in own]
+        )
+        if power == 0:
+            shares = (own == column).astype(float)
+        wanted = votes[0][own] @ shares / np.sqrt((shares**2).sum())
+        assert found[0][column] == pytest.approx(wanted, abs=1e-6)

@@ -43,6 +43,15 @@ def folded(text: str) -> str:
     return " ".join(text.casefold().split())
 
 
+def printable(text: str) -> str:
+    """A text without control characters, of which a model writes one now and then.
+
+    >>> printable("a\\0b\\nc")
+    'ab\\nc'
+    """
+    return "".join(char for char in text if char.isprintable() or char in "\n\t")
+
+
 def pool(
     settings: Synthesis,
     generator: AnyGenerator,
@@ -125,7 +134,7 @@ def _sampled(
     )
     added = generator.texts([prompt + before for prompt, before, _ in starts], how)
     return [
-        Candidate((before + more).strip(), prompt, label)
+        Candidate(printable(before + more).strip(), prompt, label)
         for (prompt, before, label), more in zip(starts, added, strict=True)
     ]
 

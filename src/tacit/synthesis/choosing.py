@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from tacit.synthesis.space import SCALE, Points, likeness
 from tacit.synthesis.votes import Columns
 
 Shares = NDArray[np.float64]
@@ -42,6 +43,26 @@ def quotas(shares: NDArray[np.float64], total: int) -> NDArray[np.int64]:
     left = total - int(made.sum())
     most = np.argsort(-(wanted - made).ravel(), kind="stable")[:left]
     made.ravel()[most] += 1
+    return made
+
+
+def smoothed(
+    points: Points, columns: Columns, votes: NDArray[np.float64], power: float
+) -> NDArray[np.float64]:
+    """Votes of a label shared among candidates that are alike, with noise as large as before.
+
+    A candidate alone has few votes and as much noise as any other; neighbours were voted for by
+    the same records, and their noise is independent.
+    """
+    if power == 0:
+        return votes
+    made = np.empty_like(votes)
+    for own in columns.of_label.values():
+        at = points[columns.candidate[own]]
+        for part, products in likeness(at, at):
+            shares = np.clip(products / SCALE**2, 0, None).astype(np.float64) ** power
+            length = np.sqrt((shares**2).sum(1))
+            made[own[part]] = (shares @ votes[own]) / np.maximum(length, 1e-9)
     return made
 
 

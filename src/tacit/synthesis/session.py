@@ -347,6 +347,7 @@ class _Session:
         points = self.space.points(texts, f"points of candidates, round {round_}", self.progress)
         said = ballots(self.voters, points, columns, settings.neighbours)
         votes = self._heard(f"votes {round_}", round_, said, ledger)
+        votes = choosing.smoothed(points, columns, votes, settings.smooth)
         best = choosing.labelled(columns, votes)
         label = columns.label[best]
         length = choosing.cells([one.words for one in candidates], settings.lengths)

@@ -66,7 +66,16 @@ class Synthesis(SettingsPart):
     ] = 1
     neighbours: Annotated[
         int, Field(ge=1, le=64, description="A record votes for so many nearest candidates.")
-    ] = 1
+    ] = 4
+    smooth: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=64,
+            description="Noisy votes are shared among candidates that are alike: by their cosine "
+            "to this power; 0 for not at all.",
+        ),
+    ] = 4.0
     vary: Annotated[
         float,
         Field(ge=0, lt=1, description="A variation keeps this share of the words, the first ones."),
