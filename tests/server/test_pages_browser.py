@@ -221,21 +221,40 @@ def _pages_of(site: Peopled) -> list[str]:
             "/models", f"/models/{run}", "/check", "/people"]  # fmt: skip
 
 
-def test_every_page_fits_a_phone_in_light_and_in_dark(visitor: Open, site: Peopled) -> None:
+def test_every_page_fits_a_phone_and_is_accessible_in_light_and_in_dark(
+    visitor: Open, site: Peopled
+) -> None:
     me = visitor(site.address, color_scheme="dark", **PHONE)
-    me.go("/sign-in")
-    assert not _overflow(me)
+    for path in ("/sign-in", "/welcome", "/docs"):
+        me.go(path)
+        assert not _overflow(me), path
+        assert not serious(me), path
     me.sign_in(site.tokens["admin"])
     for path in _pages_of(site):
         me.go(path)
         me.page.wait_for_timeout(200)
         assert not _overflow(me), path
         assert _brightness(me) < 60, path
+        assert not serious(me), f"dark {path}"
+        me.press("Light or dark")
+        assert not serious(me), f"light {path}"
+        me.press("Light or dark")
     me.press("Light or dark")
     assert _brightness(me) > 200
     me.page.reload()
     me.page.locator("header.top").wait_for()
     assert _brightness(me) > 200  # somebody's choice outlasts the page
+
+
+def serious(me: Visitor) -> list[str]:
+    """What axe-core calls serious or critical, with the place of the first."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="no axe-core").Axe
+    found = axe().run(me.page, options={"resultTypes": ["violations"]}).response["violations"]
+    return [
+        f"{one['id']}: {one['nodes'][0]['target']} {one['nodes'][0]['any'][:1]}"
+        for one in found
+        if one["impact"] in ("serious", "critical")
+    ]
 
 
 def _overflow(me: Visitor) -> int:
@@ -429,6 +448,20 @@ def test_an_admin_gives_out_a_token_once_and_ends_it(visitor: Open, site: People
     other.page.get_by_label("Token").fill(token)
     other.press("Sign in with the token")
     other.sees("The token was revoked")
+    me.go("/people")
+    me.page.get_by_label("Search").fill("revoke")
+    log = me.page.locator("section", has_text="Audit log")
+    expect(log.locator("tbody tr")).to_have_count(1, timeout=WAIT)
+    expect(log.locator("tbody tr")).to_contain_text("a token of Grace")
+
+
+def test_a_call_is_tried_from_the_reference(visitor: Open, site: Peopled) -> None:
+    me = visitor(site.address)
+    me.go("/docs#get-v1-me")
+    me.page.get_by_label("Your token").fill(site.tokens["analyst"])
+    me.press("Send GET")
+    me.sees("200 OK")
+    me.sees('"role": "analyst"')
 
 
 @pytest.mark.slow

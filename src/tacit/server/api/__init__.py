@@ -2,13 +2,11 @@
 
 import asyncio
 from collections.abc import Callable
-from importlib.resources import files
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
-from jinja2 import Environment
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
@@ -16,6 +14,7 @@ from tacit.errors import TacitError
 from tacit.server import Json
 from tacit.server.api import accounts, claims, datasets, models, runs
 from tacit.server.api.middleware import AccessGate, ApiMiddleware, Metrics
+from tacit.server.api.reference import reference_page
 from tacit.server.errors import code_of, without_paths
 from tacit.server.services import Services
 
@@ -53,7 +52,7 @@ def make_app(services: Services) -> FastAPI:
 
     @app.get("/docs", include_in_schema=False)
     def docs() -> HTMLResponse:
-        return HTMLResponse(_docs_page(app.openapi()))
+        return reference_page(app.openapi())
 
     return app
 
@@ -104,9 +103,3 @@ def _not_understood(_: Request, error: Exception) -> JSONResponse:
 def _not_served(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     return _refusal(error.status_code, "HTTPException", str(error.detail), error.headers)
-
-
-def _docs_page(described: Json) -> str:
-    """The description of the API as a page that asks no other host for anything."""
-    text = (files("tacit.server.api") / "docs.html.jinja").read_text(encoding="utf-8")
-    return Environment(autoescape=True).from_string(text).render(described)

@@ -81,6 +81,8 @@ def mount_pages(app: FastAPI, services: Services, *, secure: bool) -> None:
         return RedirectResponse(layout.nav_links(context_of(request))[0][0], 303)
 
     pages_app.config.vue_config_script += "\nwindow.tacitTheme?.apply();\n"
+    # A bar that shows for each request has no name for who does not see it, and says nothing.
+    pages_app.config.quasar_config["loadingBar"]["skipHijack"] = True
     pages_app.config.socket_io_js_transports = ["websocket"]
     pages_app.colors(primary="#2456a6")
     ui.run_with(

@@ -25,7 +25,8 @@ async def budget(ctx: PageContext, dataset: str) -> None:
               "runs' own prices added up. Nothing gives it back: neither stopping a run nor "
               "deleting text.")  # fmt: skip
     if not status["runs"]:
-        small("No run yet.", kind="why")
+        small("No run yet. Before one starts, its whole price is reserved here; what it did not "
+              "spend is free again when it ends.", kind="why")  # fmt: skip
         return
     with card("Over time", "After each reservation, and after each end of a run."):
         place = ui.element("div")

@@ -39,6 +39,7 @@ _NAV: tuple[tuple[str, str, Permission | None], ...] = (
     ("/models", "Models", "models:use"),
     ("/check", "Verify", None),
     ("/people", "People", "accounts"),
+    ("/docs", "API", None),
 )
 
 

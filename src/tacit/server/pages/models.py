@@ -29,7 +29,11 @@ async def all_models(ctx: PageContext) -> None:
     if found:
         show("model_list", found, kind="list", tag="ul")
     else:
-        small("None yet: a model appears here when a run is done.", kind="why")
+        small("None yet. A model appears here when a run is done: with a certificate of what it "
+              "promises, a field to try it, and a download that works without this server.",
+              kind="why")  # fmt: skip
+        if ctx.may("runs:write"):
+            layout.link_button("Begin with text", "/datasets", kind="main")
 
 
 @layout.page("/models/{model}", "Model")

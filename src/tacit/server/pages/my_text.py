@@ -23,7 +23,9 @@ async def my_text(ctx: PageContext) -> None:
         "My text", "What you gave, and nobody else's. You can add to it, and take it back."
     )
     if not found:
-        small("There is no dataset yet; an admin makes one.", kind="why")
+        small("There is no dataset yet. An admin makes one; then you can give it text here, see "
+              "first what is sensitive in it, and take it back whenever you like.",
+              kind="why")  # fmt: skip
     flash_notice(ctx, "upload", "records are stored")
     for dataset in found:
         await _one(ctx, dataset)

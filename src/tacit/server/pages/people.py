@@ -1,9 +1,14 @@
 """People: accounts, tokens, and who did what. For admins."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from nicegui import ui
 
 from tacit.server import Json
 from tacit.server.api import accounts as api
+from tacit.server.api import datasets as api_datasets
+from tacit.server.api import runs as api_runs
 from tacit.server.pages import layout
 from tacit.server.pages.layout import Refreshable, button, card, html
 from tacit.server.pages.page_context import Notice, PageContext
@@ -33,7 +38,7 @@ async def people(ctx: PageContext) -> None:
         await listed.show()
     with place:
         _new_account(ctx, listed)
-    _log(ctx, lines)
+    _log(ctx, lines, await _names(ctx))
 
 
 def _password_field(label: str) -> ui.input:
@@ -112,25 +117,69 @@ def _token(ctx: PageContext, token: Json, notice: Notice, listed: Refreshable) -
         button("Revoke", ctx.on(revoke, notice), small=True)
 
 
-def _log(ctx: PageContext, lines: list[Json]) -> None:
-    with card("Audit log", "The latest hundred entries; none has text of a record in it."):
-        place = ui.element("div")
+async def _names(ctx: PageContext) -> dict[str, tuple[str, str]]:
+    """What the ids in the log are called, and where they lie."""
+    known = {a["id"]: (a["name"], "") for a in await ctx.call(api.accounts)}
+    for token in await ctx.call(api.tokens):
+        known[token["id"]] = (f"a token of {token['account']}", "")
+    for one in await ctx.call(api_datasets.datasets):
+        known[one["id"]] = (one["name"], f"/datasets/{one['id']}")
+    for run in await ctx.call(api_runs.runs):
+        known[run["id"]] = (run["name"], f"/runs/{run['id']}")
+    return known
 
-        def show(some: list[Json]) -> None:
-            with place:
-                layout.show("audit_entries", some, kind="scroll-x")
 
-        show(lines)
+def _log(ctx: PageContext, lines: list[Json], known: dict[str, tuple[str, str]]) -> None:
+    with card("Audit log", "Who did what, the latest first; no entry has text of a record in it."):
+        entries = list(lines)
+        with layout.div("line filters"):
+            words = layout.text_field("Search").style("flex: 1 1 9rem")
+            who = layout.select("Who", {"": "all"}, "").style("min-width: 9rem")
+            what = layout.select("What", {"": "all"}, "").style("min-width: 11rem")
+        shown = html("")
         notice = Notice()
-        last = lines[-1]["number"] if lines else 1
+
+        def fill(_: Any = None) -> None:
+            wanted = (words.value or "").lower()
+            rows = [entry | dict(zip(("called", "to"), called(entry, known), strict=True))
+                    for entry in entries]  # fmt: skip
+            kept = [
+                row for row in rows
+                if who.value in ("", row["account"]) and what.value in ("", row["what"])
+                and wanted in f"{row['account']} {row['what']} {row['called']} {row['outcome']}"
+                .lower()
+            ]  # fmt: skip
+            shown.set_content(fragment("audit_entries", kept))
+
+        def choices() -> None:
+            for field, name in ((who, "account"), (what, "what")):
+                values = sorted({entry[name] for entry in entries})
+                field.set_options({"": "all"} | {value: value for value in values})
+            fill()
 
         async def older() -> None:
-            nonlocal last
-            some = await ctx.call(api.audit_log, before=last, limit=100)
+            before = entries[-1]["number"] if entries else 1
+            some = await ctx.call(api.audit_log, before=before, limit=100)
             if not some:
                 notice.show("There is nothing older.", "plain")
                 return
-            last = some[-1]["number"]
-            show(some)
+            entries.extend(some)
+            choices()
 
+        for part in (words, who, what):
+            part.on_value_change(fill)
+        choices()
         button("Older", ctx.on(older, notice), small=True)
+
+
+def called(entry: Json, known: Mapping[str, tuple[str, str]]) -> tuple[str, str]:
+    """What an entry is about, and where that lies; of what is gone, the beginning of its id.
+
+    >>> called({"target": "0a1"}, {"0a1": ("diary", "/datasets/0a1")})
+    ('diary', '/datasets/0a1')
+    >>> called({"target": "0a1b2c3d4e5f6"}, {})
+    ('0a1b2c3d4e5f…', '')
+    """
+    target = entry["target"]
+    short = f"{target[:12]}…" if len(target) > 12 else target
+    return known.get(target, (short, ""))
