@@ -38,6 +38,8 @@ def test_a_preset_is_a_run(preset: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         plan = run.made_plan()
         assert plan is not None
         assert plan.protect == method
+    if "names" in method:  # of people and organisations, which patterns and lists do not find
+        assert {"gold", "names"} & set(str(run.detect).split(","))
 
 
 OWNERS = {"plain", "deidentify", "users", "users+entities", "users+names", "uedp"}
