@@ -67,6 +67,33 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
         "training/methods/test_statistics.py::"
         "test_the_sum_is_the_clipped_sum_of_users_statistics[50.0]",
     ),
+    "records that name somebody are not clipped before their user is": (
+        "training/methods/ngrams.py",
+        "record_clip=plan.record_clip,",
+        "record_clip=None,",
+        "training/methods/test_ngrams.py::"
+        "test_a_record_that_names_somebody_moves_its_user_by_its_share",
+    ),
+    "counts of more users than are asked, and of nobody who is": (
+        "training/methods/ngrams.py",
+        "units = contributions(plan, data, inputs.randomness, step, drawn)",
+        "units = data.rows_of_user",
+        "training/methods/test_ngrams.py::"
+        "test_sums_are_those_of_a_naive_loop_and_neighbours_move_them_by_their_bound[plan0]",
+    ),
+    "counts that nobody charged": (
+        "training/methods/ngrams.py",
+        "noisy, stats = self.noisy(step)",
+        "total = self._total(step, np.arange(self._sampler.users))\n"
+        "        noisy, stats = total.tensors, StepStats(total.units, 0, 0, 0.0, noise_std=0.1)",
+        "training/methods/test_ngrams.py::test_every_look_is_in_the_ledger_before_it_is_one",
+    ),
+    "a network that reads private records after the counts": (
+        "training/methods/ngrams.py",
+        "inputs.model, inputs.losses, sampled, inputs.randomness, None,",
+        "inputs.model, inputs.losses, inputs.training_data, inputs.randomness, None,",
+        "training/methods/test_ngrams.py::test_the_network_reads_released_counts_and_nothing_else",
+    ),
     "features of another encoder": (
         "training/models/features.py",
         'sha.update(f"{name} {digest_of(tensor)}".encode())',

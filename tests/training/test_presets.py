@@ -57,6 +57,7 @@ TOKENS = {"plain", "deidentify", "redact-then-private"}
         ("agnews-minilm", OWNERS | {"statistics"}),
         ("newsgroups20-topics", (OWNERS | {"statistics"}) - {"uedp"}),
         ("customersim-lstm", OWNERS | PAPERS | {"residual-tokens"}),
+        ("customersim-ngrams", {"users", "users+entities"}),
         ("newsgroups20-lstm", PAPERS),
         ("wikitext2-lstm", TOKENS | {"records", "selective", "residual-tokens"}),
         ("wikitext2-smollm2", TOKENS | {"records"}),

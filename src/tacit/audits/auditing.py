@@ -84,6 +84,11 @@ def sums_of(inputs: MethodInputs) -> NoisySums[Any]:
         raise UsageError("Audits know fixed clip norms only, and this plan has a clip_quantile.")
     if inputs.plan is not None and inputs.plan.precondition:
         raise UsageError("Audits know gradients as they are, and this plan scales them.")
+    if getattr(inputs.run.spec, "one_process", False):
+        raise UsageError(
+            f"Audits know sums of gradients, and method={inputs.run.method} sums counts; it cannot "
+            "be audited. Attack the model instead."
+        )
     method = inputs.run.spec.step(inputs)
     if not isinstance(method, NoisySums):
         raise UsageError(

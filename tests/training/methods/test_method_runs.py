@@ -49,6 +49,11 @@ EVERY: dict[str, dict[str, Any]] = {
         "plan": USERS,
         "dp-fedavg": {"local_steps": 2, "local_batch": 2},
     },
+    "ngrams": {
+        "method": "ngrams",
+        "plan": USERS | {"user_rate": 1.0, "epsilon": 7},
+        "ngrams": {"orders": [1, 2, 2, 3], "steps": 3, "batch": 4},
+    },
     "uedp": {"method": "uedp", "steps": 4, "uedp": {"user_rate": 0.3}},
     "selective": {
         "method": "selective",
@@ -468,5 +473,5 @@ def test_every_method_has_its_standing_and_is_carried_out_above() -> None:
         "plain": "heuristic", "deidentify": "heuristic", "dp-sgd": "proved", "dp-fedavg": "proved",
         "statistics": "proved", "uedp": "published", "selective": "proved",
         "redact-then-private": "proved", "residual-tokens": "proved", "adversarial": "heuristic",
-        "triplet": "heuristic",
+        "triplet": "heuristic", "ngrams": "proved",
     }  # fmt: skip

@@ -26,6 +26,7 @@ METHODS: "Registry[MethodSpec[Any]]" = Registry(
         "deidentify": f"{_HERE}.deidentify:DEIDENTIFY",
         "dp-sgd": f"{_HERE}.dp_sgd:DP_SGD",
         "statistics": f"{_HERE}.statistics:STATISTICS",
+        "ngrams": f"{_HERE}.ngrams:NGRAMS",
         "dp-fedavg": f"{_HERE}.dp_fedavg:DP_FEDAVG",
         "selective": f"{_HERE}.selective:SELECTIVE",
         "redact-then-private": f"{_HERE}.redact_then_private:REDACT_THEN_PRIVATE",

@@ -71,6 +71,15 @@ class StatefulMethod(Protocol):
         ...
 
 
+@runtime_checkable
+class ReadingMethod(StatefulMethod, Protocol):
+    """A method whose weights move after its releases, by steps that read nothing but these."""
+
+    def afterwards(self) -> tuple[Method, int] | None:
+        """These steps, and how many; None where they were done or nothing was released."""
+        ...
+
+
 @dataclass(frozen=True)
 class MethodInputs:
     """What a method makes its steps from; `ledger` is None only where nothing is released."""

@@ -194,6 +194,8 @@ class NoisySumMethod(MethodSpec[S]):
     tells_noise = True
     clips_records = True
     """Whether each record's gradient is clipped by itself, hence must not see other records."""
+    one_process = False
+    """Whether its sums are made where its releases are kept, and nowhere else."""
     draw_arrays = 1
     """Of how many arrays a draw consists, for processes that share it."""
 

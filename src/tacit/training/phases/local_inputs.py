@@ -73,7 +73,7 @@ def require_independent_units(inputs: MethodInputs) -> None:
 
 def shared_method(run: Run) -> NoisySumMethod[Any]:
     """The method of a run, if its step is a sum over units, which several processes can share."""
-    if not isinstance(run.spec, NoisySumMethod) or run.spec.masked_phase:
+    if not isinstance(run.spec, NoisySumMethod) or run.spec.masked_phase or run.spec.one_process:
         raise UsageError(
             f"method={run.method} trains in one process, because its step is not one sum over "
             "users or records. Start it without torchrun."

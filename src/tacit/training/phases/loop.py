@@ -12,8 +12,14 @@ from torch import Tensor, nn
 from tacit.errors import OverBudget
 from tacit.privacy.ledger import Ledger
 from tacit.training.dp.random_source import RandomSource
-from tacit.training.methods.method import Method, SequentialMethod, StatefulMethod, StepStats
-from tacit.training.models.optimizers import make_schedule, tell_noise
+from tacit.training.methods.method import (
+    Method,
+    ReadingMethod,
+    SequentialMethod,
+    StatefulMethod,
+    StepStats,
+)
+from tacit.training.models.optimizers import make_optimizer, make_schedule, tell_noise
 from tacit.training.models.weights import trainable, widened
 from tacit.training.phases.checkpoints import (
     Place,
@@ -147,7 +153,10 @@ class Loop:
     def _keeper(self, step: int) -> StatefulMethod | None:
         """Who keeps something beside the model; after the last step nobody needs it any more."""
         return (
-            self.method if isinstance(self.method, StatefulMethod) and step < self.steps else None
+            self.method
+            if isinstance(self.method, ReadingMethod)
+            or (isinstance(self.method, StatefulMethod) and step < self.steps)
+            else None
         )
 
     def behind(self) -> bool:
@@ -171,6 +180,7 @@ class Loop:
             try:
                 stats = self._step(step)
             except OverBudget as spent:
+                self._read_on(on_progress)
                 self.save()
                 return str(spent)
             self.timed.add(time.process_time() - began, stats)
@@ -185,7 +195,22 @@ class Loop:
             if on_progress:
                 rate = float(self.optimizer.param_groups[0]["lr"])
                 on_progress(Progress(self.phase, step, self.steps, stats, learning_rate=rate))
+        if self._read_on(on_progress):
+            self._look(self.done)
+            self.save()
         return self.diverged or None
+
+    def _read_on(self, on_progress: OnProgress | None) -> bool:
+        """Steps that read releases alone, where a method has such; a crash in them repeats them."""
+        found = self.method.afterwards() if isinstance(self.method, ReadingMethod) else None
+        if found is None:
+            return False
+        method, steps = found
+        optimizer = make_optimizer(self.model, self.settings)
+        Loop(
+            self.model, method, optimizer, self.settings, steps, self.randomness, phase="sampled"
+        ).run(on_progress)
+        return True
 
     def _look(self, step: int) -> None:
         """Whether the weights, which are made of releases, show that nothing good can follow."""
