@@ -6,10 +6,12 @@ import random
 import shutil
 import signal
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +21,11 @@ import pytest
 import sqlalchemy as sa
 import uvicorn
 from argon2 import PasswordHasher
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 from fastapi.testclient import TestClient
 
 from support.people import somebody
@@ -160,12 +167,11 @@ def listening(lite: Services) -> Iterator[Callable[..., int]]:
     """A server in a thread, as `tacit serve` makes it, with limits of the test's own."""
     stops: list[tuple[uvicorn.Server, threading.Thread]] = []
 
-    def listen(**limits: Any) -> int:
+    def listen(tls: ssl.SSLContext | None = None, **limits: Any) -> int:
         lite.settings.__dict__.update(limits)
         listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
-        config = uvicorn.Config(
-            make_app(lite), http=connections.limited(lite.settings), log_level="critical"
-        )
+        own = connections.limited(lite.settings, tls)
+        config = uvicorn.Config(make_app(lite), http=own, log_level="critical")
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
         thread.start()
@@ -203,6 +209,37 @@ def test_half_sent_requests_give_way_to_whole_ones(listening: Callable[..., int]
     assert closed(held[0]), "the one that waited longest was dropped"
     for one in held:
         one.close()
+
+
+def test_handshakes_that_never_end_give_way_too(
+    listening: Callable[..., int], tmp_path: Path
+) -> None:
+    with pytest.raises(TacitError, match="PEM"):
+        connections.context_of(tmp_path / "none.pem", None)
+    tls = connections.context_of(*certificate(tmp_path))
+    port = listening(tls, connections=16, head_seconds=0.5)
+    silent = [half_sent(port, b"") for _ in range(40)]
+    trusting = ssl.create_default_context(cafile=str(tmp_path / "certificate.pem"))
+    for _ in range(2):
+        answer = httpx.get(f"https://localhost:{port}/healthz", verify=trusting, trust_env=False)
+        assert answer.is_success
+        assert answer.headers["Strict-Transport-Security"]
+    assert all(closed(one) for one in silent)
+
+
+def certificate(folder: Path) -> tuple[Path, Path]:
+    """Of this machine, signed by itself."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    day = datetime.now(UTC)
+    names = x509.SubjectAlternativeName([x509.DNSName("localhost")])
+    made = x509.CertificateBuilder(name, name, key.public_key(), 7, day, day + timedelta(1))
+    signed = made.add_extension(names, critical=False).sign(key, hashes.SHA256())
+    paths = folder / "certificate.pem", folder / "key.pem"
+    paths[0].write_bytes(signed.public_bytes(Encoding.PEM))
+    kind = PrivateFormat.PKCS8
+    paths[1].write_bytes(key.private_bytes(Encoding.PEM, kind, NoEncryption()))
+    return paths
 
 
 @pytest.mark.parametrize(

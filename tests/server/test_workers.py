@@ -245,7 +245,7 @@ def test_two_workers_share_the_runs_of_a_server(
                                          "plan": RUN["plan"] | {"epsilon": 3}})  # fmt: skip
     assert admin.wait(on["id"])["state"] == "done"
     assert admin.predict(on["id"], "my order")
-    assert server.says_nothing_of_this_machine(dataset, on["id"]) > 30
+    assert server.says_nothing_of_this_machine(dataset, on["id"]) > 20
     for worker in workers:
         left = [path for path in worker.folder.rglob("*") if path.is_file()]
         assert not [path for path in left if "home" not in path.parts], "copies are deleted"

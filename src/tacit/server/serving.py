@@ -11,7 +11,7 @@ import uvicorn
 
 from tacit.errors import UsageError
 from tacit.server.api import make_app
-from tacit.server.connections import limited
+from tacit.server.connections import context_of, limited
 from tacit.server.services import Services
 from tacit.server.settings import ServerSettings
 
@@ -44,6 +44,7 @@ def serve_forever(
     with ExitStack() as stack:
         listening = _listen(host, port)
         stack.callback(listening.close)
+        context = context_of(*tls) if tls is not None else None
         services = Services.open(settings)
         stack.callback(services.close)
         shown = f"[{host}]" if ":" in host else host
@@ -57,11 +58,10 @@ def serve_forever(
             # Whoever has a proxy before it has it speak https.
             mount_pages(app, services, secure=tls is not None or bool(settings.trusted_proxies))
         config = uvicorn.Config(
-            app, http=limited(settings), log_level="warning", access_log=False,
+            app, http=limited(settings, context), log_level="warning", access_log=False,
             server_header=False, proxy_headers=bool(settings.trusted_proxies),
             forwarded_allow_ips=settings.trusted_proxies, timeout_keep_alive=30,
             timeout_graceful_shutdown=3,
-            ssl_certfile=str(tls[0]) if tls else None, ssl_keyfile=str(tls[1]) if tls else None,
         )  # fmt: skip
         token = services.identity.first_admin()
         code = services.sessions.code_for(token) if pages and token is not None else None
