@@ -1,4 +1,4 @@
-"""What a step costs in a loop of one's own, over the same step of `tacit train`.
+"""What a step costs in a loop of one's own, or behind a Trainer, over the same of `tacit train`.
 
     python tools/bench_own_loops.py
 
@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import TrainingArguments
 
 import tacit.torch
 from tacit.corpora import customersim
 from tacit.corpus.writing import write
+from tacit.hf import PrivateTrainer
 from tacit.training.models.optimizers import make_optimizer
 from tacit.training.phases import session
 from tacit.training.phases.run_context import encode, open_run
@@ -52,10 +54,39 @@ def by_loop(run: Run, folder: Path) -> float:
     return timed.seconds / timed.steps
 
 
+def by_trainer(run: Run, folder: Path) -> float:
+    """Seconds of a step of the same run behind the Trainer of transformers."""
+    ctx = open_run(run)
+    examples = encode(ctx, ctx.part)
+    longest = int(examples.lengths.max())
+
+    class OfTask(PrivateTrainer):
+        def record_losses(self, model: Any, inputs: Any) -> torch.Tensor:
+            return ctx.task.losses(model, inputs)
+
+    trainer = OfTask(
+        ctx.model,
+        TrainingArguments(
+            str(folder), use_cpu=True, report_to=[], disable_tqdm=True, save_strategy="no",
+            remove_unused_columns=False,
+            per_device_train_batch_size=run.token_budget // longest,
+        ),
+        plan=PLAN, owners=ctx.part.column("user").to_pylist(), seed=run.seed,
+        train_dataset=range(len(examples)), data_collator=lambda rows: {
+            name: value for name, value in examples.batch(rows).items() if name != "record"
+        },
+        optimizers=(make_optimizer(ctx.model, run.optimizer), None),
+    )  # fmt: skip
+    trainer.train()
+    timed = trainer.training.loop.timed  # type: ignore[union-attr]
+    return timed.seconds / timed.steps
+
+
 def main() -> None:
     """Print a table."""
     torch.set_num_threads(1)
-    print("| model | tacit train, ms a step | own loop, ms a step | ratio |\n|---|---|---|---|")
+    print("| ms a step of | tacit train | own loop | ratio | PrivateTrainer | ratio |")
+    print("|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as place:
         corpus = Path(place) / "c.jsonl"
         write(customersim.generate(200, 3), corpus)
@@ -64,13 +95,14 @@ def main() -> None:
                 corpus=str(corpus), model=model, plan=PLAN, seed=1, context=64,
                 tokenizer={"size": 2000}, device="cpu",
             )  # fmt: skip
-            ways: tuple[Callable[[Run, Path], float], ...] = (by_command, by_loop)
+            ways: tuple[Callable[[Run, Path], float], ...] = (by_command, by_loop, by_trainer)
             least = [
                 min(way(run, Path(place) / f"{name} {way.__name__} {n}") for n in range(TURNS))
                 for way in ways
             ]
-            shown = (f"{1000 * seconds:.1f}" for seconds in least)
-            print(f"| {name} | {' | '.join(shown)} | {least[1] / least[0]:.2f} |")
+            theirs = least[0]
+            others = (f"{1000 * own:.1f} | {own / theirs:.2f}" for own in least[1:])
+            print(f"| {name} | {1000 * theirs:.1f} | {' | '.join(others)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -347,6 +347,7 @@ class OwnLoss(PrivateTrainer):
         ({"train_dataset": DataLoader(data_of(2), shuffle=True)}, r"loader\.dataset"),
         ({"train_dataset": iter([1])}, "cannot be drawn from"),
         ({"owners": None}, "needs owners"),
+        ({"owners": "whom"}, "which has: input_ids, labels, who. Did you mean 'who'"),
     ],
 )  # fmt: skip
 def test_what_would_void_the_promise(

@@ -109,7 +109,7 @@ def test_where_the_time_is_short_fewer_take_part_in_a_step() -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"plan": {"protect": "users", "epsilon": 4}}, r"--users 500, or plan\.users"),
+        ({"plan": {"protect": "users", "epsilon": 4}}, r"users=500; --users 500"),
         ({"labels": None}, "--labels work,home"),
         ({"labels": ["work"]}, "two or more"),
         ({"plan": {"protect": "users", "users": 500}}, "--epsilon 4"),

@@ -17,6 +17,7 @@ from tacit.hf import losses
 from tacit.hf.arguments import problems
 from tacit.privacy.certificates.certificate import Certificate, read_certificate
 from tacit.privacy.certificates.manifest import CERTIFICATE_FILES
+from tacit.registry import did_you_mean
 from tacit.torch.finishing import finish
 from tacit.torch.material import Ownership, Whose
 from tacit.torch.private import require_dataset
@@ -56,9 +57,7 @@ class PrivateTrainer(Trainer):
             raise UsageError(problem)
         self._records, self._dataset = require_dataset(train_dataset), train_dataset
         self._require_methods()
-        if isinstance(owners, str) and owners in getattr(train_dataset, "column_names", ()):
-            owners = list(train_dataset[owners])
-        self._ownership = Ownership.of(self.plan, owners)
+        self._ownership = Ownership.of(self.plan, _of_column(owners, train_dataset))
         self._randomness = RandomSource(seed)
         self.private_logs: list[dict[str, float]] = []
         """Exact figures over private records; keep them inside."""
@@ -204,6 +203,19 @@ class PrivateTrainer(Trainer):
             self.control = handler.on_save(self.args, self.state, self.control)
         if self.control.should_training_stop and at.step < at.steps:
             raise _Stopped
+
+
+def _of_column(owners: Whose, dataset: Any) -> Whose:
+    """The values of a column, where that is what is named; else what was given."""
+    columns = list(getattr(dataset, "column_names", ()))
+    if not isinstance(owners, str) or Path(owners).exists():
+        return owners
+    if owners not in columns:
+        raise UsageError(
+            f"owners={owners!r} is no column of the dataset, which has: "
+            f"{', '.join(columns) or 'none'}.{did_you_mean(owners, columns)}"
+        )
+    return list(dataset[owners])
 
 
 class _Stopped(Exception):

@@ -216,7 +216,7 @@ def _require_known(task: str, plan: Mapping[str, Any], given: Mapping[str, Any])
         )
     if literal and plan.get("users") is None:
         raise UsageError(
-            "recipe=auto needs the number of users (--users 500, or plan.users): a round number "
+            "recipe=auto needs the number of users (users=500; --users 500): a round number "
             "that you knew before. It is public, so it may not be counted from the text."
         )
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.console import Console
 
@@ -41,10 +41,14 @@ from tacit.tracking import Loggers, Tracking
 from tacit.training.evaluation import scoring
 from tacit.training.evaluation.generation import Sampling
 from tacit.training.evaluation.verdicts import verdict_of
+from tacit.training.models.weights import trained_in_words
 from tacit.training.phases import exporting, session
 from tacit.training.phases.loop import OnProgress, Progress
 from tacit.training.settings import Run
 from tacit.verification.runs import Check, verify
+
+if TYPE_CHECKING:
+    from torch import nn
 
 _PRIVATE = ".private"
 """What a run's folder is called with where text that came as an object is kept."""
@@ -230,7 +234,8 @@ _Told = tuple[bool | OnProgress, Tracking]
 
 def _trained(run: Run, folder: Path, told: _Told) -> TrainedRun:
     with _watching(told) as on_progress:
-        session.train(run, folder, on_progress=on_progress)
+        shown = _say_trained if told[0] is True else None
+        session.train(run, folder, on_progress=on_progress, on_model=shown)
     return TrainedRun(folder)
 
 
@@ -353,9 +358,19 @@ def _watching(told: _Told) -> Iterator[OnProgress]:
     if progress is not True:
         yield tracking if progress is False else _both(progress, tracking)
         return
-    console = Console()
-    with Live(console if console.is_jupyter else Console(stderr=True)) as shown:
+    with Live(_console()) as shown:
         yield _both(shown, tracking)
+
+
+def _console() -> Console:
+    """The notebook, where this is one; else standard error."""
+    console = Console()
+    return console if console.is_jupyter else Console(stderr=True)
+
+
+def _say_trained(model: "nn.Module") -> None:
+    """Which parameters learn, before training begins."""
+    _console().print(trained_in_words(model), markup=False, soft_wrap=True)
 
 
 def _both(shown: OnProgress, tracking: Tracking) -> OnProgress:
