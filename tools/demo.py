@@ -111,11 +111,27 @@ def main(folder: Path) -> None:
     for name in METHODS[1:]:
         tacit(f"verify {at}/compared/{name}")
     tacit(f"predict {at}/compared/users '{BEGINNING}' --words 30 --temperature 0.7 --seed 1")
+    share(at)
     minutes = (time.monotonic() - start) / 60
     print(f"\nDone in {minutes:.1f} minutes. Open in a browser:")
-    print(f"  {folder / 'compared' / 'report.html'}   what each model promises, learns, gives away")
+    print(f"  {folder / 'report.html'}   what each model promises, learns, gives away")
     print(f"  {folder / 'mentions.html'}          what is sensitive in the dialogs")
     print(f"  {folder / 'degrees.svg'}            who shares it")
+
+
+def share(at: str) -> None:
+    """Dialogs that anybody may have, from a model that no customer can be found in."""
+    tacit(
+        f"synthesize {at}/planted.jsonl --like {at}/compared/users -n 10 --epsilon 8.5 "
+        "--users 1400 --set candidates=8 --set tokens=120 --set temperature=0.7 --no-card "
+        f"-o {at}/synthetic.jsonl --overwrite"
+    )
+    tacit(f"verify {at}/synthetic.certificate")
+    runs = " ".join(f"{at}/compared/{name}" for name in METHODS)
+    tacit(
+        f"report {runs} --text {at}/synthetic.jsonl --title 'Three ways to learn from dialogs' "
+        f"-o {at}/report.html --overwrite"
+    )
 
 
 def classify(at: str) -> None:

@@ -2,6 +2,7 @@
 
     python tools/synthesis_study.py choose --data DIR         constants, on 20 Newsgroups
     python tools/synthesis_study.py agnews --data DIR --seeds 3   the gate, scored on test
+    python tools/synthesis_study.py dialogs --data DIR        a model of a model's dialogs
 
 Candidates are public sentences (WikiText-2 and QNLI) unless --pool names a file of others, so that
 a run costs seconds. Every run is `tacit.synthesis.session`, with its ledger and certificate.
@@ -9,14 +10,17 @@ a run costs seconds. Every run is `tacit.synthesis.session`, with its ledger and
 
 import argparse
 import json
+import os
 import sys
+import time
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
 
-from tacit.corpora import open_corpus
+import tacit
+from tacit.corpora import customersim, open_corpus
 from tacit.corpus import Corpus
 from tacit.corpus.splitting import training_part
 from tacit.corpus.writing import write
@@ -94,10 +98,58 @@ def four_groups(data: str) -> Corpus:
     return Corpus.from_records(kept)
 
 
+WORDS = {
+    "kind": "words", "size": 2000, "punctuation": True, "digits": True, "public_text": "generated",
+}  # fmt: skip
+SMALL = {
+    "kind": "lstm", "public_frequencies": True,
+    "config": {"embedding_size": 64, "hidden_size": 64, "embedding_range": 1.0},
+}  # fmt: skip
+ADAM = {"name": "adamw", "learning_rate": 0.01, "schedule": "linear", "warmup": 10}
+
+
+def dialogs(seed: int, texts: int, steps: int, folder: Path) -> dict[str, Any]:
+    """A private model of dialogs, its synthetic dialogs, and a small model of these."""
+    corpus = folder / "dialogs.jsonl"
+    write(customersim.generate(2400, seed=5, users=1800), corpus)
+    start = {"corpus": "generated", "steps": steps, "batch": 16, "optimizer": ADAM}
+    shared = {"model": SMALL, "tokenizer": WORDS, "context": 256, "seed": seed}
+    private = tacit.train(
+        str(corpus), folder=folder / "private", pretrain=start,
+        plan={"protect": "users", "epsilon": 6, "steps": 60, "user_rate": 0.2, "users": 1400,
+              "clip_norm": 0.5},
+        method="dp-sgd", recipe=None,
+        optimizer={"name": "dp-adam", "learning_rate": 0.015, "schedule": "linear"}, **shared,
+    )  # fmt: skip
+    began = time.process_time()
+    done = tacit.synthesize(
+        str(corpus), folder / "synthetic.jsonl", like=private.folder, texts=texts, candidates=2,
+        tokens=200, seed=seed, plan={"protect": "users", "epsilon": 8, "users": 1400},
+        lengths=(32, 64, 128),
+    )  # fmt: skip
+    took = time.process_time() - began
+    found: dict[str, Any] = {"texts": len(done.corpus), "epsilon": done.certificate.epsilon}
+    found["seconds of CPU"] = round(took)
+    scores = {"private": private.evaluate()["perplexity"]}
+    scores["its start"] = private.evaluate()["public_only_perplexity"]
+    for name, chosen in (("synthetic", done.corpus), ("unselected", done.unselected)):
+        write(chosen, folder / f"{name}-train.jsonl", format="jsonl")
+        made = tacit.train(
+            str(folder / f"{name}-train.jsonl"), folder=folder / name, method="plain",
+            recipe=None, steps=300, batch=16, pretrain=start,
+            optimizer=ADAM | {"learning_rate": 0.005}, **shared,
+        )  # fmt: skip
+        test = open_corpus(str(corpus)).only("test")
+        scores[name] = made.evaluate(test)["perplexity"]
+    found |= {name: round(value, 3) for name, value in scores.items()}
+    return found | {"ratio": round(scores["synthetic"] / scores["private"], 3)}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=("choose", "agnews"))
-    parser.add_argument("--data", required=True)
+    parser.add_argument("what", choices=("choose", "agnews", "dialogs"))
+    parser.add_argument("--data", default=os.environ.get("TACIT_DATA"))
+    parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--pool", help="a file of candidates instead of public sentences")
     parser.add_argument("--candidates", type=int, default=40_000)
@@ -109,9 +161,15 @@ def main() -> None:
     parser.add_argument("--space", default="wordllama")
     asked = parser.parse_args()
     folder = Path(mkdtemp(prefix="tacit-synthesis-"))
+    if asked.what == "dialogs":
+        for seed in range(1, asked.seeds + 1):
+            own = folder / str(seed)
+            own.mkdir()
+            print(json.dumps(dialogs(seed, asked.texts, asked.steps, own)), flush=True)
+        return
     space = Space(asked.space, 128)
     corpus = (
-        four_groups(asked.data) if asked.what == "choose" else open_corpus("agnews", asked.data)
+        four_groups(asked.data) if asked.what == "choose" else open_corpus("ag_news", asked.data)
     )
     says = GROUPS if asked.what == "choose" else SAYS
     write(corpus, folder / "private.parquet")
@@ -142,7 +200,10 @@ def main() -> None:
             }  # fmt: skip
             if asked.protect != "users":
                 fields["detect"] = "names,lists,patterns"
-            found = measured(fields, asked.seeds, unseen, real, space, folder)
+            try:
+                found = measured(fields, asked.seeds, unseen, real, space, folder)
+            except tacit.TacitError as refused:
+                found = {"epsilon": epsilon, "refused": str(refused)}
             print(json.dumps({"neighbours": neighbours} | found), flush=True)
 
 

@@ -14,6 +14,7 @@ from tacit.corpus.writing import write
 from tacit.errors import DataError, PrivacyRefused, TacitError, UsageError
 from tacit.privacy.certificates.certificate import read_certificate
 from tacit.privacy.ledger import read_ledger
+from tacit.reports.texts import text_section
 from tacit.synthesis import session as sessions
 from tacit.synthesis.session import (
     Synthesized,
@@ -351,3 +352,18 @@ def test_nothing_is_replaced_unasked(given: dict[str, Any], tmp_path: Path) -> N
         with pytest.raises(UsageError, match="exists"):
             made(given, tmp_path / name)
     assert read_certificate(tmp_path / "out.certificate" / "certificate.json") == before
+
+
+# --- in a report --------------------------------------------------------------------------------
+
+
+def test_a_report_shows_the_text_with_its_certificate(
+    given: dict[str, Any], tmp_path: Path
+) -> None:
+    done = made(given | {"seed": None}, tmp_path / "out.jsonl")
+    section = text_section(done.file)
+    assert done.certificate.sentence in section.prose
+    assert [row[1] for row in section.rows] == done.corpus.column("text").to_pylist()[:10]
+    done.file.write_text(done.file.read_text() + "\n")
+    with pytest.raises(DataError, match="cannot be shown as certified: file"):
+        text_section(done.file)

@@ -18,6 +18,10 @@ def report(
     shareable: Annotated[
         bool, typer.Option("--shareable", help="Leave out every figure that is not private.")
     ] = False,
+    text: Annotated[
+        list[Path] | None,
+        typer.Option(help="A file that `tacit synthesize` wrote: its certificate and ten texts."),
+    ] = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Write one page that shows utility, promise and measured leakage side by side.
@@ -35,5 +39,5 @@ def report(
     targets = [to, to.with_suffix(".md"), to.with_suffix(".json")]
     refuse_overwrite(*targets, overwrite=overwrite)
     facts = read_all(runs)
-    written = write_report(to, facts, title=title, shareable=shareable)
+    written = write_report(to, facts, title=title, shareable=shareable, texts=text or [])
     say("report: " + ", ".join(str(path) for path in written))

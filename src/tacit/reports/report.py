@@ -41,6 +41,7 @@ from tacit.reports.facts import (
     spread,
 )
 from tacit.reports.impact import group_sections, kept_sections
+from tacit.reports.texts import text_section
 from tacit.saved_json import spelled
 
 
@@ -348,14 +349,23 @@ def _how_to_verify(runs: Sequence[RunFacts]) -> Section:
 
 
 def write_report(
-    path: Path, runs: Sequence[RunFacts], *, title: str, shareable: bool = False
+    path: Path,
+    runs: Sequence[RunFacts],
+    *,
+    title: str,
+    shareable: bool = False,
+    texts: Sequence[Path] = (),
 ) -> list[Path]:
-    """The HTML page, and Markdown and JSON beside it; all the paths that were written."""
+    """The HTML page, and Markdown and JSON beside it; all the paths that were written.
+
+    `texts` are files of synthetic text, shown after the first part.
+    """
     from jinja2 import Environment, StrictUndefined
 
     MarkdownIt = require_package("markdown_it", "A report").MarkdownIt
 
-    parts = sections(runs, shareable=shareable)
+    first, *others = sections(runs, shareable=shareable)
+    parts = [first, *map(text_section, texts), *others]
     lead = headline(runs[0].certificate).replace("**", "")
     if len(runs) > 1:
         proved = sum(run.certificate.standing == "proved" for run in runs)
@@ -373,15 +383,15 @@ def write_report(
         ).from_string(source)
         return page.render(title=title, lead=lead, sections=parts, shareable=shareable)
 
-    texts = {
+    pages = {
         path: rendered("report.html.jinja", ready, escaped=True),
         path.with_suffix(".md"): rendered("report.md.jinja", parts, escaped=False),
         path.with_suffix(".json"): _as_json(runs, shareable),
     }
-    for place, text in texts.items():
+    for place, text in pages.items():
         with whole_file(place) as draft:
             draft.write_text(text, encoding="utf-8")
-    return list(texts)
+    return list(pages)
 
 
 _WIDEST = 8
