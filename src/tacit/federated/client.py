@@ -290,7 +290,7 @@ def _task(run: Run, labels: list[str] | None) -> Task:
         return Classification(tuple(labels or ()))
     if run.task == "regression":
         return Regression(*run.label_range)
-    return NextWord(long="truncate")
+    return NextWord(long="truncate", weigh=run.weigh)
 
 
 def is_personal(name: str, personal: tuple[str, ...]) -> bool:

@@ -172,8 +172,8 @@ def _problems_of_run(run: Run) -> Iterator[str]:
         yield f"task={run.task} is not federated; next-word, classification, regression are."
     if run.entity_list is not None:
         yield "entity_list is not federated: clients know entities by name; give kinds."
-    if run.first_records is not None:
-        yield "first_records is not federated: clients say themselves what they give."
+    if run.spread_records is not None:
+        yield "spread_records is not federated: clients say themselves what they give."
     if run.tokenizer.kind == "words" and run.tokenizer.public_text is None:
         yield (
             "tokenizer.kind=words would count words of the server's own corpus; give "

@@ -47,9 +47,9 @@ def _method_problems(run: Run) -> Iterator[str]:
             "does not tell it; take adam or sgd."
         )
     of_users = run.plan.get("protect") in ("users", "names", "users+names")
-    if run.first_records is not None and spec.planned and not of_users:
+    if run.spread_records is not None and spec.planned and not of_users:
         yield (
-            "first_records leaves out records by the order of a user's own, which is a matter of "
+            "spread_records leaves out records by the order of a user's own, which is a matter of "
             "one user alone only where the plan protects users; leave it out."
         )
 
@@ -80,6 +80,8 @@ def _model_problems(run: Run) -> Iterator[str]:
         yield "model.adapter=bitfit trains biases of a model.folder; leave out lora_rank, and kind."
     if run.model.adapter in ("bias", "last-block") and run.model.kind != "states":
         yield f"model.adapter={run.model.adapter} is for model.kind=states; leave one of them out."
+    if run.weigh == "tokens" and run.task != "next-word":
+        yield f"weigh=tokens is for next-word, not for {run.task}; leave it out."
     if run.model.adapter_text is not None and run.model.kind != "states":
         yield "model.adapter_text is for model.kind=states; leave it out."
     if run.model.kind == "features" and (run.model.lora_rank or run.model.trained):

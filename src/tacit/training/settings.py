@@ -119,8 +119,8 @@ class ModelSettings(SettingsPart):
         int,
         Field(
             ge=1,
-            description="states: the tokens whose logits are moved one by one, the first of the "
-            "tokenizer's; all others are moved together.",
+            description="states: how many tokens have logits that are moved one by one, the most "
+            "frequent in `adapter_text`; all others are moved together.",
         ),
     ] = 4096
     adapter_rank: Annotated[
@@ -138,10 +138,13 @@ class ModelSettings(SettingsPart):
     adapter_text: Annotated[
         str | None,
         Field(
-            description="states: public text that shows these directions: a file or a known "
-            "corpus, of which the first records are read; generated, if none is given."
+            description="states: public text in which tokens are counted, and whose first records "
+            "show these directions: a file or a known corpus; generated, if none is given."
         ),
     ] = None
+    adapter_style: Annotated[
+        TextStyle, Field(description="states: how that text is written, as in pretrain.style.")
+    ] = "as it is"
 
     @model_validator(mode="before")
     @classmethod
@@ -286,13 +289,20 @@ class Run(SettingsPart):
         ),
     ] = "last"
     batch: Annotated[int, Field(ge=1, description="Records in a step of plain training.")] = 32
-    first_records: Annotated[
+    spread_records: Annotated[
         Cap | None,
         Field(
-            description="Only the first so many records of each user are learnt from; all of them "
-            "if not given."
+            description="Only so many records of each user are learnt from, spread evenly over all "
+            "of that user's in their order; all of them if not given."
         ),
     ] = None
+    weigh: Annotated[
+        Literal["records", "tokens"],
+        Field(
+            description="next-word: what weighs the same in training: each record, whose loss is "
+            "the mean over its tokens, or each token, as in a perplexity."
+        ),
+    ] = "records"
     task: TaskName = "next-word"
     labels: Annotated[
         tuple[str, ...] | str | None,

@@ -22,6 +22,7 @@ from tacit.training.phases.run_context import encode, open_run, tokenize
 from tacit.training.phases.session import resume, train
 from tacit.training.settings import Run
 from tacit.training.tasks.measuring import forward
+from tacit.training.tasks.tasks import USUAL
 from tacit.verification.runs import verify
 
 TOKENS = 225
@@ -127,6 +128,20 @@ def encode_states(model: Any, shown: Any) -> torch.Tensor:
     return torch.as_tensor(read[batch["attention_mask"] > 0])
 
 
+def test_the_tokens_that_are_moved_are_the_most_frequent_in_public_text(
+    tmp_path: Path, fields: dict[str, Any]
+) -> None:
+    text = tmp_path / "public.jsonl"
+    text.write_text('{"id": "1", "text": "zebra zebra"}\n{"id": "2", "text": "zebra"}\n')
+    model = fields["model"] | {"adapter_text": str(text), "adapter_tokens": 40, "adapter_rank": 2}
+    ctx = open_run(Run(**fields | {"model": model}, method="dp-sgd", plan=PLAN))
+    seen = {*ctx.tokenizer("zebra zebra")["input_ids"], ctx.tokenizer.eos_token_id}
+    others = [i for i in range(len(ctx.tokenizer)) if i not in seen]  # then those merged first
+    chosen: list[int] = ctx.model.encoder.chosen.tolist()
+    assert max(seen) > 40
+    assert chosen == sorted([*seen, *others[: 40 - len(seen)]])
+
+
 def test_all_of_it_sums_to_one_and_others_keep_their_shares(fields: dict[str, Any]) -> None:
     ctx = moved(fields)
     base = networks.load_model(fields["model"]["folder"], "next-word")
@@ -135,7 +150,9 @@ def test_all_of_it_sums_to_one_and_others_keep_their_shares(fields: dict[str, An
     before = forward(base, ids, mask=False).softmax(-1)
     torch.testing.assert_close(now.sum(-1), torch.ones(2, 4))
     assert not torch.allclose(now, before, atol=1e-3)
-    others, were = now[..., TOKENS:], before[..., TOKENS:]
+    rest = torch.ones(now.shape[-1], dtype=torch.bool)
+    rest[ctx.model.encoder.chosen] = False
+    others, were = now[..., rest], before[..., rest]
     torch.testing.assert_close(
         others / others.sum(-1, keepdim=True), were / were.sum(-1, keepdim=True)
     )
@@ -161,7 +178,8 @@ def test_losses_from_features_are_those_of_the_whole_vocabulary(fields: dict[str
 def test_scores_are_those_of_the_whole_vocabulary(fields: dict[str, Any]) -> None:
     ctx = moved(fields)
     with torch.no_grad():
-        ctx.model.spread.bias[TOKENS - 1] += 20  # a frequent token, so that some are right
+        end = ctx.model.encoder.slots[ctx.tokenizer.eos_token_id]
+        ctx.model.spread.bias[end] += 20  # so that some are right
     found = ctx.task.score(ctx.model, tokenize(ctx, ctx.part))
     expected = ctx.task.score(Whole(ctx.model), tokenize(ctx, ctx.part))
     assert found == pytest.approx(expected, rel=1e-4)
@@ -169,7 +187,7 @@ def test_scores_are_those_of_the_whole_vocabulary(fields: dict[str, Any]) -> Non
 
 
 def test_clipped_sums_are_those_of_autograd(fields: dict[str, Any]) -> None:
-    ctx = moved(fields)
+    ctx = moved(fields | {"weigh": "tokens"})
     inputs, _ = inputs_of(ctx, ctx.run.made_plan())
     data, clip = inputs.training_data, 0.05
     learns = [p for p in ctx.model.parameters() if p.requires_grad]
@@ -178,17 +196,18 @@ def test_clipped_sums_are_those_of_autograd(fields: dict[str, Any]) -> None:
     for unit, rows in enumerate(data.rows_of_user):
         batch = data.examples.batch(rows)
         batches.append((batch, torch.full((len(rows),), unit)))
-        own = torch.autograd.grad(ctx.task.losses(ctx.model, batch).sum(), learns)
+        whole = ctx.task.losses(ctx.model, batch) * (batch["attention_mask"].sum(1) - 1) / USUAL
+        own = torch.autograd.grad(whole.sum(), learns)
         norm = torch.cat([g.flatten() for g in own]).norm()
         for total, gradient in zip(slow, own, strict=True):
             total += gradient * min(1.0, clip / float(norm))
     fast = ClippedSums(ctx.model).users(
-        lambda batch: ctx.task.losses(ctx.model, batch), batches, clip_norm=clip
+        lambda batch: inputs.losses(ctx.model, batch), batches, clip_norm=clip
     )
     for total, name in zip(slow, weights.trainable(ctx.model), strict=True):
         torch.testing.assert_close(fast.tensors[name], total, rtol=1e-4, atol=1e-6)
     less = ClippedSums(ctx.model).users(
-        lambda batch: ctx.task.losses(ctx.model, batch), batches[:-1], clip_norm=clip
+        lambda batch: inputs.losses(ctx.model, batch), batches[:-1], clip_norm=clip
     )
     gap = sum(float((fast.tensors[n] - less.tensors[n]).square().sum()) for n in fast.tensors)
     assert 0 < gap**0.5 <= clip * 1.0001
@@ -260,9 +279,9 @@ def test_a_run_is_continued_with_the_adapter_that_it_has(
     assert all(bool(tensor.any()) for tensor in weights.trainable(ctx.model).values())
 
 
-def test_first_records_are_a_matter_of_one_user_alone(fields: dict[str, Any]) -> None:
+def test_records_spread_over_a_user_are_a_matter_of_that_user_alone(fields: dict[str, Any]) -> None:
     def texts(corpus: str) -> dict[str, list[str]]:
-        run = Run(**fields | {"corpus": corpus}, method="dp-sgd", plan=PLAN, first_records=2)
+        run = Run(**fields | {"corpus": corpus}, method="dp-sgd", plan=PLAN, spread_records=2)
         part = open_run(run).part
         found: dict[str, list[str]] = {}
         for user, text in zip(
@@ -273,11 +292,23 @@ def test_first_records_are_a_matter_of_one_user_alone(fields: dict[str, Any]) ->
 
     path = Path(fields["corpus"])
     everybody = texts(str(path))
-    assert {len(own) for own in everybody.values()} == {2}
+    every = texts_of(path)
+    assert everybody == {
+        u: [own[len(own) // 4], own[3 * len(own) // 4]] for u, own in every.items()
+    }
     lines = [line for line in path.read_text().splitlines() if json.loads(line)["user"] != "u3"]
     path.with_name("without.jsonl").write_text("\n".join(lines) + "\n")
     without = texts(str(path.with_name("without.jsonl")))
     assert without == {user: own for user, own in everybody.items() if user != "u3"}
+
+
+def texts_of(path: Path) -> dict[str, list[str]]:
+    """The texts of each user to train on, in their order."""
+    found: dict[str, list[str]] = {}
+    for record in map(json.loads, path.read_text().splitlines()):
+        if record["split"] == "train":
+            found.setdefault(record["user"], []).append(record["text"])
+    return found
 
 
 def test_what_may_be_shared_names_no_folder() -> None:
@@ -292,8 +323,9 @@ def test_what_may_be_shared_names_no_folder() -> None:
         ({"model": {"kind": "states"}}, "model.folder"),
         ({"model": {"kind": "states", "folder": "x", "lora_rank": 2}}, "lora_rank"),
         ({"model": {"kind": "lstm", "adapter_text": "x"}}, "adapter_text"),
-        ({"first_records": 2, "plan": {"protect": "records", "epsilon": 8, "steps": 2,
-                                       "record_rate": 0.5}}, "first_records"),
+        ({"spread_records": 2, "plan": {"protect": "records", "epsilon": 8, "steps": 2,
+                                       "record_rate": 0.5}}, "spread_records"),
+        ({"weigh": "tokens", "task": "regression"}, "weigh=tokens"),
     ],
 )  # fmt: skip
 def test_what_does_not_go_together_is_refused(change: dict[str, Any], named: str) -> None:

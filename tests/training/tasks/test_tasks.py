@@ -22,7 +22,7 @@ from tacit.training.tasks.encoding import Pieces, touching, windows
 from tacit.training.tasks.examples import IGNORED, UNKNOWN_LABEL, Examples
 from tacit.training.tasks.measuring import check_fit, token_losses
 from tacit.training.tasks.tagging import Tagging
-from tacit.training.tasks.tasks import Classification, NextWord, Regression, Task
+from tacit.training.tasks.tasks import USUAL, Classification, NextWord, Regression, Task
 
 BPE = byte_level_bpe(["ann sent bob a letter about the old mill"] * 4, size=300)
 LABELS = ("bad", "good")
@@ -174,6 +174,17 @@ def _loss_by_hand(model: nn.Module, examples: Examples) -> float:
         count += len(ids) - 1
     model.train()
     return total / count
+
+
+def test_where_tokens_are_weighed_a_record_counts_by_its_tokens_in_training_alone() -> None:
+    records, tokens = NextWord(), NextWord(weigh="tokens")
+    model, examples = model_for("lstm", records), records.encode(TEXTS, BPE)
+    batch = examples.batch(np.arange(4))
+    mean = records.losses(model, batch)
+    assert torch.equal(tokens.losses(model, batch), mean)
+    assert torch.equal(records.learnt_losses(model, batch), mean)
+    count = torch.tensor([len(ids) - 1.0 for ids in examples.ids])
+    torch.testing.assert_close(tokens.learnt_losses(model, batch) * USUAL, mean * count)
 
 
 class Uniform(nn.Module):

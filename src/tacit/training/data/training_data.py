@@ -56,20 +56,30 @@ class TrainingData:
 
 
 def records_learnt_from(run: Run, corpus: Corpus) -> Corpus:
-    """The training split, or the first records of each of its users where the run says so.
+    """The training split, or some records of each of its users where the run says so.
+
+    They are spread evenly over a user's own: how a text begins is not how it goes on.
 
     *Guarantee*: which of a user's records these are depends on that user's records alone.
     """
     part = training_part(corpus)
-    if run.first_records is None:
+    if run.spread_records is None:
         return part
-    seen: Counter[str] = Counter()
-    kept = []
+    rows_of: dict[str, list[int]] = {}
     for row, user in enumerate(part.require_users().to_pylist()):
-        seen[user] += 1
-        if seen[user] <= run.first_records:
-            kept.append(row)
-    return part.take(kept)
+        rows_of.setdefault(user, []).append(row)
+    kept = (rows[n] for rows in rows_of.values() for n in evenly(len(rows), run.spread_records))
+    return part.take(sorted(kept))
+
+
+def evenly(count: int, most: int) -> list[int]:
+    """So many of `count` numbers, the middle of each of as many equal stretches.
+
+    >>> evenly(10, 3), evenly(2, 3)
+    ([1, 5, 8], [0, 1])
+    """
+    most = min(count, most)
+    return [(2 * n + 1) * count // (2 * most) for n in range(most)]
 
 
 @dataclass(frozen=True)

@@ -181,7 +181,7 @@ class MethodSpec(Generic[S]):
 
     def losses(self, task: Task) -> Losses:
         """What records are asked for: the task's losses, unless a method sums something else."""
-        return task.losses
+        return task.learnt_losses
 
     def prepare_model(self, run: Run, model: nn.Module) -> None:
         """Put into a new model what the method needs there."""

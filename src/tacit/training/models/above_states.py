@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from tacit.errors import UsageError
+from tacit.training.data.activation_cache import Vectors
 from tacit.training.models.offline import quiet
 from tacit.training.models.state_adapter import (
     LAST_BLOCK,
@@ -27,15 +28,20 @@ _READ_POWER, _WRITE_POWER = 0.25, 0.125
 Few steps reach only what stands out, and noise is the same everywhere; between the two, more
 directions are learnt in as many steps.
 """
+_BESIDE_BIAS = 0.5
+"""How far a map moves logits beside what a bias does: tokens are more or less frequent in private
+text than the model expects, a bias says so at once, and it must not wait for the map."""
 _LEAST = 0.01
 """Variances below this share of their mean count as this: public text is short."""
 
 
 def above_states(
-    base: PreTrainedModel, settings: ModelSettings, public: Examples
+    base: PreTrainedModel, settings: ModelSettings, public: Examples, shares: Vectors
 ) -> StateAdapterForCausalLM:
     """An adapter above a pretrained model, with directions that public text shows.
 
+    `shares` says how frequent each token is in public text; among those that are as frequent, the
+    first go before: in a BPE they were merged first.
     States are centered and scaled to a mean length of one, as they are in public text.
     """
     if isinstance(base, StateAdapterForCausalLM):
@@ -44,6 +50,8 @@ def above_states(
     with quiet():
         model = StateAdapterForCausalLM(_config(base, settings))
     model.encoder.model = base.requires_grad_(False)
+    likely = np.argsort(-shares, kind="stable")[: model.config.tokens]
+    model.encoder.choose(torch.from_numpy(np.sort(likely)))
     model.eval()
     states = _states(model, public)
     if settings.adapter == LAST_BLOCK:
@@ -112,7 +120,7 @@ def _put_last_block(model: StateAdapterForCausalLM, public: Examples) -> None:
     )  # fmt: skip
     kind = str(frozen.model.config.model_type)
     model.block.require_same(out.hidden_states[-2], out.last_hidden_state, kind)
-    model.spread.weight[:tokens] = frozen.model.get_output_embeddings().weight[:tokens]
+    model.spread.weight[:tokens] = frozen.model.get_output_embeddings().weight[frozen.chosen]
     model.spread.weight[tokens:] = 0
 
 
@@ -124,12 +132,13 @@ def _find_directions(model: StateAdapterForCausalLM, states: Tensor) -> None:
     centered = states - frozen.center
     axes = directions(centered.t() @ centered, model.config.reads, _READ_POWER)
     frozen.axes.copy_(axes.t() / (centered @ axes).norm(dim=1).mean())
-    rows = frozen.model.get_output_embeddings().weight[:tokens]
+    rows = frozen.model.get_output_embeddings().weight[frozen.chosen]
     some = states[:: max(1, len(states) // 512)]
     shares = (some @ rows.t()).softmax(-1).mean(0, keepdim=True).t()
     mean = (rows * shares).sum(0, keepdim=True)
     told = (rows * shares).t() @ rows - mean.t() @ mean
-    model.spread.weight[:tokens] = rows @ directions(told, model.config.writes, _WRITE_POWER)
+    axes = _BESIDE_BIAS * directions(told, model.config.writes, _WRITE_POWER)
+    model.spread.weight[:tokens] = rows @ axes
     model.spread.weight[tokens:] = 0
 
 

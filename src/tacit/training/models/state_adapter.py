@@ -1,11 +1,12 @@
 """An adapter above the states of a frozen language model: the family `states`.
 
-The logits of some tokens, chosen by a public rule, are moved by a bias and, with `adapter: map`, by
-a linear map of the last state, which leads from the main directions of states of public text to
-those in which the output layer tells tokens apart, so few numbers are trained. With `last-block`
-they come from the model's last block, in which low-rank adapters are trained. All other tokens are
-moved together: their shares among each other stay those of the frozen model, and all of it is one
-softmax, hence sums to one. What is frozen never changes, so it is computed once for each record.
+The logits of some tokens, those frequent in public text, are moved by a bias and, with
+`adapter: map`, by a linear map of the last state, which leads from the main directions of states of
+public text to those in which the output layer tells tokens apart, so few numbers are trained. With
+`last-block` they come from the model's last block, in which low-rank adapters are trained. All
+other tokens are moved together: their shares among each other stay those of the frozen model, and
+all of it is one softmax, hence sums to one. What is frozen never changes, so it is computed once
+for each record.
 """
 
 from copy import deepcopy
@@ -68,6 +69,8 @@ class FrozenStates(nn.Module):
 
     center: Tensor
     axes: Tensor
+    chosen: Tensor
+    slots: Tensor
 
     def __init__(self, config: StateAdapterConfig) -> None:
         super().__init__()
@@ -75,11 +78,20 @@ class FrozenStates(nn.Module):
         # Where the library looks for weights that are one and the same, inside of parts.
         tied = self.model.all_tied_weights_keys
         self.all_tied_weights_keys = {f"model.{k}": f"model.{v}" for k, v in tied.items()}
-        self.tokens = config.tokens
+        # The tokens that are moved one by one, and where each token stands among them.
+        self.register_buffer("chosen", torch.arange(config.tokens))
+        self.register_buffer("slots", torch.arange(config.vocab_size).clamp(max=config.tokens))
         self.above = config.adapter != LAST_BLOCK
         axes = config.reads if self.above else 0
         self.register_buffer("center", torch.zeros(config.hidden_size))
         self.register_buffer("axes", torch.zeros(axes, config.hidden_size))
+
+    @torch.no_grad()
+    def choose(self, tokens: Tensor) -> None:
+        """Say which tokens are moved one by one."""
+        self.chosen.copy_(tokens)
+        self.slots.fill_(len(tokens))
+        self.slots[tokens] = torch.arange(len(tokens), device=tokens.device)
 
     @torch.no_grad()
     def states(self, **given: Any) -> Any:
@@ -117,9 +129,10 @@ class FrozenStates(nn.Module):
 
     def _kept(self, states: Tensor, below: Tensor, following: Tensor) -> Tensor:
         logits = self.logits(states)
-        moved, others = logits[:, : self.tokens], logits[:, self.tokens :]
+        moved, own = logits[:, self.chosen], logits.gather(-1, following.unsqueeze(-1))
+        others = logits.index_fill(1, self.chosen, -torch.inf)
         rest = others.logsumexp(-1, keepdim=True)
-        beside = (rest, others.amax(-1, keepdim=True), logits.gather(-1, following.unsqueeze(-1)))
+        beside = (rest, others.amax(-1, keepdim=True), own)
         if not self.above:
             return torch.cat([below, *beside], -1)
         # Log-probabilities: those near zero matter, and there half precision has most digits.
@@ -234,8 +247,7 @@ class StateAdapterForCausalLM(AboveFrozen, GenerationMixin):
         else:
             now = self.block(out.hidden_states[-2], attention_mask)[:, -logits_to_keep:]
             moves = self.spread(now - states)
-        slot = torch.arange(self.config.vocab_size, device=states.device)
-        logits = logits + moves[..., self._slot(slot)]
+        logits = logits + moves[..., self.encoder.slots]
         past = out.past_key_values
         return CausalLMOutputWithPast(logits=logits, past_key_values=past)  # type: ignore[arg-type]
 
@@ -285,7 +297,7 @@ class StateAdapterForCausalLM(AboveFrozen, GenerationMixin):
 
     def _slot(self, tokens: Tensor) -> Tensor:
         """Where logits of tokens stand among those that are moved; all others share the last."""
-        return tokens.clamp(0, self.config.tokens)
+        return self.encoder.slots[tokens.clamp(min=0)]
 
     def _moves(self, coordinates: Tensor) -> Tensor:
         """How far the logit of each token that is moved goes, and that of all others."""

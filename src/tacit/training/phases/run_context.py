@@ -178,7 +178,7 @@ def _task(
         case "tagging":
             return Tagging.of(part) if labels is None else Tagging(labels)
     # Cutting a record into several would let one record weigh as many: it is truncated.
-    return NextWord(long="truncate")
+    return NextWord(long="truncate", weigh=run.weigh)
 
 
 def make_model(run: Run, task: Task, tokenizer: PreTrainedTokenizerBase) -> nn.Module:
@@ -195,9 +195,12 @@ def make_model(run: Run, task: Task, tokenizer: PreTrainedTokenizerBase) -> nn.M
         public = public_corpus(run.tokenizer.public_text or GENERATED, run.data)
         networks.begin_with_frequencies(model, tokens.frequencies(tokenizer, public))
     if run.model.kind == "states":
-        text = public_corpus(run.model.adapter_text or GENERATED, run.data)
+        text = public_corpus(
+            run.model.adapter_text or GENERATED, run.data, style=run.model.adapter_style
+        )
         shown = task.encode(text.take(range(min(len(text), 128))), tokenizer, context=run.context)
-        model = above_states(model, run.model, shown)  # type: ignore[arg-type]
+        shares = tokens.frequencies(tokenizer, text)
+        model = above_states(model, run.model, shown, shares)  # type: ignore[arg-type]
     if run.model.embeddings is not None:
         vectors = word_vectors.open_vectors(run.model.embeddings, run.data)
         word_vectors.begin_with_vectors(model, tokenizer, vectors, seed)

@@ -8,7 +8,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -99,6 +99,10 @@ class Task(ABC):
     def losses(self, model: nn.Module, batch: Batch) -> Tensor:
         """One differentiable loss for each record."""
 
+    def learnt_losses(self, model: nn.Module, batch: Batch) -> Tensor:
+        """The same, weighed as training weighs them."""
+        return self.losses(model, batch)
+
     @abstractmethod
     def _encode(self, builder: ExampleBuilder) -> Examples: ...
 
@@ -106,6 +110,10 @@ class Task(ABC):
     def _score(
         self, model: nn.Module, examples: Examples, batches: Batches
     ) -> dict[str, float]: ...
+
+
+USUAL = 32
+"""Tokens of a record that weighs one where tokens are weighed: norms stay what they are."""
 
 
 @dataclass(frozen=True)
@@ -116,10 +124,14 @@ class NextWord(Task):
     start is never a target, the end is one (`end=False` leaves it out). Longer than the context,
     it is cut off there (`truncate`), or cut into windows that share one token, so that every
     token is predicted exactly once (`split`); these are records of the same user.
+
+    What training asks of a record is the mean over its tokens, or, where tokens are weighed, their
+    sum: then a line of three words counts less than a sentence, as it does in a perplexity.
     """
 
     long: Long = "truncate"
     end: bool = True
+    weigh: Literal["records", "tokens"] = "records"
     name = "next-word"
 
     def frame(self, tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
@@ -156,6 +168,14 @@ class NextWord(Task):
             return mean_of_row(own(batch, targets), targets >= 0)
         # A causal model sees nothing to the right, hence no padding: it needs no mask.
         return mean_of_row(token_losses(forward(model, batch, mask=False), targets), targets >= 0)
+
+    def learnt_losses(self, model: nn.Module, batch: Batch) -> Tensor:
+        """The same, or where tokens are weighed as many times it as `USUAL` tokens go into it."""
+        lost = self.losses(model, batch)
+        if self.weigh == "records":
+            return lost
+        known = (_following(batch) >= 0).sum(1).to(lost)
+        return lost * known / USUAL
 
     def _score(self, model: nn.Module, examples: Examples, batches: Batches) -> dict[str, float]:
         """Perplexity and top-1 accuracy on all, on sensitive and on plain tokens.
