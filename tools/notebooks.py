@@ -21,6 +21,8 @@ from typing import Any
 
 FOLDER = Path(__file__).parent.parent / "examples"
 PAGES = "notebooks"
+_LARGEST = 50_000
+"""Characters of HTML that are kept of a cell: a whole report is for those who run it."""
 Notebook = dict[str, Any]
 
 
@@ -35,8 +37,8 @@ def write(path: Path, notebook: Notebook) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def run(notebook: Notebook, folder: Path) -> None:
-    """Run all cells in order, in one namespace, where they may write; keep what they show."""
+def run(notebook: Notebook, folder: Path) -> dict[str, Any]:
+    """Run all cells in order, where they may write; keep what they show, and give their names."""
     names: dict[str, Any] = {"__name__": "__main__"}
     with contextlib.chdir(folder):
         count = 0
@@ -45,6 +47,7 @@ def run(notebook: Notebook, folder: Path) -> None:
                 count += 1
                 cell["execution_count"] = count
                 cell["outputs"] = _outputs("".join(cell["source"]), names, count)
+    return names
 
 
 def _outputs(source: str, names: dict[str, Any], count: int) -> list[dict[str, Any]]:
@@ -61,8 +64,9 @@ def _outputs(source: str, names: dict[str, Any], count: int) -> list[dict[str, A
         made.append({"output_type": "stream", "name": "stdout", "text": _lines(said.getvalue())})
     if shown is not None:
         data = {"text/plain": _lines(repr(shown))}
-        if hasattr(shown, "_repr_html_"):
-            data["text/html"] = _lines(shown._repr_html_())
+        html = shown._repr_html_() if hasattr(shown, "_repr_html_") else ""
+        if 0 < len(html) < _LARGEST:
+            data["text/html"] = _lines(html)
         made.append(
             {
                 "output_type": "execute_result",

@@ -68,6 +68,9 @@ class Models:
             "recommended": list(self.recommended),
         }
 
+    def __repr__(self) -> str:
+        return f"Models({', '.join(one.name for one in self.known)})"
+
     def _repr_html_(self) -> str:
         """What a notebook shows."""
         rows = [one.row() for one in self.known]
