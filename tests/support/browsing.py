@@ -99,7 +99,7 @@ class Visitor:
         outside = {a for a in self.addresses if a.split(":")[0] not in ("data", "blob", "about")
                    and urlsplit(a).netloc != here}  # fmt: skip
         assert not outside
-        assert not self.complaints
+        assert not self.complaints, self.complaints
 
 
 def picture(page: "Page", name: str, *, of: "Locator | None" = None, height: int = 850) -> None:
@@ -143,7 +143,8 @@ class Peopled:
                 self.tokens[role] = admin.add_token(account["id"])
             for number in range(30):
                 text = f"My order 4829-11{number:02d} is late. {self.SECRET}, call (212) 555-0147."
-                admin.add_record(self.dataset, text, user=f"user {number % 10}")
+                split = "valid" if number % 10 == 9 else "train"
+                admin.add_record(self.dataset, text, user=f"user {number % 10}", split=split)
         with living.client(self.tokens["contributor"]) as contributor:
             contributor.add_record(self.dataset, f"I like {self.OWN}.")
         with living.client() as admin:

@@ -182,7 +182,7 @@ def showcase(
     folder: _Folder = Path("tacit-server"),
     scale: Annotated[
         float, typer.Option(min=0.05, max=10, help="Of users and steps; more learns more.")
-    ] = 1.0,
+    ] = 0.5,
     as_json: AsJson = False,
 ) -> None:
     """Train the small models that the front page shows to strangers, and attack them.

@@ -57,7 +57,7 @@ def sections(runs: Sequence[RunFacts], *, shareable: bool = False) -> list[Secti
         folded += [*_frontier(runs), *_verdicts(runs), *_attacks(runs)]
         folded += [*leakage_sections(runs), *_other_attacks(runs)]
         folded += [*group_sections(runs), *kept_sections(runs)]
-    made += [_not_covered(runs), _how_to_verify(runs)]
+    made += [_not_covered(runs), _how_to_verify(runs, shareable)]
     return made + [replace(one, folded=True) for one in folded]
 
 
@@ -337,11 +337,13 @@ def _not_covered(runs: Sequence[RunFacts]) -> Section:
     return Section("What is not covered", "\n".join(lines))
 
 
-def _how_to_verify(runs: Sequence[RunFacts]) -> Section:
+def _how_to_verify(runs: Sequence[RunFacts], shareable: bool) -> Section:
+    # Where a folder lies is nobody's business but this machine's.
+    places = [run.folder.name if shareable else run.folder for run in runs]
     lines = [
         "Every public figure can be recomputed from ledger and plan, without the data:",
         "",
-        *[f"- `tacit verify {run.folder}`" for run in runs],
+        *[f"- `tacit verify {place}`" for place in places],
         "",
         "Attacks and audits can be repeated with `tacit attack` and `tacit audit`.",
     ]

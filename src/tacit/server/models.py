@@ -4,7 +4,7 @@ import json
 import tempfile
 import zipfile
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -101,10 +101,11 @@ class Models:
         from tacit.reports.facts import read_all
         from tacit.reports.report import write_report
 
-        folder = self.folder(model)
+        folder, named = self.folder(model), self.jobs.get(model, "train")["name"]
         with tempfile.TemporaryDirectory(dir=self.settings.folder) as place:
             path, title = Path(place) / "report.html", "Privacy report"
-            written = write_report(path, read_all([folder]), title=title, shareable=shareable)
+            facts = [replace(one, name=named) for one in read_all([folder])]
+            written = write_report(path, facts, title=title, shareable=shareable)
             return {path.suffix[1:]: path.read_text(encoding="utf-8") for path in written}
 
     def scores(self, model: str, what: str) -> Any:

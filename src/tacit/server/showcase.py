@@ -72,7 +72,7 @@ def _read(path: Path, _: int) -> Json:
 
 
 def make_showcase(
-    settings: ServerSettings, *, say: Callable[[str], None] = print, scale: float = 1.0,
+    settings: ServerSettings, *, say: Callable[[str], None] = print, scale: float = 0.5,
     epsilons: tuple[float, ...] = EPSILONS,
 ) -> Json:  # fmt: skip
     """Train the models, attack them, and keep what came out; a smaller `scale` takes less time."""

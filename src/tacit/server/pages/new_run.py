@@ -317,13 +317,11 @@ class LivePlan:
             self._busy = html("Computing …").classes("busy-note").props('role="status"')
             self._notice = Notice()
             self._expect = html("")
+            self._start = button("Start the run", ctx.on(self._begin, self._notice), kind="main")
+            self._note = small("")
             self._words = html("")
             self._plot = layout.plot(_path_options([]), "Epsilon over the steps", short=True)
             self._more = html("")
-            with layout.line("1rem"):
-                act = ctx.on(self._begin, self._notice)
-                self._start = button("Start the run", act, kind="main")
-            self._note = small("")
             with layout.details("In exact words, and what is not covered"):
                 self._exact = ui.html("", sanitize=True).classes("prose small")
             with layout.details("The same as a command line"):
