@@ -88,7 +88,8 @@ def test_attacks_that_have_too_little_text_are_left_out(tmp_path: Path) -> None:
         tacit.Corpus.from_records(few), method="plain", steps=1, model=small,
         tokenizer={"kind": "bpe", "size": 300}, folder=tmp_path / "RUN",
     )  # fmt: skip
-    assert "linkage" not in run.attack(others=parts()[1])
+    tacit.write(parts()[1], tmp_path / "others.parquet")
+    assert "linkage" not in run.attack(others=tmp_path / "others.parquet")
     with pytest.raises(DataError, match="four records or more"):
         run.attack("linkage", others=parts()[1])
 

@@ -17,7 +17,7 @@ from tacit.attacks.target import Target, open_target
 from tacit.audits.audit import Way, audit_run
 from tacit.audits.epsilon_bounds import Audit
 from tacit.corpus import Corpus
-from tacit.corpus.reading import require_path
+from tacit.corpus.reading import opened, require_path
 from tacit.corpus.writing import write
 from tacit.detection import Detection
 from tacit.errors import DataError, TacitError, UsageError
@@ -129,7 +129,7 @@ class TrainedRun:
         self,
         using: str | None = None,
         *,
-        others: Corpus | None = None,
+        others: Corpus | str | Path | None = None,
         canaries: str | Path | None = None,
         seed: int = 0,
     ) -> dict[str, Scores]:
@@ -137,8 +137,9 @@ class TrainedRun:
 
         `others` is text that was not trained on, where the run's corpus has no such split.
         """
-        opened = partial(_target, self.folder, others, Path(canaries) if canaries else None)
-        found = attack_folder(self.folder, opened, using, seed=seed)
+        unseen = None if others is None else opened(others)
+        target = partial(_target, self.folder, unseen, Path(canaries) if canaries else None)
+        found = attack_folder(self.folder, target, using, seed=seed)
         return found[max(found)]
 
     def audit(self, using: Sequence[Way] = (), **how: Any) -> list[Audit]:
