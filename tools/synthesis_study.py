@@ -3,6 +3,7 @@
     python tools/synthesis_study.py choose --data DIR         constants, on 20 Newsgroups
     python tools/synthesis_study.py agnews --data DIR --seeds 3   the gate, scored on test
     python tools/synthesis_study.py dialogs --data DIR        a model of a model's dialogs
+    python tools/synthesis_study.py copies --data DIR         runs of words, and canaries
 
 Candidates are public sentences (WikiText-2 and QNLI) unless --pool names a file of others, so that
 a run costs seconds. Every run is `tacit.synthesis.session`, with its ledger and certificate.
@@ -20,11 +21,13 @@ from typing import Any
 import numpy as np
 
 import tacit
+from tacit.attacks.canaries import TEMPLATES, beside, plant
+from tacit.audits.audit import audit_run
 from tacit.corpora import customersim, open_corpus
 from tacit.corpus import Corpus
 from tacit.corpus.splitting import training_part
 from tacit.corpus.writing import write
-from tacit.synthesis.quality import Texts, error_rate, frontier
+from tacit.synthesis.quality import RUN, Texts, error_rate, frontier, longest_shared
 from tacit.synthesis.session import prepared, synthesize_file
 from tacit.synthesis.settings import Synthesis
 from tacit.synthesis.space import Space, likeness
@@ -108,12 +111,12 @@ SMALL = {
 ADAM = {"name": "adamw", "learning_rate": 0.01, "schedule": "linear", "warmup": 10}
 
 
-def dialogs(seed: int, texts: int, steps: int, folder: Path) -> dict[str, Any]:
+def dialogs(texts: int, steps: int, folder: Path) -> dict[str, Any]:
     """A private model of dialogs, its synthetic dialogs, and a small model of these."""
     corpus = folder / "dialogs.jsonl"
     write(customersim.generate(2400, seed=5, users=1800), corpus)
     start = {"corpus": "generated", "steps": steps, "batch": 16, "optimizer": ADAM}
-    shared = {"model": SMALL, "tokenizer": WORDS, "context": 256, "seed": seed}
+    shared = {"model": SMALL, "tokenizer": WORDS, "context": 256}
     private = tacit.train(
         str(corpus), folder=folder / "private", pretrain=start,
         plan={"protect": "users", "epsilon": 6, "steps": 60, "user_rate": 0.2, "users": 1400,
@@ -124,7 +127,7 @@ def dialogs(seed: int, texts: int, steps: int, folder: Path) -> dict[str, Any]:
     began = time.process_time()
     done = tacit.synthesize(
         str(corpus), folder / "synthetic.jsonl", like=private.folder, texts=texts, candidates=2,
-        tokens=200, seed=seed, plan={"protect": "users", "epsilon": 8, "users": 1400},
+        tokens=200, plan={"protect": "users", "epsilon": 8, "users": 1400},
         lengths=(32, 64, 128),
     )  # fmt: skip
     took = time.process_time() - began
@@ -136,7 +139,7 @@ def dialogs(seed: int, texts: int, steps: int, folder: Path) -> dict[str, Any]:
         write(chosen, folder / f"{name}-train.jsonl", format="jsonl")
         made = tacit.train(
             str(folder / f"{name}-train.jsonl"), folder=folder / name, method="plain",
-            recipe=None, steps=300, batch=16, pretrain=start,
+            recipe=None, steps=steps, batch=16, pretrain=start,
             optimizer=ADAM | {"learning_rate": 0.005}, **shared,
         )  # fmt: skip
         test = open_corpus(str(corpus)).only("test")
@@ -145,9 +148,36 @@ def dialogs(seed: int, texts: int, steps: int, folder: Path) -> dict[str, Any]:
     return found | {"ratio": round(scores["synthetic"] / scores["private"], 3)}
 
 
+def copies(data: str, seed: int, asked: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Words in a row that are shared with private posts, and what canaries tell of the text."""
+    rng = np.random.default_rng(seed)
+    corpus, plan = plant(
+        training_part(four_groups(data)), TEMPLATES["digits"], repetitions=(1,), each=500,
+        coins=True, rng=rng,
+    )  # fmt: skip
+    write(corpus, folder / "planted.jsonl")
+    plan.write(beside(folder / "planted.jsonl"))
+    write(sentences(data, asked.candidates), folder / "pool.jsonl")
+    users = len(corpus.users()) // 100 * 100
+    done = tacit.synthesize(
+        folder / "planted.jsonl", folder / "out.jsonl", like=folder / "pool.jsonl",
+        texts=asked.texts, plan={"protect": "users", "epsilon": 8, "users": users}, rounds=1,
+    )  # fmt: skip
+    (audit,) = audit_run(done.folder)
+    private = corpus.column("text").to_pylist()
+    longest = {
+        name: longest_shared(texts.column("text").to_pylist(), private)
+        for name, texts in (("synthetic", done.corpus), ("unselected", done.unselected))
+    }
+    found: dict[str, Any] = {f"longest run, {n}": int(v.max()) for n, v in longest.items()}
+    found |= {f"texts with {RUN} words, {n}": int((v >= RUN).sum()) for n, v in longest.items()}
+    right = f"{audit.evidence.correct} of {audit.evidence.guesses}"
+    return found | {"canaries right": right, "epsilon at least": audit.lower}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=("choose", "agnews", "dialogs"))
+    parser.add_argument("what", choices=("choose", "agnews", "dialogs", "copies"))
     parser.add_argument("--data", default=os.environ.get("TACIT_DATA"))
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--seeds", type=int, default=1)
@@ -161,11 +191,17 @@ def main() -> None:
     parser.add_argument("--space", default="wordllama")
     asked = parser.parse_args()
     folder = Path(mkdtemp(prefix="tacit-synthesis-"))
+    if asked.what == "copies":
+        for seed in range(1, asked.seeds + 1):
+            own = folder / str(seed)
+            own.mkdir()
+            print(json.dumps(copies(asked.data, seed, asked, own)), flush=True)
+        return
     if asked.what == "dialogs":
         for seed in range(1, asked.seeds + 1):
             own = folder / str(seed)
             own.mkdir()
-            print(json.dumps(dialogs(seed, asked.texts, asked.steps, own)), flush=True)
+            print(json.dumps(dialogs(asked.texts, asked.steps, own)), flush=True)
         return
     space = Space(asked.space, 128)
     corpus = (

@@ -24,7 +24,6 @@ from tacit.training.data.public_inputs import package_or_folder
 from tacit.training.models import tokens
 from tacit.training.models.features import load_encoder
 from tacit.training.models.weights import digest_of
-from tacit.training.tasks.encoding import pieces_of
 
 Points = NDArray[np.float32]
 """One row of whole numbers for each text."""
@@ -58,7 +57,7 @@ class Space:
         """One point for each text; what slow encoders make of texts is kept."""
         if self.width > 32_768:
             raise DataError(f"{self.where} gives {self.width} numbers for a text; take a smaller.")
-        ids = [self._ids(pieces.ids) for pieces in pieces_of(texts, self._tokenizer)]
+        ids = self._ids(texts)
 
         def computed() -> Iterator[tuple[NDArray[np.int64], Points]]:
             for row, own in enumerate(ids):
@@ -74,12 +73,16 @@ class Space:
         kept = load_or_compute(self._key(ids), np.ones(len(ids), np.int64), self.width, computed)
         return np.asarray(kept.values, dtype=np.float32)
 
-    def _ids(self, ids: NDArray[np.int32]) -> list[int]:
-        found = ids[: self._room].tolist()
-        if isinstance(self._encoder, nn.Embedding):
-            return found
-        made: list[int] = self._tokenizer.build_inputs_with_special_tokens(found[: self._room - 2])
-        return made
+    def _ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """The tokens of each text; an encoder reads what stands around a text, too."""
+        if not texts:
+            return []
+        static = isinstance(self._encoder, nn.Embedding)
+        made = self._tokenizer(
+            list(texts), add_special_tokens=not static, truncation=True, max_length=self._room,
+            return_attention_mask=False, return_token_type_ids=False,
+        )  # fmt: skip
+        return [list(own) for own in made["input_ids"]]
 
     @torch.no_grad()
     def _vector(self, ids: list[int]) -> NDArray[np.float64]:
