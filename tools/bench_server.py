@@ -4,6 +4,7 @@
     python tools/bench_server.py --postgresql         # a PostgreSQL started for it
     python tools/bench_server.py --kill               # the server is killed and restarted midway
     python tools/bench_server.py --questions          # while 200 long questions to a model wait
+    python tools/bench_server.py --upload 200000      # while a file of so many records is stored
     python tools/bench_server.py --train --ask 50     # while a run trains and 50 questions a
                                                       # second are answered
 
@@ -13,6 +14,7 @@ again what was not answered. Everything happens on this machine, and it stops by
 
 import argparse
 import asyncio
+import gzip
 import json
 import os
 import platform
@@ -23,8 +25,9 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "server"))
@@ -52,8 +55,10 @@ WAITING = 200
 class Beside:
     """A model, and those who ask it."""
 
-    model: str
-    tokens: list[str]
+    model: str = ""
+    tokens: tuple[str, ...] = ()
+    other: str = ""
+    """Another dataset, for uploads."""
 
 
 class Served:
@@ -125,7 +130,7 @@ async def client(port: int, path: str, token: str, name: str, until: float) -> l
     return took
 
 
-async def ask_all(base: str, model: str, tokens: list[str], until: float) -> Counter[int]:
+async def ask_all(base: str, model: str, tokens: Sequence[str], until: float) -> Counter[int]:
     """Keep so many long questions waiting; what the server answered to how many."""
     answers: Counter[int] = Counter()
     async with httpx.AsyncClient(base_url=base, timeout=120, trust_env=False,
@@ -145,11 +150,12 @@ async def ask_all(base: str, model: str, tokens: list[str], until: float) -> Cou
 
 
 async def ask_steadily(
-    base: str, model: str, tokens: list[str], until: float, rate: float
+    base: str, model: str, tokens: Sequence[str], until: float, rate: float
 ) -> list[float]:
     """Short questions at a steady rate; the seconds that each answer took."""
     took: list[float] = []
-    async with httpx.AsyncClient(base_url=base, timeout=120, trust_env=False) as http:
+    async with httpx.AsyncClient(base_url=base, timeout=120, trust_env=False,
+                                 limits=httpx.Limits(max_connections=None)) as http:  # fmt: skip
 
         async def one(token: str) -> None:
             began = time.monotonic()
@@ -164,7 +170,23 @@ async def ask_steadily(
             number += 1
             await asyncio.sleep(max(0.0, began + number / rate - time.monotonic()))
         await asyncio.gather(*tasks)
+    late = number - len(took)
+    print(f"questions: {number} asked, {late} refused since they waited too long or were too many")
     return took
+
+
+async def upload(base: str, token: str, dataset: str, records: int) -> float:
+    """Send one file of many records; the seconds until it is stored."""
+    lines = "".join(json.dumps({"user": f"u{n % 500}", "text": f"{n} {TEXT[:200]}"}) + "\n"
+                    for n in range(records))  # fmt: skip
+    began = time.monotonic()
+    async with httpx.AsyncClient(base_url=base, timeout=600, trust_env=False) as http:
+        answer = await http.post(
+            f"/v1/datasets/{dataset}/records/file", headers={"Authorization": f"Bearer {token}"},
+            files={"file": ("many.jsonl.gz", gzip.compress(lines.encode(), 1))},
+        )  # fmt: skip
+    assert answer.status_code == 201, answer.text
+    return time.monotonic() - began
 
 
 async def look(base: str, token: str, until: float) -> tuple[list[float], list[float]]:
@@ -212,6 +234,8 @@ async def load_beside(  # type: ignore[no-untyped-def]
         work.append(ask_all(base, beside.model, beside.tokens * (WAITING // 10), until))
     if given.ask:
         work.append(ask_steadily(base, beside.model, beside.tokens, until, given.ask))
+    if given.upload:
+        work.append(upload(base, served.token, beside.other, given.upload))
     looking = look(base, served.token, until)
     appended, looked, *others = await asyncio.gather(
         load(served, dataset, tokens, given.seconds, given.kill), looking, *work
@@ -219,7 +243,9 @@ async def load_beside(  # type: ignore[no-untyped-def]
     for name, took in zip(("health", "sign-in"), looked, strict=True):
         print(f"{name}: {spread(took)}")
     for found in others:
-        if isinstance(found, Counter):
+        if isinstance(found, float):
+            print(f"{given.upload:,} records uploaded in {found:.1f} s")
+        elif isinstance(found, Counter):
             print(f"long questions, by the code of the answer: {dict(found)}")
         else:
             print(f"answers: {len(found) / given.seconds:.0f} a second; {spread(found)}")
@@ -234,7 +260,7 @@ def trained(admin: Client, train: bool) -> Beside:
     consumers = [admin.add_account(f"consumer {n}", "consumer")["id"] for n in range(10)]
     if train:
         admin.start_run(dataset, TRAINING)
-    return Beside(model, [admin.add_token(one) for one in consumers])
+    return Beside(model, tuple(admin.add_token(one) for one in consumers))
 
 
 def spread(took: list[float]) -> str:
@@ -254,6 +280,7 @@ def main() -> None:
     words.add_argument("--questions", action="store_true")
     words.add_argument("--train", action="store_true")
     words.add_argument("--ask", type=float, default=0)
+    words.add_argument("--upload", type=int, default=0)
     given = words.parse_args()
     clients, seconds = min(given.clients, 200), min(given.seconds, 120.0)
     with ExitStack() as stack:
@@ -271,14 +298,17 @@ def main() -> None:
                 admin.add_token(admin.add_account(f"client {n}", "contributor")["id"])
                 for n in range(clients)
             ]
-            others = given.questions or given.train or given.ask
-            beside = trained(admin, given.train) if others else Beside("", [])
+            asked = given.questions or given.train or given.ask
+            beside = trained(admin, given.train) if asked else Beside()
+            if given.upload:
+                beside = replace(beside, other=admin.add_dataset("uploads")["id"])
+            others = asked or given.upload
             began, busy = time.monotonic(), os.getloadavg()[0]
             computed = served.cpu_seconds()
             run = load_beside(served, dataset, tokens, given, beside) if others else load(
                 served, dataset, tokens, seconds, given.kill)  # fmt: skip
             took = asyncio.run(run)
-            passed = time.monotonic() - began
+            passed = time.monotonic() - began if not others else given.seconds
             computed = served.cpu_seconds() - computed
             stored = admin.call("GET", f"/datasets/{dataset}")["not_private"]["records"]
         served.end(signal.SIGTERM)
