@@ -283,7 +283,7 @@ def adapters() -> list[Case]:
         Case("plain, LoRA", None, "conll2003-lora-plain"),
         Case("users, LoRA", 8.0, "conll2003-lora-users"),
         Case("users", 8.0, users),
-        Case("users", 2.0, users, {"plan.epsilon": 2.0, "optimizer.learning_rate": 5.0}),
+        Case("users", 2.0, users, {"plan.epsilon": 2.0, "optimizer.learning_rate": 13.0}),
         Case("plain", None, "conll2003-smollm2-plain"),
     ]
 
