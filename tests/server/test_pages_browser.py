@@ -24,6 +24,14 @@ Open = Callable[..., Visitor]
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
 
 
+DROP = """(zone, text) => {
+  const dataTransfer = new DataTransfer();
+  dataTransfer.items.add(new File([text], "dialogs.jsonl"));
+  zone.dispatchEvent(new DragEvent("drop", { dataTransfer, bubbles: true, cancelable: true }));
+}"""
+"""What a browser does when somebody drops a file."""
+
+
 def corpus_file(folder: Path) -> Path:
     """Made-up dialogs, as somebody has them in a file."""
     path = folder / "dialogs.jsonl"
@@ -57,7 +65,9 @@ def _the_whole_way(me: Visitor, living: Living, folder: Path) -> None:
     picture(page, "datasets")
     me.press("Make the dataset")
     me.sees("Nothing yet. Add text below.")
-    page.get_by_label("File of records").set_input_files(corpus_file(folder))
+    dropped = corpus_file(folder).read_text()
+    page.locator(".drop").evaluate(DROP, dropped)
+    expect(page.locator(".seen pre")).to_contain_text(dropped[:40])  # before it is sent
     me.press("Upload")
     me.sees("80 records are stored.")
     picture(page, "dataset")
@@ -98,7 +108,7 @@ def _the_whole_way(me: Visitor, living: Living, folder: Path) -> None:
     with living.client() as admin, pytest.raises(Conflict, match="still running"):
         admin.call("DELETE", f"/models/{run}", again=False)
     page.reload()
-    me.sees("Step ")
+    page.get_by_text(re.compile(r"^Step \d+ of ")).first.wait_for()
     expect(page.get_by_role("link", name="Open the result")).to_be_visible(timeout=WAIT)
     picture(page, "run", height=980)
 
@@ -396,6 +406,8 @@ def test_a_classifier_is_chosen_from_what_is_declared(visitor: Open, site: Peopl
     expect(me.page.get_by_role("button", name="Start the run")).to_be_hidden()
     me.press("Next: price")
     picture(me.page, "new-run")
+    me.page.get_by_text("At other epsilons").click()
+    expect(me.page.locator(".expect tbody tr")).to_have_count(4)
     me.press("Next: train")
     expect(me.page.get_by_role("button", name="Start the run")).to_be_enabled(timeout=WAIT)
 

@@ -183,7 +183,8 @@ def frontier(own: Sequence[Json], words: str) -> Json:
             point["markLine"] = layout.mark_line(score, said, colour, "insideStartTop")
         else:
             label = {"show": True, "formatter": row["called"], "color": layout.GREY}
-            point |= {"data": [[float(up(spent)), score]], "label": label | {"position": "top"}}
+            point |= {"data": [[float(up(spent)), score]], "label": label | {"position": "top"},
+                      "labelLayout": {"moveOverlap": "shiftY"}}  # fmt: skip
         series.append(point | {"itemStyle": {"color": colour}})
     scores = [row["outcome"]["score"] for row in _on_scale(own)]
     apart = min(scores) > 0 and max(scores) > 8 * min(scores)
@@ -329,7 +330,7 @@ class RunMonitor:
         said = WORDS["states"].get(state, state)
         self._head.set_content(fragment("run_head", found, said, self._verdict))
         self._bar.set_content(fragment("progress", state, latest, _spent(latest)))
-        self._clock.set_content(fragment("clock", *clock(found, self._lines)))
+        self._clock.set_content(fragment("clock", *clock(found, self._lines), found["ended"]))
         self._stop.set_visibility(state in ("queued", "running"))
         self._go_on.set_visibility(state in ("failed", "cancelled"))
         self._result.set_visibility(state == "done")

@@ -32,7 +32,7 @@ def sign_in_routes(
     router = APIRouter(include_in_schema=False)
     tries = RateLimiter(_TRIES_PER_SECOND, _TRIES)
 
-    show_form = partial(_show_form, secure)
+    show_form = partial(_show_form, secure, services.settings.welcome)
 
     @router.get("/sign-in")
     async def ask(request: Request, next: Annotated[str, Query(max_length=300)] = "/") -> Response:
@@ -78,11 +78,11 @@ def sign_in_routes(
 
 
 def _show_form(
-    secure: bool, request: Request, after: str, refusal: str = "", status: int = 200
+    secure: bool, welcome: bool, request: Request, after: str, refusal: str = "", status: int = 200
 ) -> Response:
     key = request.cookies.get(_FORM_COOKIE) or secrets.token_urlsafe(24)
     code = request.query_params.get("code", "") if request.method == "GET" else ""
-    answer = whole_page("Sign in", fragment("sign_in", key, after, code, refusal), status)
+    answer = whole_page("Sign in", fragment("sign_in", key, after, code, refusal, welcome), status)
     answer.set_cookie(_FORM_COOKIE, key, path="/sign-in", secure=secure, httponly=True,
                       samesite="strict")  # fmt: skip
     return answer
