@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.driving import Tacit, contents
+from support.forking import run_python
 from tacit.attacks.attack import read_scores, read_series
 from tacit.attacks.running import at_step, steps_of
 from tacit.attacks.target import open_target
@@ -478,8 +479,9 @@ def test_methods_are_compared_and_finished_ones_left_alone(
     assert resumed.err.count("not trained again") == 1
     assert (stopped / "certificate.json").exists()
     assert read_ledger(stopped / "ledger.jsonl").entries == before
-    beside = tacit(*call[:-1], tmp_path / "both", "--using", "exposure", "--workers", "2")
-    assert beside.code == 0, beside.err
+    two = ["--using", "exposure", "--workers", "2"]  # processes, which a forked one starts quickly
+    beside = run_python("-m", "tacit", *map(str, call[:-1]), str(tmp_path / "both"), *two)
+    assert beside.returncode == 0, beside.stderr
     for name in ("plain", "users"):
         for file in ("certificate.json", "attacks.json"):
             assert (tmp_path / "both" / name / file).exists()

@@ -322,7 +322,7 @@ class Flapping(FakeClock):
 
 
 def test_a_client_that_comes_back_is_not_another_one(tmp_path: Path, corpus: Path) -> None:
-    folder, grid = begun(tmp_path, small_run(corpus), clients=3, join_seconds=60)
+    folder, grid = begun(tmp_path, small_run(corpus), clients=3, join_seconds=6)
     grid.nodes = {100: grid.nodes[100]}
     with pytest.raises(DataError, match=r"1 of 3 clients joined"):
         serve(grid, folder, clock=Flapping(grid))

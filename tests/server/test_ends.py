@@ -2,13 +2,11 @@
 
 import json
 import re
-import runpy
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from support.forking import run_python
 from support.living import Living
 from tacit.cli import run
 from tacit.corpora import customersim
@@ -21,7 +19,6 @@ ROOT = Path(__file__).parent.parent.parent
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
 def test_the_tour(
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
     kind: str,
@@ -29,9 +26,9 @@ def test_the_tour(
     """From `tacit serve` to a downloaded, verified model, and once more by the commands."""
     if kind == "postgresql":
         monkeypatch.setenv("TACIT_DATABASE", request.getfixturevalue("postgres")())
-    tour: dict[str, Callable[..., Any]] = runpy.run_path(str(ROOT / "examples/client_tour.py"))
-    tour["main"](tmp_path)
-    printed = capsys.readouterr().out
+    done = run_python(str(ROOT / "examples/client_tour.py"), str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    printed = done.stdout
     assert re.search(r"step 4 of 4: epsilon <= (7\.9\d*|8) of 8", printed)
     assert "the downloaded certificate: everything matches" in printed
     said = [line.partition(": ")[2] for line in printed.splitlines() if "the server: " in line]

@@ -3,13 +3,20 @@
 `run_python` is `subprocess.run([sys.executable, ...])` for those to whom starting the process is
 not the point, and `start_python` is `subprocess.Popen`. One process per session loads the
 libraries, none of ours among them, and forks for each call. Nothing of one call is seen by another.
+
+What such a process starts with the same Python (a server its jobs, torchrun its ranks, a command
+its workers) is its child as ever, and quick, too: it is forked by a twin of the process, which
+stays as both were in the beginning.
 """
 
 import atexit
 import contextlib
+import ctypes
+import fcntl
 import functools
 import gc
 import importlib
+import inspect
 import json
 import os
 import runpy
@@ -18,9 +25,10 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +45,11 @@ def run_python(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     input: str = "",  # as `subprocess.run` calls it
+    seconds: float | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """What a new Python does with these arguments (`-m NAME`, `-c CODE` or a file come first)."""
-    return _run_together(arguments, [dict(os.environ if env is None else env)], cwd, input)[0]
+    environments = [dict(os.environ if env is None else env)]
+    return _run_together(arguments, environments, cwd, input, seconds)[0]
 
 
 def run_ranks(
@@ -188,13 +198,15 @@ def _be(asked: dict[str, Any], own: list[str]) -> None:
         for number, name in enumerate(asked["files"]):
             flags = os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_CREAT
             os.dup2(os.open(name, flags, 0o600), number)
-        sys.stdin = os.fdopen(0)
+        sys.stdin = os.fdopen(0, closefd=False)  # also that of a process that forked this one
         os.chdir(asked["cwd"])
         os.environ.clear()
         os.environ.update(asked["env"])
-        given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-        sys.path[:] = [*filter(None, given), *(place for place in sys.path if place not in own)]
+        given = [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
+        sys.path[:] = [*given, *(place for place in sys.path if place not in own)]
         importlib.invalidate_caches()
+        if asked["arguments"][0] != "-c":
+            _have_twin([*own, *given])
         code = _carry_out(*asked["arguments"])
     except SystemExit as end:
         code = end.code
@@ -208,6 +220,104 @@ def _be(asked: dict[str, Any], own: list[str]) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(int(code or 0))
+
+
+# --- what a forked process starts ---------------------------------------------------------------
+
+_ADOPT_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER
+
+
+def _have_twin(own: list[str]) -> None:
+    """Let a twin of this process fork whatever it starts with the same Python."""
+    here, there = socket.socketpair()
+    if not os.fork():
+        here.close()
+        for number in range(3):
+            os.dup2(os.open(os.devnull, os.O_RDWR), number)
+        _fork_for(there, own)
+    there.close()
+    ctypes.CDLL(None).prctl(_ADOPT_ORPHANS, 1)  # those are orphans, and so become our children
+    lock = threading.Lock()
+
+    def fork(words: list[str], files: list[int], kept: Any, **about: Any) -> int:
+        request: dict[str, Any] = {"arguments": words, "env": dict(os.environ)}
+        request |= {"cwd": os.getcwd(), "kept": list(kept), "session": False}
+        request |= {name: value for name, value in about.items() if value is not None}
+        line = json.dumps(request).encode()
+        with lock:
+            here.sendall(len(line).to_bytes(4, "big"))
+            socket.send_fds(here, [line[:1]], [*files, *kept])
+            here.sendall(line[1:])
+            return int.from_bytes(here.recv(8, socket.MSG_WAITALL), "big")
+
+    started: Any = subprocess.Popen
+    started._execute_child = _forking_popen(fork, started._execute_child)
+    spawning: Any = importlib.import_module("multiprocessing.util")
+
+    def spawnv_passfds(path: bytes, words: list[str], kept: list[int]) -> int:
+        return fork(words[words.index("-c") :], [0, 1, 2], kept)
+
+    spawning.spawnv_passfds = spawnv_passfds
+
+
+def _forking_popen(fork: Callable[..., int], execute: Callable[..., None]) -> Callable[..., None]:
+    """What makes the process of a `Popen`, forked where that can be done."""
+    parameters = inspect.signature(execute)
+
+    def execute_child(self: Any, *given: Any) -> None:
+        asked = parameters.bind(self, *given).arguments
+        whole: list[Any] = [*asked["args"]] if isinstance(asked["args"], list | tuple) else [None]
+        words = [os.fspath(word) for word in whole[1:] if word != "-u"]
+        known = words and (words[0] == "-m" or words[0].endswith(".py"))
+        if whole[0] != sys.executable or not known or asked["preexec_fn"] is not None:
+            return execute(self, *given)
+        ends = [asked[name] for name in ("p2cread", "c2pwrite", "errwrite")]
+        files = [number if end == -1 else end for number, end in enumerate(ends)]
+        cwd = None if asked["cwd"] is None else os.fspath(asked["cwd"])
+        env = None if asked["env"] is None else dict(asked["env"])
+        session = asked["start_new_session"]
+        self.pid = fork(words, files, asked["pass_fds"], cwd=cwd, env=env, session=session)
+        self._child_created = True
+        pipes = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
+        self._close_pipe_fds(*(asked[name] for name in pipes))
+
+    return execute_child
+
+
+def _fork_for(asking: socket.socket, own: list[str]) -> None:
+    """Fork whatever is asked for, until nobody is there to ask any more."""
+    while size := int.from_bytes(asking.recv(4, socket.MSG_WAITALL), "big"):
+        first, files, _, _ = socket.recv_fds(asking, 1, 64)
+        asked = json.loads(first + asking.recv(size - 1, socket.MSG_WAITALL))
+        told, tell = os.pipe()
+        between = os.fork()
+        if not between:
+            child = os.fork()
+            if child:
+                os.write(tell, child.to_bytes(8, "big"))
+                os._exit(0)
+            asking.close()
+            os.close(told)
+            os.close(tell)
+            _become(asked, files, own)
+        os.waitpid(between, 0)  # from here on the child is that of whoever asked
+        asking.sendall(os.read(told, 8))
+        for number in (told, tell, *files):
+            os.close(number)
+    os._exit(0)
+
+
+def _become(asked: dict[str, Any], files: list[int], own: list[str]) -> None:
+    places = [0, 1, 2, *asked["kept"]]
+    aside = [fcntl.fcntl(number, fcntl.F_DUPFD, max(places) + 1) for number in files]
+    for number in files:
+        os.close(number)
+    for number, place in zip(aside, places, strict=True):
+        os.dup2(number, place)
+        os.close(number)
+    if asked["session"]:
+        os.setsid()
+    _be(asked | {"files": []}, own)
 
 
 def _carry_out(first: str, *rest: str) -> int:

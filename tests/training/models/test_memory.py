@@ -1,10 +1,10 @@
 """Freed memory stays with the process."""
 
 import platform
-import subprocess
-import sys
 
 import pytest
+
+from support.forking import run_python
 
 PROGRAM = """
 import resource, sys
@@ -24,9 +24,8 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="about the C library of GNU")
 def test_a_batch_uses_the_pages_of_the_one_before() -> None:
     def faults(how: str) -> int:
-        done = subprocess.run(
-            [sys.executable, "-c", PROGRAM, how], capture_output=True, text=True, check=True
-        )
+        done = run_python("-c", PROGRAM, how)
+        assert done.returncode == 0, done.stderr
         return int(done.stdout)
 
     assert faults("keep") < 100 < 1_000 < faults("leave")

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -81,13 +80,8 @@ def train(
     words = [str(script), "train", str(settings), "-o", str(folder)]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "SUM": str(folder.with_suffix(".sum"))}
     environment |= ({"DIES": "1"} if dies else {}) | ({"ODD": str(odd)} if odd else {})
-    if ranks == 1:
-        return run_python(*words, env=environment)
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    return subprocess.run(
-        [sys.executable, *launch, *words],
-        env=environment, capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
+    return run_python(*(launch if ranks > 1 else []), *words, env=environment, seconds=300)
 
 
 def require_same(one: Path, other: Path) -> None:

@@ -1,7 +1,6 @@
 """Optimizers: how a released gradient becomes an update; none of this touches private data."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,8 +8,6 @@ from torch import Tensor, nn
 
 from tacit.training.models.registries import OPTIMIZERS
 from tacit.training.settings import OptimizerSettings
-
-MakeOptimizer = Callable[[list[nn.Parameter], OptimizerSettings], torch.optim.Optimizer]
 
 
 def sgd(parameters: list[nn.Parameter], settings: OptimizerSettings) -> torch.optim.Optimizer:
