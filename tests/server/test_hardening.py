@@ -1,5 +1,6 @@
 """What strangers, broken disks and lost databases may do to a server: little, not for long."""
 
+import asyncio
 import contextlib
 import os
 import random
@@ -126,6 +127,17 @@ def test_health_looks_at_disk_database_and_writer(
     lite.lease.held = False
     assert client.get("/healthz").status_code == 200
     assert client.get("/readyz").status_code == 503
+
+
+def test_who_waits_while_a_server_stops_is_told_to_come_back(lite: Services) -> None:
+    app = make_app(lite)
+
+    @app.get("/waits")
+    async def waits() -> None:
+        raise asyncio.CancelledError
+
+    answer = TestClient(app).get("/waits")
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
 
 
 # --- signing in ---------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from websockets.typing import Origin
 
 from support.browsing import Peopled
 from support.people import MATRIX, everybody
-from tacit.server.api import accounts, datasets, models, runs
+from tacit.server.api import accounts, claims, datasets, models, runs
 from tacit.server.api.access import check
 from tacit.server.errors import NotAllowed, NotAuthenticated
 from tacit.server.services import Services
@@ -102,7 +102,7 @@ def test_pages_ask_of_a_call_what_the_api_asks(lite: Services) -> None:
     callers = everybody(lite)
     routes: dict[tuple[str, str], APIRoute] = {
         (next(iter(route.methods or ())), route.path): route
-        for part in (accounts, datasets, models, runs)
+        for part in (accounts, claims, datasets, models, runs)
         for route in part.router.routes
         if isinstance(route, APIRoute)
     }

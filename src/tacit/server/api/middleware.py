@@ -3,6 +3,7 @@
 A stranger is refused before anything of the request is read, and a failure inside says one word.
 """
 
+import asyncio
 import json
 import sys
 import time
@@ -20,6 +21,7 @@ from tacit.server.identity import Caller, Identity, RateLimiter
 from tacit.server.services import Services
 from tacit.server.settings import ServerSettings
 
+_STOPPING = "The server is being stopped; try again in a moment."
 INTERNAL_ERROR = "The server failed; its operator finds the place in its log."
 UPLOADS = ("/records/file", "/certificates/verify", "/entity-lists/file")
 _WORK = "/v1/claims/"
@@ -150,6 +152,8 @@ class ApiMiddleware:
             await refuse(code_of(error), type(error).__name__, without_paths(str(error)))
         except HTTPException as error:
             await refuse(error.status_code, "TooLarge", str(error.detail))
+        except asyncio.CancelledError:  # else a log would show where each of them was
+            await refuse(503, "Unavailable", _STOPPING)
         except Exception as error:
             log_internal(error)
             await refuse(500, "InternalError", INTERNAL_ERROR)
