@@ -37,6 +37,7 @@ def test_the_run_keeps_the_plan(trained: tacit.TrainedRun) -> None:
     assert 0 < trained.certificate.epsilon <= 8
     assert all(check.ok for check in trained.verify())
     assert "Privacy certificate" in trained._repr_html_()
+    assert str(trained.certificate).startswith("Certificate(proved, users+names, epsilon ")
 
 
 def test_who_found_the_names_is_known(trained: tacit.TrainedRun) -> None:

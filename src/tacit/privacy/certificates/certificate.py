@@ -155,6 +155,8 @@ class Certificate(Document):
         price = f"epsilon {up(self.epsilon)} at delta {up(self.delta)}"
         return f"Certificate({self.standing}, {self.protect}, {price})"
 
+    __str__ = __repr__
+
     def _repr_html_(self) -> str:
         """What a notebook shows: the page."""
         from tacit.notebook import framed
