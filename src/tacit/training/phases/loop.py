@@ -207,9 +207,11 @@ class Loop:
             return False
         method, steps = found
         optimizer = make_optimizer(self.model, self.settings)
-        Loop(
+        reading = Loop(
             self.model, method, optimizer, self.settings, steps, self.randomness, phase="sampled"
-        ).run(on_progress)
+        )
+        reading.run(on_progress)
+        self.timed.seconds += reading.timed.seconds
         return True
 
     def _look(self, step: int) -> None:
