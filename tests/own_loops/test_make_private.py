@@ -1,5 +1,6 @@
 """A loop of one's own: the weights, the ledger and the certificate of `tacit train`."""
 
+import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from tacit.owners.graph import graph_of
 from tacit.privacy.ledger import read_ledger
 from tacit.torch import GRU, LSTM, Private, Whole, make_private, rule
 from tacit.training.data.training_data import find_mentions
-from tacit.training.dp import grad_sample_rules
+from tacit.training.dp import dropout, grad_sample_rules
 from tacit.training.models.optimizers import make_optimizer, make_schedule
 from tacit.training.phases import session
 from tacit.training.phases.run_context import encode, open_run
@@ -433,6 +434,19 @@ def test_every_batch_gets_a_step(tmp_path: Path) -> None:
         list(private.batches(dataset()))
     with pytest.raises(UsageError, match="goes inside"):
         private.step(torch.zeros(3))
+
+
+def test_a_loop_that_ends_in_a_batch_leaves_no_coins_behind(tmp_path: Path) -> None:
+    """Outside of a batch nothing sees the engine's masks, however the loop came to its end."""
+    torch.manual_seed(0)
+    for end in (RuntimeError("out of memory"), None):
+        private = private_of(tmp_path / str(end))
+        with contextlib.suppress(RuntimeError):
+            for _ in private.batches(dataset()):
+                if end is not None:
+                    raise end
+                break
+        assert dropout.record_uniform(3, torch.device("cpu")) is None
 
 
 def test_weights_are_left_to_it(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from tacit.cli.common import OrDefault, named_corpus, names_corpus, out, print_j
 from tacit.cli.options import SENSITIVE_WORDS, AsJson, Sanitizing, sanitizes
 from tacit.errors import MissingExtra, UsageError
 from tacit.files import whole_file
+from tacit.privacy.rounding import up
 
 if TYPE_CHECKING:
     from tacit.corpus import Corpus
@@ -198,7 +199,7 @@ def showcase(
         print_json(found)
         return
     for model in found["models"]:
-        called = "plain" if model["epsilon"] is None else f"epsilon {model['epsilon']:g}"
+        called = "plain" if model["epsilon"] is None else f"epsilon {up(model['epsilon'])}"
         out.print(f"{called}: the secret is guess {model['rank']:,} of {found['possible']:,}.")
     say(f"showcase: {part.path_of(settings)}")
 

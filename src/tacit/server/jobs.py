@@ -616,7 +616,7 @@ def _keyed(key: str | None, caller: Caller, kind: str, place: str, asked: Json) 
     """Columns by which a call is known again: who made it where, and what it asked for."""
     if key is None:
         return {}
-    words = json.dumps([caller.account, kind, place, key])
+    words = json.dumps([caller.account, kind, place, key], allow_nan=False)
     content = json.dumps(asked, sort_keys=True, allow_nan=False)
     return {
         "request_key": sha256(words.encode()).hexdigest(),

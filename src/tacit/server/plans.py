@@ -206,7 +206,9 @@ class Plans:
         The last few are kept for as long as the records stay as they are: somebody moves a slider
         over one dataset.
         """
-        chosen = json.dumps([asked.entity_list, sorted(plan.kinds) if plan.kinds else None])
+        chosen = json.dumps(
+            [asked.entity_list, sorted(plan.kinds) if plan.kinds else None], allow_nan=False
+        )
         key = (dataset, self.records.tallies.version(dataset), using, chosen)
         with self._lock:
             if key not in self._found:

@@ -170,7 +170,7 @@ class Records:
             if count > self.settings.upload_records:
                 most = self.settings.upload_records
                 raise TooLarge(f"More than {most:,} records in one request; send fewer at once.")
-        fact = Fact(name=_UPLOAD + new_id(), value=json.dumps([*place, count]))
+        fact = Fact(name=_UPLOAD + new_id(), value=json.dumps([*place, count], allow_nan=False))
         if not known:
             self.storage.add(fact)
         try:

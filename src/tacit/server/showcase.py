@@ -18,6 +18,7 @@ import numpy as np
 
 from tacit.corpora import customersim
 from tacit.errors import UsageError
+from tacit.privacy.rounding import up
 from tacit.saved_json import read_fields, write_fields
 from tacit.server import Json
 from tacit.server.settings import ServerSettings
@@ -101,7 +102,7 @@ def _made(folder: Path, say: Callable[[str], None], scale: float, epsilons: Any)
     shared = _SHARED | {"pretrain": scaled(_SHARED["pretrain"])}
     models = []
     for epsilon in (None, *epsilons):
-        say("Without protection" if epsilon is None else f"Users protected, epsilon {epsilon:g}")
+        say("Without protection" if epsilon is None else f"Users protected, epsilon {up(epsilon)}")
         plan = None if epsilon is None else scaled(_PLAN) | {"epsilon": epsilon}
         if plan is not None:
             plan["users"] = round(0.8 * users)
@@ -158,8 +159,8 @@ def attack(run: "TrainedRun", planted: "Planted") -> Json:
     }  # fmt: skip
 
 
-def sample_records(dialogs: int = 300, seed: int = 7) -> list[Json]:
-    """Made-up dialogs to try everything with, as a caller of the API sends them."""
+def sample_lines(dialogs: int = 300, seed: int = 7) -> list[str]:
+    """Made-up dialogs to try everything with, as the lines of a file."""
     kept = ("text", "user", "label", "split")
     rows = (record.row() for record in customersim.stream(dialogs, seed))
-    return [json.loads(json.dumps({k: r[k] for k in kept if r.get(k)})) for r in rows]
+    return [json.dumps({k: r[k] for k in kept if r.get(k)}, allow_nan=False) for r in rows]

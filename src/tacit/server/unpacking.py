@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tacit.errors import DataError, TacitError
+from tacit.saved_json import spelled
 from tacit.server import Json
 from tacit.server.child_processes import NOT_PASSED_ON
 from tacit.server.errors import TooLarge
@@ -39,7 +40,12 @@ class Upload:
 def unpack(upload: Upload) -> int:
     """Write the records of a file as JSON lines, in a process of its own; how many they are."""
     environment = {k: v for k, v in os.environ.items() if k not in NOT_PASSED_ON}
-    command = [sys.executable, "-m", "tacit.server.unpacking", json.dumps(asdict(upload))]
+    command = [
+        sys.executable,
+        "-m",
+        "tacit.server.unpacking",
+        json.dumps(asdict(upload), allow_nan=False),
+    ]
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
@@ -104,7 +110,8 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     resource.setrlimit(resource.RLIMIT_CPU, (_SECONDS, _SECONDS))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    print(json.dumps(_said(Upload(**json.loads(sys.argv[1])))), file=answer, flush=True)
+    said = spelled(_said(Upload(**json.loads(sys.argv[1]))))
+    print(json.dumps(said, allow_nan=False), file=answer, flush=True)
 
 
 if __name__ == "__main__":

@@ -100,7 +100,7 @@ class _Job:
         packed.unlink()
         self._note_all()
         with whole_file(self.folder / _CLAIM) as draft:
-            draft.write_text(json.dumps(self.claimed), encoding="utf-8")
+            draft.write_text(json.dumps(self.claimed, allow_nan=False), encoding="utf-8")
 
     def do(self, stop: threading.Event) -> None:
         """Run its process to the end, and tell the server all the while."""

@@ -154,7 +154,7 @@ def _start(
 
 
 def _append(file: Path, batch: Sequence[Candidate]) -> None:
-    line = json.dumps([asdict(one) for one in batch]) + "\n"
+    line = json.dumps([asdict(one) for one in batch], allow_nan=False) + "\n"
     try:
         with file.open("a", encoding="utf-8") as out:
             out.write(line)

@@ -120,6 +120,7 @@ class Private:
         finally:
             turns.close()
             self._turns = self._size = None
+            self._see_as_before()
             self.training.resumes = self.training.resumes or self.done > 0
 
     def step(self, loss_per_record: Tensor) -> bool:
@@ -137,8 +138,7 @@ class Private:
             )
         self._require_losses(loss_per_record)
         before, self._size = self.done, None
-        if self._leave is not None:
-            self._leave()
+        self._see_as_before()
         try:
             turns.go_on(loss_per_record)
         except RuntimeError as error:
@@ -208,6 +208,12 @@ class Private:
                 "collate_fn, as to a DataLoader."
             ) from None
         return to_device(batch, device_of(self.training.model))
+
+    def _see_as_before(self) -> None:
+        """Leave what the engine lets a batch see, also where a loop ends in the middle of one."""
+        if self._leave is not None:
+            leave, self._leave = self._leave, None
+            leave()
 
     def _require_losses(self, losses: Any) -> None:
         model, size = self.training.model, self._size

@@ -1,7 +1,6 @@
 """Datasets: make one, fill it, see what is in it, find what is sensitive."""
 
 import io
-import json
 from typing import Any
 
 from fastapi import UploadFile
@@ -21,7 +20,7 @@ from tacit.server.pages.layout import NOT_PRIVATE, button, card, html, show, sma
 from tacit.server.pages.page_context import Notice, PageContext
 from tacit.server.pages.rendering import WORDS, fragment, kind_word, number, timestamp
 from tacit.server.run_requests import DETECTORS_FROM_FILES, offered
-from tacit.server.showcase import sample_records
+from tacit.server.showcase import sample_lines
 
 
 @layout.page("/datasets", "Datasets")
@@ -64,8 +63,8 @@ def _sample(ctx: PageContext) -> None:
                 limits={"users+names": 12.0},
             )  # fmt: skip
             made = await ctx.call(api.add_dataset, asked)
-            lines = await run_in_threadpool(lambda: "\n".join(map(json.dumps, sample_records())))
-            file = UploadFile(io.BytesIO(lines.encode()), filename="made-up.jsonl")
+            lines = await run_in_threadpool(sample_lines)
+            file = UploadFile(io.BytesIO("\n".join(lines).encode()), filename="made-up.jsonl")
             await ctx.call(api.add_file, made["id"], file)
             ui.navigate.to(f"/datasets/{made['id']}")
 
