@@ -128,7 +128,7 @@ def _ahead(path: Path, charged_first: bool, kills: int) -> bool:
 
         child = in_child(work)
         released += len(os.read(reader, 1))  # it works by now, however busy the machine is
-        time.sleep(rng.uniform(0, 0.03))
+        time.sleep(rng.uniform(0, 0.008))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         os.close(writer)
