@@ -65,9 +65,9 @@ def test_ray_keeps_order_and_does_lost_shares_again(tmp_path: Path, ray_here: st
 def test_detecting_and_sanitizing_are_the_same_wherever_they_are_done(
     tmp_path: Path, ray_here: str, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streaming.windows, "__defaults__", (200_000,))  # hence several shares
+    monkeypatch.setattr(streaming.windows, "__defaults__", (60_000,))  # hence several shares
     corpus = tmp_path / "c.jsonl"
-    write(customersim.generate(1100, 3), corpus)
+    write(customersim.generate(330, 3), corpus)
     how = ["--seed", "1", "--method", method]
     how += ["--epsilon-per-distance", "2"] if method == "santext" else []
     for name, workers in {"one": [], "ray": ["--workers", "2", "--ray", ray_here]}.items():
